@@ -1,0 +1,1 @@
+"""quorumlog: a Raft-replicated commit log for Python and Spark."""

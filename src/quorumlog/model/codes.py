@@ -1,0 +1,95 @@
+"""Numbers with names: response codes, vote results, roles and entry kinds.
+
+The values of `ResponseCode` are DLedger's (spec 60 section 2), so that logs and dashboards of both
+systems read alike; codes from 600 on are ours.
+"""
+
+from enum import Enum, IntEnum
+
+
+class ResponseCode(IntEnum):
+    """The outcome of a request, as carried on the wire."""
+
+    UNKNOWN = -1
+    SUCCESS = 200
+    TIMEOUT = 300
+    METADATA_ERROR = 301
+    NETWORK_ERROR = 302
+    UNSUPPORTED = 303
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    UNEXPECTED_MEMBER = 402
+    EXPIRED_TERM = 403
+    NOT_LEADER = 404
+    NOT_FOLLOWER = 405
+    INCONSISTENT_STATE = 406
+    INCONSISTENT_TERM = 407
+    INCONSISTENT_INDEX = 408
+    INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    REPEATED_REQUEST = 412
+    REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    TERM_NOT_READY = 416
+    FALL_BEHIND_TOO_MUCH = 417
+    TAKE_LEADERSHIP_FAILED = 418
+    INDEX_LESS_THAN_LOCAL_BEGIN = 419
+    REQUEST_WITH_EMPTY_BODYS = 420
+    PUSH_REQUEST_IS_FULL = 421
+    NEWER_INSTALL_SNAPSHOT_REQUEST_EXIST = 422
+    INTERNAL_ERROR = 500
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    ILLEGAL_MEMBER_STATE = 504
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
+    LOAD_SNAPSHOT_ERROR = 507
+    INSTALL_SNAPSHOT_ERROR = 508
+    OUT_OF_ORDER = 600
+    UNSUPPORTED_VERSION = 601
+
+
+class VoteResult(IntEnum):
+    """A voter's answer (spec 10 section 3.1)."""
+
+    UNKNOWN = 0
+    ACCEPT = 1
+    REJECT_UNKNOWN_LEADER = 2
+    REJECT_UNEXPECTED_LEADER = 3
+    REJECT_EXPIRED_VOTE_TERM = 4
+    REJECT_ALREADY_VOTED = 5
+    REJECT_ALREADY_HAS_LEADER = 6
+    REJECT_TERM_NOT_READY = 7
+    REJECT_TERM_SMALL_THAN_LEDGER = 8
+    REJECT_EXPIRED_LEDGER_TERM = 9
+    REJECT_SMALL_LEDGER_END_INDEX = 10
+    REJECT_TAKING_LEADERSHIP = 11
+
+
+class Role(Enum):
+    """What a replica currently is in its group."""
+
+    CANDIDATE = "CANDIDATE"
+    FOLLOWER = "FOLLOWER"
+    LEADER = "LEADER"
+
+
+class PushType(IntEnum):
+    """The steps of a dispatcher (spec 30 section 4)."""
+
+    APPEND = 1
+    COMMIT = 2
+    COMPARE = 3
+    TRUNCATE = 4
+
+
+class Magic(IntEnum):
+    """First field of an entry (spec 20 section 1)."""
+
+    BLANK = -1
+    NORMAL = 1
+    NOOP = 2
+    CONFIG_CHANGE = 3

@@ -1,0 +1,192 @@
+"""Typed configuration of a node, read once from TOML.
+
+Keys that DLedger has carry DLedger's names (spec 70); the rest follow its style.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
+NAME_LENGTH_MAX = 128
+
+
+def check_name(kind: str, name: str, *, dash: bool = True) -> None:
+    """Raise `ConfigError` unless `name` may name a group, node or cluster.
+
+    Names become directory names, so only letters, digits, `.`, `_` and inner `-` are allowed.
+    """
+    fits = NAME_PATTERN.fullmatch(name) and len(name) <= NAME_LENGTH_MAX
+    if not fits or (not dash and "-" in name):
+        raise ConfigError(
+            f"{kind} {name!r} is not usable: letters, digits, '.', '_'"
+            f"{' and inner -' if dash else ''}, at most {NAME_LENGTH_MAX}, starting with a "
+            "letter or digit"
+        )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `host:port` (IPv6 hosts in brackets). Raises `ConfigError` when it is not one."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"{text!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Return id → `host:port` from a peers string such as `n0-127.0.0.1:7101;n1-…` (spec 00).
+
+    Raises `ConfigError` naming the item that is wrong.
+    """
+    peers: dict[str, str] = {}
+    for item in text.split(";"):
+        peer_id, separator, address = item.strip().partition("-")
+        if not separator:
+            raise ConfigError(f"peers: {item!r} is not id-host:port")
+        check_name("member id", peer_id, dash=False)
+        parse_address(address)
+        if peer_id in peers:
+            raise ConfigError(f"peers: {peer_id!r} appears twice")
+        peers[peer_id] = address
+    return peers
+
+
+class GroupConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """One group that a node hosts. Times in milliseconds, sizes in bytes."""
+
+    group: str
+    peers: str
+    """`id-host:port` joined by `;`, the node's own id among them."""
+    store_type: Literal["FILE", "MEMORY"] = "FILE"
+    mapped_file_size_for_entry_data: int = 1024 * 1024 * 1024
+    mapped_file_size_for_entry_index: int = 32 * 5 * 1024 * 1024
+    flush: Literal["sync", "async"] = "sync"
+    """sync: acknowledged means fsynced on a majority. async: written only (unsafe)."""
+    flush_file_interval: int = 10
+    """With flush=async: pause between fsyncs."""
+    check_point_interval: int = 1_000
+    heart_beat_time_interval_ms: int = 100
+    election_timeout_min_ms: int = 500
+    election_timeout_max_ms: int = 1_000
+    max_push_time_out_ms: int = 1_000
+    """A push unanswered for so long is sent again."""
+    max_wait_ack_time_ms: int = 2_500
+    """An append not committed for so long is answered WAIT_QUORUM_ACK_TIMEOUT."""
+
+    def __post_init__(self) -> None:
+        """Check values and their relations."""
+        check_name("group", self.group)
+        parse_peers(self.peers)
+        where = f"group {self.group}:"
+        if self.heart_beat_time_interval_ms <= 0:
+            raise ConfigError(f"{where} heartBeatTimeIntervalMs must be above 0")
+        if self.election_timeout_min_ms < 2 * self.heart_beat_time_interval_ms:
+            raise ConfigError(
+                f"{where} electionTimeoutMinMs must be at least twice heartBeatTimeIntervalMs"
+            )
+        if self.election_timeout_max_ms <= self.election_timeout_min_ms:
+            raise ConfigError(f"{where} electionTimeoutMaxMs must exceed electionTimeoutMinMs")
+        if self.mapped_file_size_for_entry_index % INDEX_RECORD_SIZE:
+            raise ConfigError(f"{where} mappedFileSizeForEntryIndex must be a multiple of 32")
+        for name in (
+            "mapped_file_size_for_entry_data",
+            "mapped_file_size_for_entry_index",
+            "flush_file_interval",
+            "check_point_interval",
+            "max_push_time_out_ms",
+            "max_wait_ack_time_ms",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{where} {name} must be above 0")
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Member id → address."""
+        return parse_peers(self.peers)
+
+
+class NodeConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """One node process: who it is, where it listens, where its data is, which groups it hosts."""
+
+    self_id: str
+    store_base_dir: str
+    groups: list[GroupConfig]
+    cluster: str = "quorumlog"
+    """Nodes of different clusters refuse each other."""
+    listen: str = ""
+    """`host:port`; empty: the node's own address in the peers of its groups."""
+    admin_listen: str = ""
+    """`host:port` of /metrics and /health; empty: none."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    insecure: bool = False
+    """Allow listening beyond the loopback addresses although there is no TLS."""
+    limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        """Check values and their relations."""
+        check_name("selfId", self.self_id, dash=False)
+        check_name("cluster", self.cluster)
+        if not self.groups:
+            raise ConfigError("groups: at least one group is needed")
+        names = [group.group for group in self.groups]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"groups: a group appears twice in {names}")
+        for group in self.groups:
+            if self.self_id not in group.members:
+                raise ConfigError(
+                    f"group {group.group}: selfId {self.self_id!r} is not in peers {group.peers!r}"
+                )
+            if group.mapped_file_size_for_entry_data < self.limits.entry_bytes_max + 8:
+                raise ConfigError(
+                    f"group {group.group}: mappedFileSizeForEntryData must exceed "
+                    "limits.entryBytesMax by 8"
+                )
+        known: dict[str, str] = {}
+        for group in self.groups:
+            for member, address in group.members.items():
+                if known.setdefault(member, address) != address:
+                    raise ConfigError(
+                        f"groups: {member!r} has two addresses, {known[member]} and {address}; "
+                        "a node has one port for all its groups"
+                    )
+        host, _ = parse_address(self.listen_address)
+        if not self.insecure and host not in ("localhost", "::1") and not host.startswith("127."):
+            raise ConfigError(
+                f"listen {self.listen_address}: without TLS only loopback addresses are allowed; "
+                "set insecure = true to listen there all the same"
+            )
+
+    @property
+    def listen_address(self) -> str:
+        """Where the node listens, as `host:port`."""
+        return self.listen or self.groups[0].members[self.self_id]
+
+
+def load_config(path: str | Path) -> NodeConfig:
+    """Read a node's TOML file.
+
+    Raises `ConfigError` with the file, the key and what is wrong.
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    try:
+        return msgspec.toml.decode(raw, type=NodeConfig)
+    except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def dump_config(config: NodeConfig) -> bytes:
+    """Return the configuration as TOML that `load_config` reads back to an equal value."""
+    return msgspec.toml.encode(config)

@@ -1,0 +1,68 @@
+"""Every bound of the system, by name and unit.
+
+Relations between bounds are checked once, when the object is made.
+"""
+
+import msgspec
+
+from quorumlog.model.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Bounds on everything that could grow. Sizes in bytes, times in milliseconds.
+
+    Raises `ConfigError` when two bounds contradict each other.
+    """
+
+    entry_bytes_max: int = 4 * MIB
+    """Largest encoded entry, header included (the original's 4 MiB)."""
+    block_bytes_max: int = 4 * MIB + 64 * KIB
+    """Largest block in one append, push or fetch."""
+    block_entries_max: int = 65_536
+    frame_bytes_max: int = 8 * MIB
+    """Largest frame payload; a longer one is refused before anything is allocated."""
+    message_bytes_max: int = 256 * KIB
+    """Largest structured part of a frame (everything but the attached block)."""
+    handshake_ms: int = 5_000
+    connections_max: int = 4_096
+    """Client and peer connections one node accepts at a time."""
+    requests_in_flight_max: int = 1_024
+    """Unanswered requests on one connection; reading pauses above."""
+    outbox_bytes_max: int = 64 * MIB
+    """Unsent bytes on one connection; a client above it is closed, a peer message is dropped."""
+    pending_requests_max: int = 10_000
+    """Appends waiting for their majority in one group (spec 70 maxPendingRequestsNum)."""
+    pending_bytes_max: int = 64 * MIB
+    tail_cache_bytes: int = 32 * MIB
+    """Newest bytes of each log kept in memory; what is not yet durable is kept on top of it."""
+    push_bytes_max: int = 1 * MIB
+    """Bytes in one push; a single larger entry still travels alone."""
+    push_window_bytes: int = 8 * MIB
+    push_window_requests: int = 256
+    disk_queue_bytes_max: int = 128 * MIB
+    """Bytes handed to the disk thread and not yet durable, over all groups."""
+    fetch_wait_ms_max: int = 30_000
+    fetch_waiters_max: int = 10_000
+    """Fetches of one group that wait for entries not yet committed."""
+    ordered_streams_max: int = 64
+    """Ordered append streams on one connection."""
+
+    def __post_init__(self) -> None:
+        """Check the relations that the code relies on."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"limits.{name} must be above 0, not {getattr(self, name)}")
+        if self.entry_bytes_max > self.block_bytes_max:
+            raise ConfigError("limits: entryBytesMax must not exceed blockBytesMax")
+        if self.block_bytes_max + self.message_bytes_max > self.frame_bytes_max:
+            raise ConfigError("limits: blockBytesMax + messageBytesMax must fit frameBytesMax")
+        if self.push_bytes_max > self.block_bytes_max:
+            raise ConfigError("limits: pushBytesMax must not exceed blockBytesMax")
+        if self.push_window_bytes < self.push_bytes_max:
+            raise ConfigError("limits: pushWindowBytes must be at least pushBytesMax")
+
+
+DEFAULT_LIMITS = Limits()

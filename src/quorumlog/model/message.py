@@ -1,0 +1,247 @@
+"""The messages of the protocol: what a frame carries besides its block of entries.
+
+Peers exchange one-way messages (`Vote*`, `HeartBeat*`, `Push*`); clients send requests and get
+responses paired by the frame's correlation id. Index and term are -1 where there is none.
+"""
+
+import msgspec
+
+from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Base of everything on the wire; encoded as an array, so field order is the format."""
+
+
+class Hello(Message, frozen=True):
+    """First message on a connection, in both directions.
+
+    `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
+    "bulk" (pushes). Clients leave `node_id` empty.
+    """
+
+    cluster: str
+    node_id: str
+    role: str
+    code: int = ResponseCode.SUCCESS
+    text: str = ""
+
+
+class PeerMessage(Message, frozen=True):
+    """Between members of a group: `local_id` sends, `remote_id` is addressed."""
+
+    group: str
+    local_id: str
+    remote_id: str
+    term: int
+
+
+class VoteRequest(PeerMessage, frozen=True):
+    """Ask for a vote, or (`pre_vote`) whether a vote would be given; local_id is the candidate."""
+
+    ledger_end_index: int
+    ledger_end_term: int
+    pre_vote: bool = False
+
+
+class VoteResponse(PeerMessage, frozen=True):
+    """Answer to a vote request; `request_term` is the term asked for, `term` the voter's own."""
+
+    vote_result: VoteResult
+    request_term: int
+    pre_vote: bool = False
+
+
+class HeartBeatRequest(PeerMessage, frozen=True):
+    """The leader is alive; local_id is the leader. `round` pairs answers with rounds."""
+
+    round: int
+
+
+class HeartBeatResponse(PeerMessage, frozen=True):
+    """Answer to a heartbeat; `end_index` lets an idle leader notice a follower that lost data."""
+
+    code: ResponseCode
+    round: int
+    end_index: int
+
+
+class PushRequest(PeerMessage, frozen=True):
+    """One step of the leader's dispatcher; local_id is the leader.
+
+    COMPARE: does your log hold (prev_index, prev_term)? TRUNCATE: remove everything from
+    prev_index + 1 on unless the entry there has term `next_term` (-1: the leader has none).
+    APPEND: the attached block holds entries first_index … last_index, whose terms are `term_runs`
+    as (term, first index of the run). COMMIT: nothing new but `commit_index`.
+    `prev_chain_crc` is the chain CRC of the leader's entry at prev_index.
+    """
+
+    type: PushType
+    request_id: int
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    prev_chain_crc: int = 0
+    next_term: int = -1
+    first_index: int = -1
+    last_index: int = -1
+    term_runs: list[tuple[int, int]] = []
+
+
+class PushResponse(PeerMessage, frozen=True):
+    """Answer to a push.
+
+    `match_index`: on SUCCESS, the follower's log is durable and equal to the leader's up to here.
+    `end_index`: the follower's last index. On a failed COMPARE `x_term` is the follower's term at
+    prev_index and `x_index` the first index of that term (spec 30 section 5.4).
+    """
+
+    type: PushType
+    request_id: int
+    code: ResponseCode
+    match_index: int = -1
+    end_index: int = -1
+    x_term: int = -1
+    x_index: int = -1
+
+
+class Request(Message, frozen=True):
+    """From a client."""
+
+    group: str
+
+
+class Response(Message, frozen=True):
+    """To a client; `leader_id` and `term` are the replica's present belief."""
+
+    code: int = ResponseCode.SUCCESS
+    text: str = ""
+    leader_id: str | None = None
+    term: int = -1
+
+
+class AppendRequest(Request, frozen=True):
+    """Append the attached block, all of it or nothing.
+
+    `count` entries. With `stream` above 0 the blocks of that stream are stored in `sequence` order
+    0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until it is repeated.
+    """
+
+    count: int
+    stream: int = 0
+    sequence: int = 0
+
+
+class AppendResponse(Response, frozen=True):
+    """Where a block went: indexes first_index … last_index.
+
+    `spans` lists (first index, position of it) for each stretch that is contiguous on disk, from
+    which, with the sizes it sent, the client derives every entry's position.
+    """
+
+    first_index: int = -1
+    last_index: int = -1
+    spans: list[tuple[int, int]] = []
+
+
+class FetchRequest(Request, frozen=True):
+    """Read committed entries begin_index … end_index (-1: as far as committed).
+
+    At most `bytes_max` bytes, but always one whole entry. When begin_index is not committed yet the
+    answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
+    (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower.
+    """
+
+    begin_index: int
+    end_index: int = -1
+    bytes_max: int = 1024 * 1024
+    wait_ms: int = 0
+    index_records: bool = False
+    leader_only: bool = True
+
+
+class FetchResponse(Response, frozen=True):
+    """Entries first_index … first_index + count - 1 as stored, attached.
+
+    The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
+    was committed in time. `begin_index` … `committed_index` is what the replica can serve.
+    """
+
+    begin_index: int = -1
+    committed_index: int = -1
+    first_index: int = -1
+    count: int = 0
+    index_bytes: int = 0
+
+
+class MetadataRequest(Request, frozen=True):
+    """Who leads this group? An empty group asks for all groups of the node."""
+
+
+class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """Members (id → address) and leader of one group as a node sees them."""
+
+    group: str
+    peers: dict[str, str]
+    leader_id: str | None
+    term: int
+
+
+class MetadataResponse(Response, frozen=True):
+    """The node and the groups asked for."""
+
+    cluster: str = ""
+    node_id: str = ""
+    groups: list[GroupMetadata] = []
+
+
+class StatusRequest(Request, frozen=True):
+    """How is this replica doing?"""
+
+
+class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A leader's view of one peer. `lag` in entries, -1 when not known."""
+
+    peer_id: str
+    dispatcher: str
+    match_index: int
+    write_index: int
+    lag: int
+    in_flight_requests: int
+    in_flight_bytes: int
+    live: bool
+
+
+class StatusResponse(Response, frozen=True):
+    """A replica's state in full."""
+
+    group: str = ""
+    node_id: str = ""
+    role: str = ""
+    vote: str | None = None
+    begin_index: int = -1
+    end_index: int = -1
+    end_term: int = -1
+    durable_index: int = -1
+    committed_index: int = -1
+    applied_index: int = -1
+    end_chain_crc: int = 0
+    committed_chain_crc: int = 0
+    flush: str = "sync"
+    healthy: bool = True
+    health_text: str = ""
+    last_vote_result: str = ""
+    pending_requests: int = 0
+    pending_bytes: int = 0
+    store_bytes: int = 0
+    peers: list[PeerStatus] = []
+
+
+PEER_MESSAGES = (
+    VoteRequest,
+    VoteResponse,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushRequest,
+    PushResponse,
+)

@@ -1,0 +1,1 @@
+"""The consensus core: events in, effects out; no clock, socket, file, thread or chance inside."""

@@ -1,0 +1,145 @@
+"""What a replica must do, as told by `RaftCore.step`, in this order.
+
+Tokens number the writes of a replica, rising by one; a `Send` with `after=t` may leave only when
+the write with token t, and so every one before it, is durable (persist before promise).
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.hard_state import HardState
+from quorumlog.model.message import PeerMessage, PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHardState:
+    """Write term and vote."""
+
+    hard_state: HardState
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendProposal:
+    """Stamp the proposal's block with these indexes and this term, and write it."""
+
+    proposal_id: int
+    first_index: int
+    last_index: int
+    term: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendNoop:
+    """Write one NOOP entry: the first of a leader's term (Raft thesis section 6.4)."""
+
+    index: int
+    term: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReceived:
+    """Write entries first_index … last_index of the block that came with the message just stepped.
+
+    first_index may lie inside that block when its beginning is already stored.
+    """
+
+    first_index: int
+    last_index: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Remove from_index and everything after it; never at or below the committed index."""
+
+    from_index: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to its remote_id, once the write `after` is durable (None: at once)."""
+
+    message: PeerMessage
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries:
+    """Find entries from first_index on, at most bytes_max (but at least one), to push to a peer.
+
+    Answered by the event `EntriesRead` or `EntriesUnreadable` with the same request_id, at once or
+    later. Not answered at all if the replica stops.
+    """
+
+    peer_id: str
+    request_id: int
+    first_index: int
+    last_index: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class PushEntries:
+    """Send the entries that `EntriesRead` (same request_id) named, with this APPEND message."""
+
+    message: PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseProposal:
+    """The proposal was not appended and never will be."""
+
+    proposal_id: int
+    code: ResponseCode
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Everything up to index is committed."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailPending:
+    """Leadership ended: appends not yet committed have an unknown fate; answer them with code."""
+
+    code: ResponseCode
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Role, term or known leader changed (for logs, metrics and redirects)."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that must never happen did (divergence below committed …); people must look."""
+
+    text: str
+
+
+Effect: TypeAlias = (
+    SaveHardState
+    | AppendProposal
+    | AppendNoop
+    | AppendReceived
+    | TruncateLog
+    | Send
+    | ReadEntries
+    | PushEntries
+    | RefuseProposal
+    | Committed
+    | FailPending
+    | RoleChanged
+    | Alarm
+)

@@ -1,0 +1,84 @@
+"""What can happen to a replica, as told to `RaftCore.step`."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quorumlog.model.message import PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message from a peer.
+
+    For COMPARE and APPEND, `chain_fits` says whether the chain CRC stored locally at prev_index
+    equals the one in the message (True where there is nothing to compare): the core never sees
+    bytes, so whoever holds them compares. The block that came with an APPEND stays outside.
+    """
+
+    message: PeerMessage
+    chain_fits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A client wants `count` entries appended; `proposal_id` names them in the effects."""
+
+    proposal_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRead:
+    """The answer to `ReadEntries`: entries up to last_index, `size_bytes` long, can be pushed."""
+
+    peer_id: str
+    request_id: int
+    last_index: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesUnreadable:
+    """The answer to `ReadEntries` when entries are gone or damaged; the core paces retries."""
+
+    peer_id: str
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Every write up to and including this token is durable."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailed:
+    """A write or fsync failed: this replica may promise nothing any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnected:
+    """The bulk link to a peer was (re-)established; whatever was in flight may be lost."""
+
+    peer_id: str
+
+
+Event: TypeAlias = (
+    Ticked
+    | Received
+    | Proposed
+    | EntriesRead
+    | EntriesUnreadable
+    | Stored
+    | StorageFailed
+    | PeerConnected
+)
