@@ -137,16 +137,15 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
 def block_from_index_records(data: memoryview, records: Buffer) -> Block:
     """Return the block whose index records are known: no walk over the headers is needed.
 
+    The entries must be packed in `data` in the order of the records; positions do not matter.
     Raises `UnexpectedArgumentError` when the records do not describe `data`.
     """
     table = np.frombuffer(records, dtype=INDEX_RECORD_DTYPE)
     sizes = table["size"].astype(np.int64)
-    offsets = table["pos"].astype(np.int64)
-    offsets -= offsets[0] if len(offsets) else 0
-    ends = offsets + sizes
-    if len(sizes) and (int(ends[-1]) != len(data) or (ends[:-1] != offsets[1:]).any()):
+    ends = np.cumsum(sizes)
+    if len(data) != (int(ends[-1]) if len(ends) else 0) or (sizes < HEADER_SIZE).any():
         raise UnexpectedArgumentError("index records do not describe the bytes they came with")
-    return Block(data, offsets, sizes)
+    return Block(data, ends - sizes, sizes)
 
 
 def _uniform_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s] | None:
@@ -204,6 +203,12 @@ def _headers(data: memoryview, offsets: Int64s, sizes: Int64s) -> npt.NDArray[An
 def headers(block: Block) -> npt.NDArray[Any]:
     """Return the headers of a block as a structured array of `HEADER_DTYPE` (do not write)."""
     return _headers(block.data, block.offsets, block.sizes)
+
+
+def first_index_of(block: Block) -> int:
+    """Return the index of the first entry of a stamped block."""
+    index: int = _HEADER.unpack_from(block.data, int(block.offsets[0]))[2]
+    return index
 
 
 def first_damaged(block: Block) -> int | None:
@@ -323,6 +328,15 @@ def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]
     indexes = headers(block)["index"]
     expected = np.arange(first_index, first_index + block.count)
     return bool((indexes == expected).all()) and term_runs_of(block) == list(runs)
+
+
+def check_proposal(block: Block) -> None:
+    """Raise `UnexpectedArgumentError` unless every entry is one that a user may append."""
+    mask = data_mask(block)
+    if not mask.all():
+        raise UnexpectedArgumentError(
+            f"entry {int(np.argmin(mask))} of the block is not a NORMAL entry on a user's channel"
+        )
 
 
 def decode_entries(block: Block) -> Iterator[Entry]:

@@ -1,0 +1,149 @@
+"""The disk thread of a data directory: group commit over all its groups.
+
+Everything submitted while the last fsync ran is written with the next one (DESIGN section 2.4).
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from quorumlog.model.errors import StorageError, check
+from quorumlog.node.doors import WriteOwner
+from quorumlog.node.log_lines import say
+from quorumlog.storage.base import Store, WritePlan
+
+logger = logging.getLogger(__name__)
+
+SLOW_SYNC_SECONDS = 0.5
+"""A group commit slower than this is logged (the original's bound for a slow flush)."""
+
+
+class Submission:
+    """One queued write."""
+
+    __slots__ = ("owner", "plan", "token")
+
+    def __init__(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
+        self.owner = owner
+        self.token = token
+        self.plan = plan
+
+
+class DiskWorker:
+    """Owns the thread. Made, used and told of results on the loop's thread.
+
+    `call_soon_threadsafe` brings a call back to the loop's thread; `observe_commit` is told seconds
+    and bytes of each group commit (on the disk thread), `on_failure` the first failure. With
+    `sync_interval_ms` above 0 writes are reported before they are fsynced, and an fsync follows
+    within that time (unsafe).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        call_soon_threadsafe: Callable[..., object],
+        observe_commit: Callable[[float, int], None],
+        on_failure: Callable[[StorageError], None],
+        *,
+        sync_interval_ms: int = 0,
+    ) -> None:
+        self._store = store
+        self._call_soon = call_soon_threadsafe
+        self._observe = observe_commit
+        self._on_failure = on_failure
+        self._sync_interval_s = sync_interval_ms / 1000
+        self._queue: queue.SimpleQueue[Submission | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="quorumlog-disk", daemon=True)
+        self._owners: set[WriteOwner] = set()
+        self._failure: StorageError | None = None
+        self.queued_bytes = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued, then end the thread; returns when it has ended."""
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
+        """Queue a write. After a failure nothing is written and nothing is reported."""
+        self._owners.add(owner)
+        if self._failure is None:
+            self.queued_bytes += plan.size_bytes
+            self._queue.put(Submission(owner, token, plan))
+
+    def _run(self) -> None:
+        """Take all that is queued, write it, fsync once, report; until told to stop."""
+        dirty_since: float | None = None
+        running = True
+        while running:
+            batch, running = self._gather(dirty_since)
+            due = dirty_since is not None and (
+                time.monotonic() - dirty_since >= self._sync_interval_s
+            )
+            sync = not self._sync_interval_s or due or not running
+            try:
+                self._commit(batch, sync=sync)
+            except StorageError as error:
+                self._call_soon(self._failed, error)
+                return
+            except Exception as error:  # a bug in the store must end the replica, not hide
+                logger.exception("disk thread failed")
+                self._call_soon(self._failed, StorageError(f"disk thread: {error!r}"))
+                return
+            if sync:
+                dirty_since = None
+            elif batch and dirty_since is None:
+                dirty_since = time.monotonic()
+            if batch:
+                self._call_soon(self._completed, batch)
+
+    def _gather(self, dirty_since: float | None) -> tuple[list[Submission], bool]:
+        """Wait for work; return all there is, and False when asked to stop."""
+        batch: list[Submission] = []
+        timeout = None
+        if dirty_since is not None:
+            timeout = max(0.0, dirty_since + self._sync_interval_s - time.monotonic())
+        try:
+            item = self._queue.get(timeout=timeout)
+            while item is not None:
+                batch.append(item)
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
+
+    def _commit(self, batch: list[Submission], *, sync: bool) -> None:
+        if not batch and not sync:
+            return
+        started = time.perf_counter()
+        self._store.execute([item.plan for item in batch], sync=sync)
+        took = time.perf_counter() - started
+        size_bytes = sum(item.plan.size_bytes for item in batch)
+        self._observe(took, size_bytes)
+        if took > SLOW_SYNC_SECONDS:
+            say(logger, logging.WARNING, "slow disk", seconds=round(took, 3), bytes=size_bytes)
+
+    def _completed(self, batch: list[Submission]) -> None:
+        """On the loop's thread: report a group commit to the owners."""
+        owners: dict[WriteOwner, None] = {}
+        for item in batch:
+            self.queued_bytes -= item.plan.size_bytes
+            item.plan.completed()
+            item.owner.written(item.token, item.plan)
+            owners[item.owner] = None
+        check(self.queued_bytes >= 0, "queued bytes must not fall below 0", self.queued_bytes)
+        for owner in owners:
+            owner.writes_completed()
+
+    def _failed(self, error: StorageError) -> None:
+        """On the loop's thread: the directory is poisoned (RELIABILITY 2.2), everyone must stop."""
+        self._failure = error
+        for owner in list(self._owners):
+            owner.write_failed(error)
+        self._on_failure(error)

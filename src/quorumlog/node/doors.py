@@ -1,0 +1,98 @@
+"""What a replica needs from outside: everything that varies between a real and a simulated run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import PeerMessage
+from quorumlog.storage.base import WritePlan
+
+T = TypeVar("T")
+
+
+class WriteOwner(Protocol):
+    """Whoever submits writes, and is told how they went."""
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """The plan is durable (or, with flush=async, written); called in order of submission."""
+        ...
+
+    def writes_completed(self) -> None:
+        """All `written` calls of one group commit have been made."""
+        ...
+
+    def write_failed(self, error: StorageError) -> None:
+        """A write of this data directory failed; none after it will be tried."""
+        ...
+
+
+class Disk(Protocol):
+    """Carries out writes in order, many with one fsync."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes submitted and not yet reported back."""
+        ...
+
+    def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
+        """Queue a write."""
+        ...
+
+
+class Network(Protocol):
+    """Carries messages to peers; may lose them."""
+
+    def send(
+        self,
+        peer_id: str,
+        message: PeerMessage,
+        attachments: Sequence[Buffer] = (),
+        *,
+        bulk: bool = False,
+    ) -> bool:
+        """Send, or return False when that is impossible now."""
+        ...
+
+
+class Background(Protocol):
+    """Runs what may block (reads of cold files) beside the loop."""
+
+    def run(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Run `work`; call `done` or `failed` on the owner's thread."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told durations, for metrics."""
+
+    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
+        """An append was acknowledged `seconds` after it was accepted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """All the doors of one replica.
+
+    `now_ms` and `now_us` are one monotonic clock. `defer` calls a function soon, after what is
+    being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
+    earlier one replaces a later).
+    `broken` is told why the replica stopped for good.
+    """
+
+    disk: Disk
+    network: Network
+    background: Background
+    observer: Observer
+    now_ms: Callable[[], int]
+    now_us: Callable[[], int]
+    defer: Callable[[Callable[[], None]], None]
+    wake_at: Callable[[int], None]
+    broken: Callable[[str], None]

@@ -1,0 +1,209 @@
+"""Reads for clients: committed entries only, cold files read beside the loop."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import CorruptionError, RequestError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import FetchRequest, FetchResponse
+from quorumlog.storage.base import Log, Span
+
+FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
+
+SPANS_PER_READ_MAX = 256
+"""Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
+
+
+def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[Span]:
+    """Return consecutive spans from first_index on, together at most bytes_max (but one entry).
+
+    Stops where the next span would no longer come from memory if the first did.
+    """
+    spans: list[Span] = []
+    room = bytes_max
+    index = first_index
+    while index <= last_index and room > 0 and len(spans) < SPANS_PER_READ_MAX:
+        if spans and spans[0].from_memory and not log.is_in_memory(index):
+            break
+        span = log.read(index, last_index, room)
+        if spans and len(span.data) > room:
+            break
+        spans.append(span)
+        room -= len(span.data)
+        index = span.last_index + 1
+    return spans
+
+
+@dataclass(order=True, slots=True)
+class _Waiter:
+    deadline_ms: int
+    number: int
+    request: FetchRequest = field(compare=False)
+    answer: FetchAnswer = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a replica can say of itself when a fetch is answered."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+    committed_index: int
+
+
+class Fetches:
+    """Answers fetch requests of one replica.
+
+    `view` tells the replica's present state; `run_cold` runs a read that may touch the disk.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        limits: Limits,
+        view: Callable[[], View],
+        run_cold: Callable[
+            [Callable[[], list[Span]], Callable[[list[Span]], None], Callable[[Exception], None]],
+            None,
+        ],
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._view = view
+        self._run_cold = run_cold
+        self._waiters: list[_Waiter] = []
+        self._numbers = itertools.count()
+        self.entries_served = 0
+        self.bytes_served = 0
+        self.damaged_reads = 0
+
+    def fetch(self, request: FetchRequest, answer: FetchAnswer, now_ms: int) -> None:
+        """Answer at once, or wait for the first entry to be committed."""
+        view = self._view()
+        if request.leader_only and view.role is not Role.LEADER:
+            text = f"not the leader of {request.group}"
+            answer(self._response(view, ResponseCode.NOT_LEADER, text), [])
+            return
+        begin = self._log.before_begin_index + 1
+        if request.begin_index < begin:
+            text = f"index {request.begin_index} is below the first index kept, {begin}"
+            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+            answer(self._response(view, code, text), [])
+            return
+        if request.begin_index <= view.committed_index:
+            self._read(request, answer, view)
+            return
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        if wait_ms > 0 and len(self._waiters) < self._limits.fetch_waiters_max:
+            waiter = _Waiter(now_ms + wait_ms, next(self._numbers), request, answer)
+            heapq.heappush(self._waiters, waiter)
+            return
+        self._answer_empty(request, answer, view)
+
+    def _answer_empty(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
+        """One entry asked for by its index does not exist; a range simply has nothing yet."""
+        if request.end_index == request.begin_index:
+            text = (
+                f"index {request.begin_index} is beyond the last committed index, "
+                f"{view.committed_index}"
+            )
+            answer(self._response(view, ResponseCode.INDEX_OUT_OF_RANGE, text), [])
+        else:
+            answer(self._response(view, ResponseCode.SUCCESS, ""), [])
+
+    def committed(self, now_ms: int) -> None:
+        """The committed index rose, or leadership changed: serve or refuse those who wait."""
+        if not self._waiters:
+            return
+        view = self._view()
+        ready, waiting = [], []
+        for waiter in self._waiters:
+            served = waiter.request.begin_index <= view.committed_index
+            refused = waiter.request.leader_only and view.role is not Role.LEADER
+            (ready if served or refused else waiting).append(waiter)
+        if ready:
+            heapq.heapify(waiting)
+            self._waiters = waiting
+            for waiter in sorted(ready):
+                self.fetch(waiter.request, waiter.answer, now_ms)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer those whose time has passed with no entries."""
+        while self._waiters and self._waiters[0].deadline_ms <= now_ms:
+            waiter = heapq.heappop(self._waiters)
+            self._answer_empty(waiter.request, waiter.answer, self._view())
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first waiter's time passes."""
+        return self._waiters[0].deadline_ms if self._waiters else None
+
+    def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
+        last = view.committed_index
+        if request.end_index >= 0:
+            last = min(last, request.end_index)
+        if last < request.begin_index:
+            text = f"end index {request.end_index} is below begin index {request.begin_index}"
+            answer(self._response(view, ResponseCode.UNEXPECTED_ARGUMENT, text), [])
+            return
+        share = 1.0 if not request.index_records else 0.6  # records can outweigh tiny entries
+        bytes_max = max(1, min(request.bytes_max, int(self._limits.block_bytes_max * share)))
+        log = self._log
+
+        def read() -> list[Span]:
+            return gather(log, request.begin_index, last, bytes_max)
+
+        def deliver(spans: list[Span]) -> None:
+            self._deliver(request, answer, spans)
+
+        def fail(error: Exception) -> None:
+            self._fail(answer, error)
+
+        if log.is_in_memory(request.begin_index):
+            deliver(read())
+        else:
+            self._run_cold(read, deliver, fail)
+
+    def _deliver(self, request: FetchRequest, answer: FetchAnswer, spans: list[Span]) -> None:
+        count = sum(span.count for span in spans)
+        attachments: list[Buffer] = []
+        if request.index_records:
+            attachments += [span.records for span in spans]
+        attachments += [span.data for span in spans]
+        self.entries_served += count
+        self.bytes_served += sum(len(span.data) for span in spans)
+        view = self._view()
+        response = FetchResponse(
+            leader_id=view.leader_id,
+            term=view.term,
+            begin_index=self._log.before_begin_index + 1,
+            committed_index=view.committed_index,
+            first_index=request.begin_index,
+            count=count,
+            index_bytes=count * INDEX_RECORD_SIZE if request.index_records else 0,
+        )
+        answer(response, attachments)
+
+    def _fail(self, answer: FetchAnswer, error: Exception) -> None:
+        code, text = ResponseCode.INTERNAL_ERROR, repr(error)
+        if isinstance(error, RequestError):
+            code, text = error.code, str(error)
+        elif isinstance(error, CorruptionError):
+            self.damaged_reads += 1
+            code, text = ResponseCode.DISK_ERROR, str(error)
+        answer(self._response(self._view(), code, text), [])
+
+    def _response(self, view: View, code: ResponseCode, text: str) -> FetchResponse:
+        return FetchResponse(
+            code=code,
+            text=text,
+            leader_id=view.leader_id,
+            term=view.term,
+            begin_index=self._log.before_begin_index + 1,
+            committed_index=view.committed_index,
+        )

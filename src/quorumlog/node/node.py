@@ -1,0 +1,288 @@
+"""One node process: owns the directory, the disk thread, the links and a replica per group."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from quorumlog.model.codes import Role
+from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import Hello
+from quorumlog.node.background import ReadThreads
+from quorumlog.node.disk import DiskWorker
+from quorumlog.node.doors import Doors, Observer
+from quorumlog.node.log_lines import say
+from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
+from quorumlog.node.replica import Replica
+from quorumlog.raft.config import BootState, RaftConfig
+from quorumlog.raft.core import RaftCore
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.layout import NodeDirectory
+from quorumlog.storage.store import GroupStore, OpenedGroup, open_group, open_memory_group
+from quorumlog.transport.connection import ConnectionHandler
+from quorumlog.transport.listener import Listener
+from quorumlog.transport.peers import PeerLinks
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MS = 1_000
+"""How long a stopping leader waits for appends that are under way."""
+DRAIN_STEP_MS = 10
+
+
+def monotonic_us() -> int:
+    """Microseconds of a clock that never goes back."""
+    return time.monotonic_ns() // 1_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of the same clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def raft_config(config: GroupConfig, node: NodeConfig) -> RaftConfig:
+    """Return what the core needs to know of a group's configuration."""
+    limits = node.limits
+    return RaftConfig(
+        group=config.group,
+        self_id=node.self_id,
+        members=tuple(config.members),
+        heartbeat_ms=config.heart_beat_time_interval_ms,
+        election_timeout_min_ms=config.election_timeout_min_ms,
+        election_timeout_max_ms=config.election_timeout_max_ms,
+        push_timeout_ms=config.max_push_time_out_ms,
+        push_bytes_max=limits.push_bytes_max,
+        push_window_bytes=limits.push_window_bytes,
+        push_window_requests=limits.push_window_requests,
+    )
+
+
+class WakeTimer:
+    """One timer of one replica; an earlier deadline replaces a later one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._handle: asyncio.TimerHandle | None = None
+        self._deadline_ms = 0
+        self.tick: Callable[[], None] = lambda: None
+
+    def wake_at(self, deadline_ms: int) -> None:
+        """Call `tick` at the deadline, or at an earlier one already asked for."""
+        if self._handle is not None:
+            if self._deadline_ms <= deadline_ms:
+                return
+            self._handle.cancel()
+        self._deadline_ms = deadline_ms
+        delay = max(0, deadline_ms - self._now_ms()) / 1000
+        self._handle = self._loop.call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        self.tick()
+
+    def cancel(self) -> None:
+        """Call no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+class Node:
+    """Start and stop order of everything a node consists of.
+
+    `client_handler` makes the handler for a client's connection, `failure` resolves with the reason
+    when the node can no longer be trusted and must exit.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        observer: Observer,
+        observe_commit: Callable[[float, int], None],
+        client_handler: Callable[["Node"], ConnectionHandler],
+    ) -> None:
+        self.config = config
+        self.replicas: dict[str, Replica] = {}
+        self.inbox_counters = InboxCounters()
+        self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._observer = observer
+        self._observe_commit = observe_commit
+        self._client_handler = client_handler
+        self._loop = asyncio.get_running_loop()
+        self._directory: NodeDirectory | None = None
+        self._opened: list[OpenedGroup] = []
+        self._timers: list[WakeTimer] = []
+        self._reads = ReadThreads(self._loop)
+        self._disk = self._make_disk()
+        self.links = self._make_links()
+        self.listener = self._make_listener()
+
+    # -- parts ------------------------------------------------------------------------------
+
+    @property
+    def peer_addresses(self) -> dict[str, str]:
+        """Member id → address over all groups, without this node."""
+        known: dict[str, str] = {}
+        for group in self.config.groups:
+            known.update(group.members)
+        known.pop(self.config.self_id)
+        return known
+
+    def _make_disk(self) -> DiskWorker:
+        groups = self.config.groups
+        unsafe = all(group.flush == "async" for group in groups)
+        interval = min(group.flush_file_interval for group in groups) if unsafe else 0
+        return DiskWorker(
+            GroupStore(),
+            self._loop.call_soon_threadsafe,
+            self._observe_commit,
+            self._storage_failed,
+            sync_interval_ms=interval,
+        )
+
+    def _make_links(self) -> PeerLinks:
+        return PeerLinks(
+            self.config.self_id,
+            self.config.cluster,
+            self.peer_addresses,
+            self.config.limits,
+            on_connected=self._peer_connected,
+        )
+
+    def _make_listener(self) -> Listener:
+        host, port = parse_address(self.config.listen_address)
+        return Listener(
+            host,
+            port,
+            self._handler_for,
+            cluster=self.config.cluster,
+            node_id=self.config.self_id,
+            known_nodes=self.peer_addresses.keys,
+            limits=self.config.limits,
+        )
+
+    def _handler_for(self, hello: Hello) -> ConnectionHandler:
+        if hello.role == "client":
+            return self._client_handler(self)
+        return PeerInbox(self.config.self_id, self.replicas, hello, self.inbox_counters)
+
+    # -- start and stop ---------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the data, then listen, then take part.
+
+        Raises `StorageError` when data cannot be opened, `ConfigError` when the port is taken;
+        what was started is stopped again.
+        """
+        try:
+            self._open_groups()
+            self._disk.start()
+            await self.listener.start()
+            self.links.start()
+            for replica in self.replicas.values():
+                replica.start()
+        except BaseException:
+            await self.stop(clean=False)
+            raise
+
+    def _open_groups(self) -> None:
+        files = OsFileSystem()
+        self._directory = NodeDirectory(files, self.config.store_base_dir)
+        for group in self.config.groups:
+            opened = self._open_group(files, group)
+            self._opened.append(opened)
+            self.replicas[group.group] = self._make_replica(group, opened)
+
+    def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
+        limits, self_id = self.config.limits, self.config.self_id
+        if group.store_type == "MEMORY":
+            return open_memory_group(group, limits)
+        directory = str(Path(self.config.store_base_dir) / group.group)
+        opened = open_group(files, directory, group, limits, self_id=self_id)
+        say(
+            logger,
+            logging.INFO,
+            "group opened",
+            group=group.group,
+            directory=directory,
+            end_index=opened.log.end_index,
+            term=opened.hard_state.term,
+            report=str(opened.report),
+        )
+        return opened
+
+    def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
+        log = opened.log
+        boot = BootState(
+            hard_state=opened.hard_state,
+            before_begin_index=log.before_begin_index,
+            before_begin_term=log.before_begin_term,
+            term_runs=log.term_runs(),
+            end_index=log.end_index,
+            committed_index=opened.committed_index,
+        )
+        jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
+        core = RaftCore(raft_config(group, self.config), boot, jitter, monotonic_ms())
+        timer = WakeTimer(self._loop, monotonic_ms)
+        doors = Doors(
+            disk=self._disk,
+            network=self.links,
+            background=self._reads,
+            observer=self._observer,
+            now_ms=monotonic_ms,
+            now_us=monotonic_us,
+            defer=self._loop.call_soon,
+            wake_at=timer.wake_at,
+            broken=self._broken,
+        )
+        replica = Replica(group, core, log, opened.hard_states, doors, self.config.limits)
+        timer.tick = replica.tick
+        self._timers.append(timer)
+        return replica
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Finish what is under way (with `clean`), then close everything in reverse order."""
+        if clean:
+            await self._drain()
+        await self.listener.stop()
+        await self.links.stop()
+        for timer in self._timers:
+            timer.cancel()
+        if clean:
+            for replica in self.replicas.values():
+                replica.checkpoint()
+        self._disk.stop()
+        self._reads.stop()
+        for opened in self._opened:
+            opened.close()
+        if self._directory is not None:
+            self._directory.close()
+
+    async def _drain(self) -> None:
+        """Take no new appends, and give those under way a moment to be committed."""
+        for replica in self.replicas.values():
+            replica.draining = True
+        deadline = monotonic_ms() + DRAIN_MS
+        while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
+            len(replica.pending) and replica.core.role is Role.LEADER
+            for replica in self.replicas.values()
+        ):
+            await asyncio.sleep(DRAIN_STEP_MS / 1000)
+
+    # -- news -------------------------------------------------------------------------------
+
+    def _peer_connected(self, peer_id: str) -> None:
+        for replica in self.replicas.values():
+            if peer_id in replica.config.members:
+                replica.peer_connected(peer_id)
+
+    def _storage_failed(self, error: StorageError) -> None:
+        self._broken(str(error))
+
+    def _broken(self, reason: str) -> None:
+        say(logger, logging.CRITICAL, "node must stop", reason=reason)
+        if not self.failure.done():
+            self.failure.set_result(reason)

@@ -1,0 +1,70 @@
+"""Where messages of peers arrive: checked against the connection's identity, then routed."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.message import Hello, PeerMessage, Response
+from quorumlog.node.log_lines import say
+from quorumlog.node.replica import Replica
+from quorumlog.transport.connection import Connection
+from quorumlog.wire.frame import Frame
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class InboxCounters:
+    """Peer messages that were not for us, by reason."""
+
+    unknown_group: int = 0
+    unknown_member: int = 0
+    not_a_peer_message: int = 0
+
+
+class PeerInbox:
+    """Handles one accepted connection of a peer; identity comes from its handshake, never from
+    a message (RELIABILITY 8.2 rule 3).
+    """
+
+    def __init__(
+        self, self_id: str, replicas: Mapping[str, Replica], hello: Hello, counters: InboxCounters
+    ) -> None:
+        self._self_id = self_id
+        self._replicas = replicas
+        self._peer_id = hello.node_id
+        self._counters = counters
+
+    def opened(self, connection: Connection, hello: Hello) -> None:
+        """See `ConnectionHandler`."""
+
+    def frame_received(self, connection: Connection, frame: Frame) -> None:
+        """Hand a message to its group's replica, or say why not."""
+        message = frame.message
+        if not isinstance(message, PeerMessage):
+            self._counters.not_a_peer_message += 1
+            text = f"{type(message).__name__} is no message between peers"
+            self._refuse(connection, frame, ResponseCode.UNSUPPORTED, text)
+            return
+        replica = self._replicas.get(message.group)
+        if replica is None:
+            self._counters.unknown_group += 1
+            text = f"{self._self_id} does not host group {message.group!r}"
+            self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
+        elif message.remote_id != self._self_id or message.local_id != self._peer_id:
+            self._counters.unknown_member += 1
+            text = (
+                f"a message from {message.local_id!r} to {message.remote_id!r} came to "
+                f"{self._self_id} over a connection of {self._peer_id}"
+            )
+            self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
+        else:
+            replica.receive(message, frame.attachment)
+
+    def _refuse(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
+        connection.send(Response(code=code, text=text), correlation_id=frame.correlation_id)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """See `ConnectionHandler`."""
+        say(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)

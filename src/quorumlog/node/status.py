@@ -1,0 +1,34 @@
+"""A replica's state as an answer to a status request."""
+
+from quorumlog.model.message import StatusResponse
+from quorumlog.node.replica import Replica
+
+
+def status_of(replica: Replica, node_id: str) -> StatusResponse:
+    """Return everything an operator may want to know of one replica."""
+    core, log = replica.core, replica.log
+    committed = core.committed_index
+    return StatusResponse(
+        leader_id=core.leader_id,
+        term=core.term,
+        group=replica.config.group,
+        node_id=node_id,
+        role=core.role.value,
+        vote=core.vote,
+        begin_index=log.before_begin_index + 1,
+        end_index=log.end_index,
+        end_term=log.term_runs()[-1][0] if log.term_runs() else log.before_begin_term,
+        durable_index=core.durable_index,
+        committed_index=committed,
+        applied_index=committed,
+        end_chain_crc=log.end_chain_crc,
+        committed_chain_crc=log.chain_crc_at(committed) if committed >= 0 else 0,
+        flush=replica.config.flush,
+        healthy=not replica.health_text,
+        health_text=replica.health_text,
+        last_vote_result=core.last_vote_result.name if core.last_vote_result else "",
+        pending_requests=len(replica.pending),
+        pending_bytes=replica.pending.size_bytes,
+        store_bytes=log.size_bytes,
+        peers=list(core.peer_progress()),
+    )

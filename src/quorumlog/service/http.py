@@ -1,0 +1,101 @@
+"""The admin port: /metrics for Prometheus and /health for people and load balancers."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from quorumlog.model.codes import Role
+from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError
+from quorumlog.node.node import Node
+from quorumlog.node.status import status_of
+
+logger = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 10.0
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 16
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = REQUEST_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
+        logger.debug(format, *args)
+
+
+def health_of(node: Node) -> tuple[bool, dict[str, object]]:
+    """Return whether the node is fit to serve, and per group why (not).
+
+    A group is fit when its replica is trusted and knows a leader.
+    """
+    groups: dict[str, object] = {}
+    fit = True
+    for name, replica in list(node.replicas.items()):
+        status = status_of(replica, node.config.self_id)
+        group_fit = status.healthy and status.leader_id is not None
+        fit = fit and group_fit
+        groups[name] = {
+            "healthy": group_fit,
+            "role": status.role,
+            "term": status.term,
+            "leader": status.leader_id,
+            "committed_index": status.committed_index,
+            "lag": [peer.lag for peer in status.peers] if status.role == Role.LEADER.value else [],
+            "text": status.health_text or ("" if status.leader_id else "no leader known"),
+        }
+    body: dict[str, object] = {"node": node.config.self_id, "healthy": fit, "groups": groups}
+    return fit, body
+
+
+class AdminPort:
+    """Serves the two pages from threads of its own; reads the node, never changes it."""
+
+    def __init__(self, address: str, node: Node, registry: CollectorRegistry) -> None:
+        self._node = node
+        self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+        host, port = parse_address(address)
+        try:
+            self._server = make_server(
+                host, port, self._page, server_class=_Server, handler_class=_QuietHandler
+            )
+        except OSError as error:
+            raise ConfigError(f"adminListen {address}: {error.strerror}") from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="quorumlog-admin", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+    def _page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
+        if path == "/health":
+            fit, body = health_of(self._node)
+            status = "200 OK" if fit else "503 Service Unavailable"
+            return _answer(start_response, status, "application/json", json.dumps(body))
+        return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
+
+
+def _answer(start_response: Any, status: str, content_type: str, body: str) -> list[bytes]:
+    raw = (body + "\n").encode()
+    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(raw)))])
+    return [raw]

@@ -1,0 +1,74 @@
+"""A node process from start to exit."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+import uvloop
+
+from quorumlog.model.config import NodeConfig
+from quorumlog.model.errors import QuorumlogError
+from quorumlog.node.log_lines import say
+from quorumlog.node.node import Node
+from quorumlog.service.http import AdminPort
+from quorumlog.service.logs import set_up_logs
+from quorumlog.service.metrics import NodeMetrics
+from quorumlog.service.requests import ClientRequests
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+
+def serve(config: NodeConfig) -> int:
+    """Run a node until SIGTERM or SIGINT; return its exit status.
+
+    0 after a clean stop; 1 when it could not start, or when it had to stop because its disk failed
+    or a check found a bug. The reason goes to standard error as one line.
+    """
+    set_up_logs(config.log_level)
+    try:
+        return uvloop.run(_serve(config))
+    except (QuorumlogError, OSError) as error:
+        say(logger, logging.ERROR, "node failed", node=config.self_id, reason=str(error))
+        print(f"quorumlog: {config.self_id}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+async def _serve(config: NodeConfig) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    metrics = NodeMetrics()
+    node = Node(config, metrics, metrics.disk_committed, ClientRequests)
+    metrics.attach(node)
+    admin = None
+    if config.admin_listen:
+        admin = AdminPort(config.admin_listen, node, metrics.registry)
+    await node.start()
+    if admin is not None:
+        admin.start()
+    say(
+        logger,
+        logging.INFO,
+        "node started",
+        node=config.self_id,
+        listen=config.listen_address,
+        admin=config.admin_listen,
+        groups=sorted(node.replicas),
+    )
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({stopping, node.failure}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    failed = node.failure.done()
+    if admin is not None:
+        admin.stop()
+    await node.stop(clean=not failed)
+    if failed:
+        print(f"quorumlog: {config.self_id}: {node.failure.result()}", file=sys.stderr)
+        return EXIT_FAILED
+    say(logger, logging.INFO, "node stopped", node=config.self_id)
+    return EXIT_OK

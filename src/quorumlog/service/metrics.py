@@ -1,0 +1,175 @@
+"""Metrics of a node in one table: names follow the walk of one append (DESIGN section 4).
+
+service (answers to clients) → replica (core and pending appends) → disk (group commit) →
+peer_link (pushes) → store. Durations are in seconds, sizes in bytes.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quorumlog.model.codes import Role
+from quorumlog.node.node import Node
+from quorumlog.node.replica import Replica
+from quorumlog.node.status import status_of
+
+LATENCY_BUCKETS = (
+    *(0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.03, 0.05),
+    *(0.1, 0.3, 0.5, 1.0, 3.0, 10.0),
+)
+SIZE_BUCKETS = tuple(float(4**exponent) for exponent in range(4, 14))
+
+REPLICA_GAUGES = {
+    "term": "Current term.",
+    "begin_index": "First index kept.",
+    "end_index": "Last index, durable or not.",
+    "durable_index": "Last index known durable on this node.",
+    "committed_index": "Last committed index.",
+    "applied_index": "Last index handed to the state machine.",
+    "pending_requests": "Appends waiting for a majority.",
+    "pending_bytes": "Bytes of appends waiting for a majority.",
+    "store_bytes": "Bytes of all entries kept.",
+}
+
+
+class NodeMetrics(Collector):
+    """Gauges and counters read from the node when scraped, histograms observed as things happen."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._node: Node | None = None
+        self._append = Histogram(
+            "quorumlog_service_append_seconds",
+            "From acceptance of an append to its acknowledgement.",
+            ["group"],
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._commit = Histogram(
+            "quorumlog_disk_commit_seconds",
+            "One group commit: writes and fsync.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._commit_bytes = Histogram(
+            "quorumlog_disk_commit_bytes",
+            "Bytes of one group commit.",
+            buckets=SIZE_BUCKETS,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def attach(self, node: Node) -> None:
+        """Read gauges and counters from this node from now on."""
+        self._node = node
+
+    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
+        """See `Observer`."""
+        self._append.labels(group).observe(seconds)
+
+    def disk_committed(self, seconds: float, size_bytes: int) -> None:
+        """A group commit took so long and wrote so much."""
+        self._commit.observe(seconds)
+        self._commit_bytes.observe(size_bytes)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield everything that is read rather than observed."""
+        if self._node is None:
+            return
+        yield from _replica_gauges(self._node)
+        yield from _peer_gauges(self._node)
+        yield from _replica_counters(self._node)
+        yield from _node_counters(self._node)
+
+
+def _replica_gauges(node: Node) -> Iterator[Metric]:
+    labels = ["group", "self_id"]
+    families = {
+        name: GaugeMetricFamily(f"quorumlog_replica_{name}", text, labels=labels)
+        for name, text in REPLICA_GAUGES.items()
+    }
+    leader = GaugeMetricFamily("quorumlog_replica_is_leader", "1 on the leader.", labels=labels)
+    healthy = GaugeMetricFamily("quorumlog_replica_healthy", "1 if trusted.", labels=labels)
+    for group, replica in list(node.replicas.items()):
+        key = [group, node.config.self_id]
+        status = status_of(replica, node.config.self_id)
+        for name, family in families.items():
+            family.add_metric(key, getattr(status, name))
+        leader.add_metric(key, float(status.role == Role.LEADER.value))
+        healthy.add_metric(key, float(status.healthy))
+    yield from (*families.values(), leader, healthy)
+
+
+def _peer_gauges(node: Node) -> Iterator[Metric]:
+    labels = ["group", "self_id", "remote_id"]
+    lag = GaugeMetricFamily(
+        "quorumlog_peer_link_lag_entries", "Entries the peer is behind the leader.", labels=labels
+    )
+    in_flight = GaugeMetricFamily(
+        "quorumlog_peer_link_in_flight_bytes", "Pushed and not yet acknowledged.", labels=labels
+    )
+    for group, replica in list(node.replicas.items()):
+        if replica.core.role is not Role.LEADER:
+            continue
+        for peer in replica.core.peer_progress():
+            key = [group, node.config.self_id, peer.peer_id]
+            lag.add_metric(key, peer.lag)
+            in_flight.add_metric(key, peer.in_flight_bytes)
+    yield from (lag, in_flight)
+
+
+def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
+    """Name → (help, value) of what a replica counts."""
+    counters, fetches = replica.counters, replica.fetches
+    return {
+        "service_append_requests": ("Append requests staged.", counters.append_requests),
+        "service_append_entries": ("Entries acknowledged.", counters.append_entries),
+        "service_append_bytes": ("Bytes acknowledged, headers included.", counters.append_bytes),
+        "service_fetch_entries": ("Entries read by clients.", fetches.entries_served),
+        "service_fetch_bytes": ("Bytes read by clients.", fetches.bytes_served),
+        "replica_role_changes": ("Changes of role, term or leader.", counters.role_changes),
+        "replica_alarms": ("Things that must never happen.", counters.alarms),
+        "peer_link_pushes_sent": ("Pushes with entries sent.", counters.pushes_sent),
+        "peer_link_push_bytes_sent": ("Bytes of entries pushed.", counters.push_bytes_sent),
+        "peer_link_pushes_received": ("Pushes received.", counters.pushes_received),
+        "peer_link_malformed_pushes": ("Pushes dropped as malformed.", counters.malformed_pushes),
+        "store_damaged_reads": ("Reads that found damaged entries.", fetches.damaged_reads),
+    }
+
+
+def _replica_counters(node: Node) -> Iterator[Metric]:
+    labels = ["group", "self_id"]
+    families: dict[str, CounterMetricFamily] = {}
+    refused = CounterMetricFamily(
+        "quorumlog_service_appends_refused", "Appends not acknowledged.", labels=[*labels, "code"]
+    )
+    for group, replica in list(node.replicas.items()):
+        key = [group, node.config.self_id]
+        for name, (text, value) in _counter_values(replica).items():
+            if name not in families:
+                families[name] = CounterMetricFamily(f"quorumlog_{name}", text, labels=labels)
+            families[name].add_metric(key, value)
+        for code, count in list(replica.counters.appends_refused.items()):
+            refused.add_metric([*key, code], count)
+    yield from (*families.values(), refused)
+
+
+def _node_counters(node: Node) -> Iterator[Metric]:
+    inbox = node.inbox_counters
+    strange = CounterMetricFamily(
+        "quorumlog_transport_foreign_messages",
+        "Peer messages that were not for this node, by reason.",
+        labels=["reason"],
+    )
+    strange.add_metric(["unknown_group"], inbox.unknown_group)
+    strange.add_metric(["unknown_member"], inbox.unknown_member)
+    strange.add_metric(["not_a_peer_message"], inbox.not_a_peer_message)
+    connections = GaugeMetricFamily("quorumlog_transport_connections", "Accepted and open.")
+    connections.add_metric([], len(node.listener.connections))
+    garbage = CounterMetricFamily(
+        "quorumlog_transport_garbage", "Connections closed because of bytes that are no frame."
+    )
+    garbage.add_metric([], node.listener.counters.garbage)
+    yield from (strange, connections, garbage)

@@ -1,0 +1,171 @@
+"""One client connection: requests in, answers out, in whatever order they are ready."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import Outcome, RequestError, UnexpectedArgumentError, error_for
+from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GroupMetadata,
+    Hello,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    StatusRequest,
+)
+from quorumlog.node.log_lines import say
+from quorumlog.node.node import Node
+from quorumlog.node.replica import Replica
+from quorumlog.node.status import status_of
+from quorumlog.service.streams import OrderedStreams
+from quorumlog.transport.connection import Connection
+from quorumlog.wire.frame import Frame
+
+logger = logging.getLogger(__name__)
+
+
+class ClientRequests:
+    """Handles the requests of one client connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limits = node.config.limits
+        self._streams = OrderedStreams(self._limits.ordered_streams_max)
+        self._in_flight = 0
+        self._paused = False
+        self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
+            AppendRequest: self._append,
+            FetchRequest: self._fetch,
+            MetadataRequest: self._metadata,
+            StatusRequest: self._status,
+        }
+
+    def opened(self, connection: Connection, hello: Hello) -> None:
+        """See `ConnectionHandler`."""
+
+    def frame_received(self, connection: Connection, frame: Frame) -> None:
+        """Answer a request, now or later; every request gets an answer (spec 90, 167)."""
+        self._in_flight += 1
+        if self._in_flight >= self._limits.requests_in_flight_max and not self._paused:
+            self._paused = True
+            connection.pause_reading()
+        handler = self._handlers.get(type(frame.message))
+        if handler is None:
+            text = f"{type(frame.message).__name__} is not a client's request"
+            self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
+            return
+        try:
+            handler(connection, frame, frame.message)
+        except RequestError as error:
+            response = AppendResponse if handler == self._append else Response
+            self._answer(connection, frame, response(code=error.code, text=str(error)))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """See `ConnectionHandler`."""
+        say(logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason)
+
+    def _answer(
+        self,
+        connection: Connection,
+        frame: Frame,
+        response: Response,
+        attachments: list[Buffer] | None = None,
+    ) -> None:
+        """Send an answer; a client that does not read its answers is cut off."""
+        self._in_flight -= 1
+        if self._paused and self._in_flight < self._limits.requests_in_flight_max // 2:
+            self._paused = False
+            connection.resume_reading()
+        sent = connection.send(
+            response, correlation_id=frame.correlation_id, attachments=attachments or ()
+        )
+        if not sent:
+            connection.close("answers are not being read")
+
+    def _replica(self, group: str) -> Replica:
+        replica = self._node.replicas.get(group)
+        if replica is None:
+            raise error_for(
+                ResponseCode.UNKNOWN_GROUP,
+                f"node {self._node.config.self_id} does not host group {group!r}; it hosts "
+                f"{', '.join(sorted(self._node.replicas))}",
+            )
+        return replica
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _append(self, connection: Connection, frame: Frame, request: AppendRequest) -> None:
+        replica = self._replica(request.group)
+        if request.count <= 0:
+            code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
+            raise error_for(code, "a batch needs at least one body")
+        limits = self._limits
+        if request.count > limits.block_entries_max or (
+            len(frame.attachment) > limits.block_bytes_max
+        ):
+            raise UnexpectedArgumentError(
+                f"a block of {request.count} entries and {len(frame.attachment)} bytes is above "
+                f"{limits.block_entries_max} entries or {limits.block_bytes_max} bytes"
+            )
+        block = parse_block(
+            frame.attachment, count=request.count, entry_bytes_max=limits.entry_bytes_max
+        )
+        check_proposal(block)
+        if not bodies_fit(block):
+            raise UnexpectedArgumentError("a body does not fit its CRC; send the block again")
+        if request.stream:
+            self._streams.accept(request.stream, request.sequence)
+
+        def answer(response: AppendResponse) -> None:
+            if request.stream and did_not_happen(response):
+                self._streams.refused(request.stream, request.sequence)
+            self._answer(connection, frame, response)
+
+        replica.propose(block, answer)
+
+    def _fetch(self, connection: Connection, frame: Frame, request: FetchRequest) -> None:
+        replica = self._replica(request.group)
+        if request.bytes_max <= 0 or request.begin_index < 0 or request.wait_ms < 0:
+            raise UnexpectedArgumentError(
+                "a fetch needs beginIndex ≥ 0, bytesMax > 0 and waitMs ≥ 0, not "
+                f"{request.begin_index}, {request.bytes_max}, {request.wait_ms}"
+            )
+
+        def answer(response: FetchResponse, attachments: list[Buffer]) -> None:
+            self._answer(connection, frame, response, attachments)
+
+        replica.fetch(request, answer)
+
+    def _metadata(self, connection: Connection, frame: Frame, request: MetadataRequest) -> None:
+        node = self._node
+        names = [request.group] if request.group else list(node.replicas)
+        groups = [
+            GroupMetadata(
+                replica.config.group,
+                replica.config.members,
+                replica.core.leader_id,
+                replica.core.term,
+            )
+            for replica in map(self._replica, names)
+        ]
+        response = MetadataResponse(
+            cluster=node.config.cluster, node_id=node.config.self_id, groups=groups
+        )
+        self._answer(connection, frame, response)
+
+    def _status(self, connection: Connection, frame: Frame, request: StatusRequest) -> None:
+        status = status_of(self._replica(request.group), self._node.config.self_id)
+        self._answer(connection, frame, status)
+
+
+def did_not_happen(response: AppendResponse) -> bool:
+    """Whether an answer to an append says for certain that nothing was stored."""
+    if response.code == ResponseCode.SUCCESS:
+        return False
+    return error_for(response.code, "").outcome is Outcome.DID_NOT_HAPPEN

@@ -1,0 +1,131 @@
+"""A cluster of real nodes in one event loop: real sockets on loopback, real files."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quorumlog.client.client import Client
+from quorumlog.model.codes import Role
+from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.limits import Limits
+from quorumlog.node.node import Node
+from quorumlog.service.requests import ClientRequests
+
+SMALL_FILES = {
+    "mapped_file_size_for_entry_data": 1 << 20,
+    "mapped_file_size_for_entry_index": 32 * 1024,
+}
+SMALL_LIMITS = {
+    "entry_bytes_max": 256 * 1024,
+    "block_bytes_max": 512 * 1024,
+    "push_bytes_max": 128 * 1024,
+    "push_window_bytes": 512 * 1024,
+}
+
+
+class Nobody:
+    """Observes nothing."""
+
+    def append_answered(self, group, seconds, entries, size_bytes):
+        pass
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listening.getsockname()[1] for listening in sockets]
+    for listening in sockets:
+        listening.close()
+    return ports
+
+
+class Cluster:
+    """Nodes n0, n1 … with the same groups; each can be stopped and started again."""
+
+    def __init__(self, directory, count=3, groups=("g",), limits=None, **group_options):
+        self.ids = [f"n{number}" for number in range(count)]
+        ports = dict(zip(self.ids, free_ports(count), strict=True))
+        self.addresses = {node_id: f"127.0.0.1:{port}" for node_id, port in ports.items()}
+        peers = ";".join(f"{node_id}-{address}" for node_id, address in self.addresses.items())
+        options = {**SMALL_FILES, **group_options}
+        configs = [GroupConfig(group=group, peers=peers, **options) for group in groups]
+        bounds = Limits(**{**SMALL_LIMITS, **(limits or {})})
+        self.configs = {
+            node_id: NodeConfig(
+                self_id=node_id,
+                store_base_dir=str(directory / node_id),
+                groups=configs,
+                limits=bounds,
+            )
+            for node_id in self.ids
+        }
+        self.nodes = {}
+
+    @property
+    def servers(self):
+        return ",".join(self.addresses.values())
+
+    def client(self, group="g", **options):
+        return Client(self.servers, group, **options)
+
+    async def start(self, *node_ids):
+        for node_id in node_ids or self.ids:
+            node = Node(self.configs[node_id], Nobody(), lambda *_: None, ClientRequests)
+            await node.start()
+            self.nodes[node_id] = node
+
+    async def stop(self, *node_ids, clean=True):
+        for node_id in node_ids or list(self.nodes):
+            await self.nodes.pop(node_id).stop(clean=clean)
+
+    def replica(self, node_id, group="g"):
+        return self.nodes[node_id].replicas[group]
+
+    def leader_id(self, group="g"):
+        leaders = [
+            node_id
+            for node_id in self.nodes
+            if self.replica(node_id, group).core.role is Role.LEADER
+        ]
+        return leaders[0] if len(leaders) == 1 else None
+
+    def logs(self, group="g"):
+        """Per running node: end index, committed index and the chain CRC there."""
+        logs = {}
+        for node_id in self.nodes:
+            replica = self.replica(node_id, group)
+            committed = replica.core.committed_index
+            chain = replica.log.chain_crc_at(committed) if committed >= 0 else 0
+            logs[node_id] = (replica.log.end_index, committed, chain)
+        return logs
+
+
+@pytest.fixture
+def make_cluster(tmp_path):
+    """`async with make_cluster(...) as cluster`: made, not started; stopped at the end."""
+
+    @asynccontextmanager
+    async def make(**options):
+        cluster = Cluster(tmp_path, **options)
+        try:
+            yield cluster
+        finally:
+            await cluster.stop(clean=False)
+
+    return make
+
+
+async def until(condition, *, seconds=20.0, what="the expected state"):
+    """Wait for something that the cluster brings about by itself; bounded."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not condition():
+        if loop.time() > deadline:
+            raise AssertionError(f"{what} did not come about in {seconds} s")
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(name="until")
+def until_fixture():
+    return until

@@ -1,0 +1,130 @@
+"""Configuration: what is accepted, and how errors read."""
+
+import pytest
+
+from quorumlog.model.config import (
+    GroupConfig,
+    NodeConfig,
+    dump_config,
+    load_config,
+    parse_address,
+    parse_peers,
+)
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.limits import Limits
+
+PEERS = "n0-127.0.0.1:7101;n1-127.0.0.1:7102;n2-127.0.0.1:7103"
+
+
+def node(**changes):
+    values = {
+        "self_id": "n0",
+        "store_base_dir": "/data",
+        "groups": [GroupConfig(group="flights", peers=PEERS)],
+    }
+    return NodeConfig(**{**values, **changes})
+
+
+def test_round_trip_through_toml(tmp_path):
+    path = tmp_path / "n0.toml"
+    path.write_bytes(dump_config(node(admin_listen="127.0.0.1:9000")))
+    assert load_config(path) == node(admin_listen="127.0.0.1:9000")
+
+
+def test_defaults_are_those_of_the_design():
+    group = GroupConfig(group="g", peers=PEERS)
+    assert (group.election_timeout_min_ms, group.election_timeout_max_ms) == (500, 1000)
+    assert group.heart_beat_time_interval_ms == 100
+    assert group.mapped_file_size_for_entry_data == 1_073_741_824
+    assert group.mapped_file_size_for_entry_index == 167_772_160
+    assert group.flush == "sync"
+    assert Limits().entry_bytes_max == 4_194_304
+
+
+def test_161_self_id_missing_in_peers_is_refused():
+    with pytest.raises(ConfigError, match=r"selfId 'n9' is not in peers"):
+        node(self_id="n9")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n0", "not id-host:port"),
+        ("n0-localhost", "not host:port"),
+        ("n0-h:99999", "not host:port"),
+        ("n0-h:1;n0-h:2", "appears twice"),
+        ("../x-h:1", "not usable"),
+    ],
+)
+def test_bad_peers_are_named(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_peers(text)
+
+
+@pytest.mark.parametrize("name", ["../x", ".hidden", "a/b", "", "a" * 129, "-a", "ä"])
+def test_names_that_could_be_paths_are_refused(name):
+    with pytest.raises(ConfigError, match="not usable"):
+        GroupConfig(group=name, peers=PEERS)
+
+
+def test_a_key_that_does_not_exist_is_named(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(dump_config(node()) + b"\nheartbeat = 1\n")
+    with pytest.raises(ConfigError, match="heartbeat"):
+        load_config(path)
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        load_config(tmp_path / "nowhere.toml")
+
+
+def test_listening_beyond_loopback_needs_insecure():
+    peers = "n0-10.1.2.3:7101"
+    group = GroupConfig(group="g", peers=peers)
+    with pytest.raises(ConfigError, match="insecure"):
+        NodeConfig(self_id="n0", store_base_dir="/d", groups=[group])
+    NodeConfig(self_id="n0", store_base_dir="/d", groups=[group], insecure=True)
+
+
+def test_one_member_has_one_address_in_all_groups():
+    groups = [
+        GroupConfig(group="a", peers="n0-127.0.0.1:1;n1-127.0.0.1:2"),
+        GroupConfig(group="b", peers="n0-127.0.0.1:1;n1-127.0.0.1:3"),
+    ]
+    with pytest.raises(ConfigError, match="two addresses"):
+        node(groups=groups)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"heart_beat_time_interval_ms": 0},
+        {"election_timeout_min_ms": 150},
+        {"election_timeout_max_ms": 500},
+        {"mapped_file_size_for_entry_index": 100},
+        {"max_wait_ack_time_ms": 0},
+    ],
+)
+def test_impossible_values_are_refused(changes):
+    with pytest.raises(ConfigError):
+        GroupConfig(group="g", peers=PEERS, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"entry_bytes_max": 0},
+        {"entry_bytes_max": 8 << 20},
+        {"frame_bytes_max": 4 << 20},
+        {"push_window_bytes": 1},
+    ],
+)
+def test_contradicting_limits_are_refused(changes):
+    with pytest.raises(ConfigError):
+        Limits(**changes)
+
+
+def test_addresses():
+    assert parse_address("[::1]:80") == ("::1", 80)
+    assert parse_address("localhost:1") == ("localhost", 1)

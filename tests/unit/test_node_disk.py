@@ -1,0 +1,150 @@
+"""The disk thread: group commit, order, and what happens after the first failure."""
+
+import threading
+from collections import deque
+
+import pytest
+
+from quorumlog.model.errors import StorageError
+from quorumlog.node.disk import DiskWorker
+
+
+class Plan:
+    def __init__(self, name, size_bytes=10):
+        self.name = name
+        self.size_bytes = size_bytes
+        self.done = False
+
+    def completed(self):
+        self.done = True
+
+
+class GatedStore:
+    """Each execute waits until the test opens the gate; remembers what it was given."""
+
+    def __init__(self):
+        self.entered = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.executed = []
+        self.fail_with = None
+
+    def execute(self, plans, *, sync):
+        self.entered.release()
+        self.gate.acquire(timeout=10)
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.executed.append(([plan.name for plan in plans], sync))
+
+
+class Owner:
+    def __init__(self):
+        self.news = []
+
+    def written(self, token, plan):
+        self.news.append(token)
+
+    def writes_completed(self):
+        self.news.append("completed")
+
+    def write_failed(self, error):
+        self.news.append(str(error))
+
+
+class Loop:
+    """Stands for call_soon_threadsafe: the test runs the calls."""
+
+    def __init__(self):
+        self.calls = deque()
+        self.arrived = threading.Semaphore(0)
+
+    def call_soon(self, function, *arguments):
+        self.calls.append((function, arguments))
+        self.arrived.release()
+
+    def run_next(self):
+        assert self.arrived.acquire(timeout=10)
+        function, arguments = self.calls.popleft()
+        function(*arguments)
+
+
+@pytest.fixture
+def world():
+    store, loop, failures = GatedStore(), Loop(), []
+    worker = DiskWorker(store, loop.call_soon, lambda *_: None, failures.append)
+    worker.start()
+    yield store, loop, worker, failures
+    for _ in range(20):
+        store.gate.release()
+    worker.stop()
+
+
+def test_all_that_arrives_during_an_fsync_shares_the_next(world):
+    store, loop, worker, _ = world
+    owner = Owner()
+    worker.submit(owner, 1, Plan("a"))
+    assert store.entered.acquire(timeout=10)
+    for token, name in ((2, "b"), (3, "c"), (4, "d")):
+        worker.submit(owner, token, Plan(name))
+    assert worker.queued_bytes == 40
+    store.gate.release()
+    store.gate.release()
+    loop.run_next()
+    loop.run_next()
+    assert store.executed == [(["a"], True), (["b", "c", "d"], True)]
+    assert owner.news == [1, "completed", 2, 3, 4, "completed"]
+    assert worker.queued_bytes == 0
+
+
+def test_nothing_is_reported_before_it_is_durable(world):
+    store, loop, worker, _ = world
+    owner, plan = Owner(), Plan("a")
+    worker.submit(owner, 1, plan)
+    assert store.entered.acquire(timeout=10)
+    assert owner.news == []
+    assert not plan.done
+    store.gate.release()
+    loop.run_next()
+    assert plan.done
+
+
+def test_the_first_failure_ends_everything(world):
+    store, loop, worker, failures = world
+    owners = Owner(), Owner()
+    worker.submit(owners[0], 1, Plan("a"))
+    assert store.entered.acquire(timeout=10)
+    worker.submit(owners[1], 1, Plan("b"))
+    store.fail_with = StorageError("fdatasync: no more")
+    store.gate.release()
+    loop.run_next()
+    assert owners[0].news == owners[1].news == ["fdatasync: no more"]
+    assert len(failures) == 1
+    worker.submit(owners[0], 2, Plan("c"))
+    assert store.executed == []
+
+
+def test_stopping_writes_what_is_queued(world):
+    store, _, worker, _ = world
+    worker.submit(Owner(), 1, Plan("a"))
+    store.gate.release()
+    store.gate.release()
+    worker.stop()
+    assert [names for names, _ in store.executed if names] == [["a"]]
+
+
+def test_unsafe_mode_reports_first_and_fsyncs_soon_after():
+    store, loop = GatedStore(), Loop()
+    for _ in range(10):
+        store.gate.release()
+    worker = DiskWorker(
+        store, loop.call_soon, lambda *_: None, lambda error: None, sync_interval_ms=5
+    )
+    worker.start()
+    owner = Owner()
+    worker.submit(owner, 1, Plan("a"))
+    loop.run_next()
+    assert owner.news == [1, "completed"]
+    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=10)
+    worker.stop()
+    assert store.executed[0] == (["a"], False)
+    assert store.executed[1] == ([], True)

@@ -1,0 +1,177 @@
+"""Reads for clients: what is committed, who waits, and what is refused."""
+
+import pytest
+
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import CorruptionError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import FetchRequest
+from quorumlog.node.fetches import Fetches, View, gather
+from quorumlog.storage.base import Span
+
+
+class ToyLog:
+    """Entries of 100 bytes, in pieces of `piece` entries; the first `cold` are on disk."""
+
+    def __init__(self, count, piece=4, cold=0, before_begin=-1):
+        self.before_begin_index = before_begin
+        self.end_index = count - 1
+        self.piece = piece
+        self.cold = cold
+        self.damaged = None
+
+    def is_in_memory(self, index):
+        return index >= self.cold
+
+    def read(self, first_index, last_index, bytes_max):
+        if self.damaged is not None and first_index <= self.damaged:
+            raise CorruptionError("damaged", "00000", 0, self.damaged)
+        end_of_piece = (first_index // self.piece + 1) * self.piece - 1
+        last = min(last_index, end_of_piece, first_index + max(1, bytes_max // 100) - 1)
+        count = last - first_index + 1
+        return Span(
+            first_index,
+            count,
+            memoryview(bytes(100 * count)),
+            memoryview(bytes(32 * count)),
+            first_index >= self.cold,
+        )
+
+
+class World:
+    """A `Fetches` with a view that the test sets, and cold reads that the test releases."""
+
+    def __init__(self, log, committed=-1, role=Role.LEADER):
+        self.committed_index = committed
+        self.role = role
+        self.cold = []
+        self.answers = []
+        self.fetches = Fetches(log, Limits(), self.view, self.run_cold)
+
+    def view(self):
+        return View(self.role, 7, "n0", self.committed_index)
+
+    def run_cold(self, work, done, failed):
+        self.cold.append((work, done, failed))
+
+    def fetch(self, begin, now_ms=0, **fields):
+        request = FetchRequest(group="g", begin_index=begin, **fields)
+        self.fetches.fetch(request, lambda *answer: self.answers.append(answer), now_ms)
+
+    def last(self):
+        return self.answers[-1][0]
+
+
+def test_pieces_in_memory_are_gathered_up_to_the_bound():
+    spans = gather(ToyLog(20), 1, 19, 1_000)
+    assert [(span.first_index, span.count) for span in spans] == [(1, 3), (4, 4), (8, 3)]
+
+
+def test_at_least_one_entry_even_if_it_is_larger_than_the_bound():
+    assert [span.count for span in gather(ToyLog(20), 5, 19, 10)] == [1]
+
+
+def test_gathering_from_memory_stops_before_a_disk_read():
+    class Upside(ToyLog):
+        def is_in_memory(self, index):
+            return index < 8
+
+        def read(self, first_index, last_index, bytes_max):
+            span = super().read(first_index, last_index, bytes_max)
+            return Span(first_index, span.count, span.data, span.records, first_index < 8)
+
+    assert gather(Upside(20), 0, 19, 10_000)[-1].last_index == 7
+
+
+def test_130_nothing_above_committed_is_served():
+    world = World(ToyLog(20), committed=5)
+    world.fetch(0, bytes_max=100_000)
+    assert (world.last().count, world.last().committed_index) == (6, 5)
+    world.fetch(6)
+    assert (world.last().code, world.last().count) == (ResponseCode.SUCCESS, 0)
+    world.fetch(6, end_index=6)
+    assert world.last().code == ResponseCode.INDEX_OUT_OF_RANGE
+
+
+def test_a_reader_at_the_tail_waits_for_the_next_commit():
+    world = World(ToyLog(20), committed=5)
+    world.fetch(6, wait_ms=1_000)
+    assert world.answers == []
+    world.committed_index = 8
+    world.fetches.committed(10)
+    assert (world.last().first_index, world.last().count) == (6, 3)
+
+
+def test_waiting_ends_with_nothing_when_the_time_has_passed():
+    world = World(ToyLog(20), committed=5)
+    world.fetch(6, wait_ms=500)
+    world.fetch(6, wait_ms=100)
+    assert world.fetches.next_deadline_ms() == 100
+    world.fetches.expire(100)
+    assert len(world.answers) == 1
+    assert world.last().count == 0
+    world.fetches.expire(10_000)
+    assert len(world.answers) == 2
+    assert world.fetches.next_deadline_ms() is None
+
+
+def test_78_a_follower_names_the_leader():
+    world = World(ToyLog(20), committed=5, role=Role.FOLLOWER)
+    world.fetch(0)
+    assert (world.last().code, world.last().leader_id) == (ResponseCode.NOT_LEADER, "n0")
+    world.fetch(0, leader_only=False)
+    assert world.last().code == ResponseCode.SUCCESS
+
+
+def test_waiting_readers_learn_that_leadership_is_gone():
+    world = World(ToyLog(20), committed=5)
+    world.fetch(6, wait_ms=1_000)
+    world.role = Role.FOLLOWER
+    world.fetches.committed(1)
+    assert world.last().code == ResponseCode.NOT_LEADER
+
+
+def test_removed_entries_are_named_with_the_first_index_kept():
+    world = World(ToyLog(20, before_begin=9), committed=15)
+    world.fetch(3)
+    assert world.last().code == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+    assert world.last().begin_index == 10
+    assert "10" in world.last().text
+
+
+def test_cold_reads_run_beside_the_loop():
+    world = World(ToyLog(20, cold=10), committed=15)
+    world.fetch(0)
+    assert world.answers == []
+    work, done, _ = world.cold.pop()
+    done(work())
+    assert world.last().count == 16
+
+
+def test_74_damaged_entries_are_reported_not_served():
+    log = ToyLog(20, cold=10)
+    log.damaged = 2
+    world = World(log, committed=15)
+    world.fetch(0)
+    work, _, failed = world.cold.pop()
+    with pytest.raises(CorruptionError) as caught:
+        work()
+    failed(caught.value)
+    assert world.last().code == ResponseCode.DISK_ERROR
+    assert world.fetches.damaged_reads == 1
+
+
+def test_index_records_come_in_front_of_the_entries():
+    world = World(ToyLog(20), committed=9)
+    world.fetch(2, index_records=True, bytes_max=100_000)
+    response, attachments = world.answers[-1]
+    assert response.index_bytes == 8 * 32
+    sizes = [len(part) for part in attachments]
+    assert sum(sizes) == 8 * 132
+    assert sum(sizes[: len(sizes) // 2]) == response.index_bytes
+
+
+def test_a_range_that_ends_before_it_begins_is_refused():
+    world = World(ToyLog(20), committed=15)
+    world.fetch(5, end_index=4)
+    assert world.last().code == ResponseCode.UNEXPECTED_ARGUMENT

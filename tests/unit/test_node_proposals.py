@@ -1,0 +1,88 @@
+"""Appends on their way through a leader."""
+
+from quorumlog.model.block import encode_block, parse_block
+from quorumlog.model.limits import Limits
+from quorumlog.node.proposals import PendingAppends, Proposal, ProposalQueue
+
+
+def block_of(*sizes):
+    data = memoryview(bytearray(encode_block([b"x" * size for size in sizes])))
+    return parse_block(data, count=len(sizes), entry_bytes_max=1 << 20)
+
+
+def proposal(*sizes, accepted_us=0):
+    return Proposal(block_of(*sizes), lambda response: None, accepted_us)
+
+
+def queue_of(*proposals, **limits):
+    queue = ProposalQueue(Limits(**limits))
+    for item in proposals:
+        queue.add(item)
+    return queue
+
+
+def test_small_proposals_of_one_turn_share_a_block():
+    items = [proposal(10), proposal(20, 30), proposal(5)]
+    (batch,) = queue_of(*items).take()
+    assert batch.members == items
+    assert batch.block.count == 4
+    assert bytes(batch.block.data) == b"".join(bytes(item.block.data) for item in items)
+    assert (batch.block.sizes - 48).tolist() == [10, 20, 30, 5]
+
+
+def test_joined_blocks_stay_below_the_push_size():
+    items = [proposal(400) for _ in range(10)]
+    batches = queue_of(*items, push_bytes_max=1_000).take()
+    assert [len(batch.block.data) for batch in batches] == [896] * 5
+    assert [member for batch in batches for member in batch.members] == items
+
+
+def test_one_large_proposal_is_not_copied():
+    item = proposal(5_000)
+    (batch,) = queue_of(item, push_bytes_max=1_000).take()
+    assert batch.block is item.block
+
+
+def test_the_queue_tells_when_it_was_empty():
+    queue = ProposalQueue(Limits())
+    assert queue.add(proposal(1))
+    assert not queue.add(proposal(1))
+    assert len(queue) == 2
+    queue.take()
+    assert queue.size_bytes == 0
+    assert queue.add(proposal(1))
+
+
+def pending_of(batch, first_index, spans, wait_ms=2_500):
+    pending = PendingAppends(wait_ms)
+    pending.add(batch, first_index, 3, spans)
+    return pending
+
+
+def test_131_each_append_is_answered_once_when_its_last_entry_is_committed():
+    (batch,) = queue_of(proposal(1, 1), proposal(1), proposal(1, 1, 1)).take()
+    pending = pending_of(batch, 10, [(10, 0)])
+    assert pending.pop_committed(10) == []
+    assert [item.last_index for item in pending.pop_committed(12)] == [11, 12]
+    assert [item.last_index for item in pending.pop_committed(99)] == [15]
+    assert pending.pop_all() == []
+    assert pending.size_bytes == 0
+
+
+def test_positions_of_members_follow_from_the_spans_of_the_batch():
+    (batch,) = queue_of(proposal(2), proposal(4, 6), proposal(8)).take()
+    # entries of 50, 52, 54 and 56 bytes; the third one starts a new file at 4096
+    pending = pending_of(batch, 100, [(100, 1000), (102, 4096)])
+    spans = [item.spans for item in pending.pop_all()]
+    assert spans == [[(100, 1000)], [(101, 1050), (102, 4096)], [(103, 4150)]]
+
+
+def test_81_expired_appends_no_longer_count_as_pending():
+    (batch,) = queue_of(proposal(1, accepted_us=5_000), proposal(1, accepted_us=9_000)).take()
+    pending = pending_of(batch, 0, [(0, 0)], wait_ms=100)
+    assert pending.next_deadline_ms() == 105
+    assert pending.pop_expired(104) == []
+    assert len(pending.pop_expired(105)) == 1
+    assert len(pending) == 1
+    assert len(pending.pop_expired(109)) == 1
+    assert pending.next_deadline_ms() is None
