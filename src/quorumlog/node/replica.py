@@ -41,7 +41,7 @@ from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.base import Log, Span, WritePlan
-from quorumlog.storage.hard_state import HardStateStore
+from quorumlog.storage.hard_state import HardStates
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Replica:
         config: GroupConfig,
         core: RaftCore,
         log: Log,
-        hard_states: HardStateStore,
+        hard_states: HardStates,
         doors: Doors,
         limits: Limits,
     ) -> None:

@@ -1,0 +1,250 @@
+"""The only door to the operating system's files.
+
+`FileSystem` and `File` say what storage needs; `OsFileSystem` does it. Every failure becomes a
+`StorageError` that names file, operation and reason, and is never retried: after a failed write or
+fsync the page cache says nothing about the disk (RELIABILITY 2.2).
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import StorageError, StoreLockedError
+
+IO_VECTOR_MAX = 1_024
+"""Buffers in one pwritev (Linux's IOV_MAX)."""
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+class File(Protocol):
+    """An open file."""
+
+    path: str
+
+    def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all buffers one after the other from offset on."""
+        ...
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Read up to length bytes; fewer at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything written to the file durable."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def resize(self, size: int) -> None:
+        """Cut or extend with zeros to a length, with room on disk reserved."""
+        ...
+
+    def map(self) -> memoryview:
+        """Return the whole file read-only; stays valid after `close`."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back."""
+        ...
+
+
+class Lock(Protocol):
+    """An exclusive claim on a directory."""
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Directories and files by path."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents, durably; nothing happens if it exists."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; empty if there is no such directory."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        ...
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file; with `create` it may be new."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Give source the name target, whatever had it before."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing happens if there is none."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Claim a lock file. Raises `StoreLockedError` when another process holds it."""
+        ...
+
+    def random_bytes(self, length: int) -> bytes:
+        """Return bytes nobody can guess."""
+        ...
+
+
+@contextmanager
+def _named(path: str, operation: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: {operation} failed: {error.strerror or error}") from error
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """See `File`."""
+        with _named(self.path, "write"):
+            for start in range(0, len(buffers), IO_VECTOR_MAX):
+                offset = self._write_vector(list(buffers[start : start + IO_VECTOR_MAX]), offset)
+
+    def _write_vector(self, buffers: list[Buffer], offset: int) -> int:
+        """Write one vector whole, continuing after short writes; return the offset behind it."""
+        left = sum(len(buffer) for buffer in buffers)
+        while True:
+            written = os.pwritev(self._descriptor, buffers, offset)
+            offset += written
+            left -= written
+            if not left:
+                return offset
+            while written >= len(buffers[0]):
+                written -= len(buffers.pop(0))
+            buffers[0] = memoryview(buffers[0])[written:]
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """See `File`."""
+        with _named(self.path, "read"):
+            return os.pread(self._descriptor, length, offset)
+
+    def sync(self) -> None:
+        """See `File`."""
+        with _named(self.path, "fdatasync"):
+            os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        """See `File`."""
+        with _named(self.path, "stat"):
+            return os.fstat(self._descriptor).st_size
+
+    def resize(self, size: int) -> None:
+        """See `File`."""
+        with _named(self.path, "resize"):
+            os.ftruncate(self._descriptor, size)
+            if size:
+                os.posix_fallocate(self._descriptor, 0, size)
+
+    def map(self) -> memoryview:
+        """See `File`."""
+        with _named(self.path, "mmap"):
+            if not self.size():
+                return memoryview(b"")
+            return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        """See `File`."""
+        with _named(self.path, "close"):
+            os.close(self._descriptor)
+
+
+class OsLock:
+    """A held flock; ends with the process at the latest."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """See `Lock`."""
+        os.close(self._descriptor)
+
+
+class OsFileSystem:
+    """The operating system's file system."""
+
+    def make_directory(self, path: str) -> None:
+        """See `FileSystem`."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_directory(parent)
+        with _named(path, "mkdir"):
+            os.mkdir(path, DIRECTORY_MODE)
+        self.sync_directory(parent)
+
+    def names(self, path: str) -> list[str]:
+        """See `FileSystem`."""
+        with _named(path, "list"):
+            return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem`."""
+        return os.path.exists(path)
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
+        """See `FileSystem`."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        with _named(path, "open"):
+            return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE))
+
+    def sync_directory(self, path: str) -> None:
+        """See `FileSystem`."""
+        with _named(path, "fsync of directory"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def replace(self, source: str, target: str) -> None:
+        """See `FileSystem`."""
+        with _named(target, "rename"):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem`."""
+        with _named(path, "remove"):
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def lock(self, path: str) -> OsLock:
+        """See `FileSystem`."""
+        with _named(path, "open"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            directory = os.path.dirname(path)
+            raise StoreLockedError(
+                f"{directory} is in use by another process; stop that one first"
+            ) from error
+        return OsLock(descriptor)
+
+    def random_bytes(self, length: int) -> bytes:
+        """See `FileSystem`."""
+        return os.urandom(length)

@@ -1,0 +1,97 @@
+"""A small value kept in two checksummed copies.
+
+Each write replaces one copy, makes it durable, then the other: a torn write leaves the other copy
+whole, and after a finished write a flipped bit in either copy does not bring back an older value.
+"""
+
+import struct
+from typing import Final
+
+from isal.isal_zlib import crc32
+
+from quorumlog.model.errors import CorruptionError, check
+from quorumlog.storage.files import File, FileSystem
+
+SLOT_SIZE: Final = 4_096
+_HEADER = struct.Struct(">4sIQI")
+_MAGIC: Final = b"QSLT"
+VALUE_BYTES_MAX: Final = SLOT_SIZE - _HEADER.size - 4
+
+
+def _packed(sequence: int, value: bytes) -> bytes:
+    head = _HEADER.pack(_MAGIC, 1, sequence, len(value))
+    return (head + value + crc32(head + value).to_bytes(4, "big")).ljust(SLOT_SIZE, b"\0")
+
+
+def _unpacked(slot: bytes) -> tuple[int, bytes] | None:
+    """Return sequence and value of a slot, or None if it is damaged."""
+    if len(slot) < SLOT_SIZE:
+        return None
+    magic, version, sequence, length = _HEADER.unpack_from(slot)
+    if magic != _MAGIC or version != 1 or length > VALUE_BYTES_MAX:
+        return None
+    end = _HEADER.size + length
+    if crc32(slot[:end]) != int.from_bytes(slot[end : end + 4], "big"):
+        return None
+    return sequence, slot[_HEADER.size : end]
+
+
+class SlotFile:
+    """One value at a path. Not made before the first write."""
+
+    def __init__(self, files: FileSystem, directory: str, name: str) -> None:
+        self._files = files
+        self._directory = directory
+        self.path = f"{directory}/{name}"
+        self._file: File | None = None
+        self._sequence = 0
+
+    def read(self) -> bytes | None:
+        """Return the value, or None if none was ever written.
+
+        Raises `CorruptionError` when both copies are damaged.
+        """
+        if not self._files.exists(self.path):
+            return None
+        self._file = self._files.open(self.path)
+        found = []
+        for offset in (0, SLOT_SIZE):
+            slot = _unpacked(self._file.read_at(SLOT_SIZE, offset))
+            if slot is not None:
+                found.append(slot)
+        if not found:
+            raise CorruptionError(
+                f"{self.path}: both copies are damaged; this replica cannot know what it promised: "
+                "remove its directory and let it join as a new member",
+                self.path,
+                0,
+            )
+        self._sequence, value = max(found)
+        return value
+
+    def write(self, value: bytes) -> None:
+        """Replace the value durably."""
+        check(len(value) <= VALUE_BYTES_MAX, "a slot holds it", len(value))
+        self._sequence += 1
+        slot = _packed(self._sequence, value)
+        if self._file is None:
+            self._create(slot)
+            return
+        for offset in (0, SLOT_SIZE):
+            self._file.write_at([slot], offset)
+            self._file.sync()
+
+    def _create(self, slot: bytes) -> None:
+        """Write a new file beside, then give it its name: it is never seen half made."""
+        beside = f"{self.path}.new"
+        self._file = self._files.open(beside, create=True)
+        self._file.write_at([slot, slot], 0)
+        self._file.sync()
+        self._files.replace(beside, self.path)
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
