@@ -150,6 +150,7 @@ class Node:
             self.peer_addresses,
             self.config.limits,
             on_connected=self._peer_connected,
+            generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
     def _make_listener(self) -> Listener:

@@ -1,0 +1,1 @@
+"""Sockets: connections, links to peers, the listener."""

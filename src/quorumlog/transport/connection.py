@@ -1,0 +1,218 @@
+"""One connection: frames in and out, a handshake at its beginning, bounds on both directions."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RemoteProtocolError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import Hello, Message, Response
+from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
+from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TransportCounters:
+    """Totals over all connections of one listener or set of links."""
+
+    accepted: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    refused_frames: int = 0
+    garbage: int = 0
+    refused_handshakes: int = 0
+
+
+class ConnectionHandler(Protocol):
+    """Who takes the frames of a connection."""
+
+    def opened(self, connection: "Connection", hello: Hello) -> None:
+        """The handshake is done; `hello` is what the other side said."""
+        ...
+
+    def frame_received(self, connection: "Connection", frame: Frame) -> None:
+        """A frame came."""
+        ...
+
+    def closed(self, connection: "Connection", reason: str) -> None:
+        """The connection has ended."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """Either side of a connection.
+
+    `greet` is called with the other side's Hello; it returns the handler, or raises
+    `RemoteProtocolError` with what to tell the other side.
+    """
+
+    def __init__(
+        self,
+        own_hello: Hello,
+        greet: Callable[[Hello], ConnectionHandler],
+        limits: Limits,
+        counters: TransportCounters,
+        *,
+        on_lost: Callable[["Connection"], None] | None = None,
+    ) -> None:
+        self._own_hello = own_hello
+        self._greet = greet
+        self._limits = limits
+        self._counters = counters
+        self._on_lost = on_lost
+        self._decoder = FrameDecoder(limits, frame_bytes_max=HANDSHAKE_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._handler: ConnectionHandler | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reason = ""
+        self._reading = True
+        self.hello: Hello | None = None
+        self.remote_address = "?"
+
+    # -- asyncio.Protocol -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who we are, and wait for the other side to do so."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"{transport!r} is no stream")
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._limits.outbox_bytes_max)
+        peer = transport.get_extra_info("peername")
+        self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(
+            self._limits.handshake_ms / 1000, self.close, "no handshake in time"
+        )
+        self._write(self._own_hello, 0, ())
+
+    def data_received(self, data: bytes) -> None:
+        """Decode frames and hand them on."""
+        try:
+            self._decoder.receive_data(data)
+            while self._transport is not None:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    return
+                self._counters.frames_in += 1
+                self._frame(frame)
+        except RemoteProtocolError as error:
+            self._counters.garbage += 1
+            logger.warning("closing connection of %s: %s", self.remote_address, error)
+            self.close(str(error))
+        except Exception as error:
+            logger.exception("handling bytes of %s failed", self.remote_address)
+            self.close(f"internal error: {error!r}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the handler once."""
+        self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        reason = self._reason or (str(exc) if exc else "closed by the other side")
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.closed(self, reason)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    # -- frames -----------------------------------------------------------------------------
+
+    def _frame(self, frame: Frame | RefusedFrame) -> None:
+        if isinstance(frame, RefusedFrame):
+            self._counters.refused_frames += 1
+            response = Response(code=frame.code, text=frame.text)
+            self.send(response, correlation_id=frame.correlation_id)
+        elif self._handler is not None:
+            self._handler.frame_received(self, frame)
+        else:
+            self._handshake(frame.message)
+
+    def _handshake(self, message: Message) -> None:
+        if not isinstance(message, Hello):
+            raise RemoteProtocolError(f"{type(message).__name__} before Hello")
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if message.code != ResponseCode.SUCCESS:
+            self.close(f"refused by {self.remote_address}: {message.text}")
+            return
+        try:
+            self._handler = self._greet(message)
+        except RemoteProtocolError as error:
+            self._counters.refused_handshakes += 1
+            logger.warning("refusing %s: %s", self.remote_address, error)
+            refusal = Hello(
+                cluster=self._own_hello.cluster,
+                node_id=self._own_hello.node_id,
+                role=self._own_hello.role,
+                code=ResponseCode.UNEXPECTED_MEMBER,
+                text=str(error),
+            )
+            self._write(refusal, 0, ())
+            self.close(str(error))
+            return
+        self.hello = message
+        self._decoder.frame_bytes_max = self._limits.frame_bytes_max
+        self._handler.opened(self, message)
+
+    def send(
+        self, message: Message, *, correlation_id: int = 0, attachments: Sequence[Buffer] = ()
+    ) -> bool:
+        """Send a frame; return False, with nothing sent, if closed or too much is unsent."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        size = sum(len(part) for part in attachments)
+        if self.outbox_bytes + size > self._limits.outbox_bytes_max:
+            return False
+        self._write(message, correlation_id, attachments)
+        return True
+
+    def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
+        if self._transport is not None:
+            self._counters.frames_out += 1
+            frame = encode_frame(
+                message, correlation_id=correlation_id, attachments=parts, limits=self._limits
+            )
+            if len(frame) == 1:
+                self._transport.write(frame[0])
+            else:
+                self._transport.writelines(frame)
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes given to `send` that the operating system has not yet taken."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is done and the connection has not ended."""
+        return self._handler is not None and self._transport is not None
+
+    def pause_reading(self) -> None:
+        """Take no more bytes until `resume_reading`."""
+        if self._transport is not None and self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if self._transport is not None and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        """End the connection; what was sent is still delivered if the other side reads it."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,91 @@
+"""Accepting connections of peers and clients on one port."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from quorumlog.model.errors import ConfigError, RemoteProtocolError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import Hello
+from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
+
+CLIENT_ROLE = "client"
+PEER_ROLES = ("control", "bulk")
+
+
+class Listener:
+    """Listens, checks who is there, and finds a handler for each connection.
+
+    Peers must be of the same cluster and among `known_nodes()`; clients may leave the cluster out.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler_for: Callable[[Hello], ConnectionHandler],
+        *,
+        cluster: str,
+        node_id: str,
+        known_nodes: Callable[[], Collection[str]],
+        limits: Limits,
+    ) -> None:
+        self._host = host
+        self.port = port
+        self._handler_for = handler_for
+        self._hello = Hello(cluster=cluster, node_id=node_id, role="node")
+        self._known_nodes = known_nodes
+        self._limits = limits
+        self._server: asyncio.Server | None = None
+        self.connections: set[Connection] = set()
+        self.counters = TransportCounters()
+
+    async def start(self) -> None:
+        """Begin to listen. Raises `ConfigError` when the address cannot be used."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, self._host, self.port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more and end all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self.connections):
+            connection.abort("the node is stopping")
+        await self._server.wait_closed()
+        self._server = None
+
+    def _accept(self) -> Connection:
+        self.counters.accepted += 1
+        full = len(self.connections) >= self._limits.connections_max
+        connection = Connection(
+            self._hello,
+            self._refuse_full if full else self._greet,
+            self._limits,
+            self.counters,
+            on_lost=self.connections.discard,
+        )
+        self.connections.add(connection)
+        return connection
+
+    def _refuse_full(self, hello: Hello) -> ConnectionHandler:
+        raise RemoteProtocolError(f"more than {self._limits.connections_max} connections")
+
+    def _greet(self, hello: Hello) -> ConnectionHandler:
+        is_client = hello.role == CLIENT_ROLE
+        if hello.cluster != self._hello.cluster and not (is_client and not hello.cluster):
+            raise RemoteProtocolError(
+                f"this is cluster {self._hello.cluster!r}, not {hello.cluster!r}"
+            )
+        if not is_client and hello.role not in PEER_ROLES:
+            raise RemoteProtocolError(f"role {hello.role!r} is not known")
+        if not is_client and hello.node_id not in self._known_nodes():
+            raise RemoteProtocolError(
+                f"{hello.node_id!r} is no member of a group on {self._hello.node_id}"
+            )
+        return self._handler_for(hello)

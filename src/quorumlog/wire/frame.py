@@ -1,0 +1,78 @@
+"""Frames: what one message looks like on the wire, and how to write it.
+
+    offset  0 4s  magic "QLOG"     8 u32 message length      16 u64 correlation id
+            4 u8  version         12 u32 attachment length   24 u32 CRC-32 of message + attachment
+            5 u8  kind                                       28 u32 CRC-32 of bytes 0 to 27
+            6 u16 flags (0)
+
+All integers are big-endian. The message is MessagePack; the attachment is a block of entries as
+they are on disk (or nothing). The header's own CRC is checked before its lengths are believed.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+from quorumlog.model.message import Message
+from quorumlog.wire.kinds import KIND_OF_MESSAGE
+
+MAGIC: Final = b"QLOG"
+VERSION: Final = 1
+HEADER: Final = struct.Struct(">4sBBHIIQI")
+HEADER_SIZE: Final = HEADER.size + 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message with its correlation id and attachment (writable memory of its own)."""
+
+    correlation_id: int
+    message: Message
+    attachment: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFrame:
+    """A whole frame that cannot be understood: answer it with this code and go on."""
+
+    correlation_id: int
+    code: ResponseCode
+    text: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_frame(
+    message: Message,
+    *,
+    correlation_id: int = 0,
+    attachments: Sequence[Buffer] = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> list[Buffer]:
+    """Return the buffers of one frame; attachments are passed on as they are.
+
+    Raises `UnexpectedArgumentError` when the frame would be above a limit.
+    """
+    body = _encoder.encode(message)
+    length = sum(len(part) for part in attachments)
+    if len(body) > limits.message_bytes_max or len(body) + length > limits.frame_bytes_max:
+        raise UnexpectedArgumentError(
+            f"{type(message).__name__} of {len(body)} bytes with {length} attached is above "
+            f"{limits.message_bytes_max} or {limits.frame_bytes_max} in all"
+        )
+    crc = crc32(body)
+    for part in attachments:
+        crc = crc32(part, crc)
+    kind = KIND_OF_MESSAGE[type(message)]
+    header = HEADER.pack(MAGIC, VERSION, kind, 0, len(body), length, correlation_id, crc)
+    head = header + crc32(header).to_bytes(4, "big") + body
+    return [head, *attachments]

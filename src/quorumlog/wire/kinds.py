@@ -1,0 +1,25 @@
+"""Which number a message has in a frame. Numbers are for ever: never change or reuse one."""
+
+from quorumlog.model import message as m
+
+MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
+    1: m.Hello,
+    2: m.Response,
+    10: m.VoteRequest,
+    11: m.VoteResponse,
+    12: m.HeartBeatRequest,
+    13: m.HeartBeatResponse,
+    14: m.PushRequest,
+    15: m.PushResponse,
+    30: m.MetadataRequest,
+    31: m.MetadataResponse,
+    32: m.AppendRequest,
+    33: m.AppendResponse,
+    34: m.FetchRequest,
+    35: m.FetchResponse,
+    36: m.StatusRequest,
+    37: m.StatusResponse,
+}
+KIND_OF_MESSAGE: dict[type[m.Message], int] = {
+    message: kind for kind, message in MESSAGE_OF_KIND.items()
+}
