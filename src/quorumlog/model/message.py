@@ -213,9 +213,13 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatusResponse(Response, frozen=True):
-    """A replica's state in full."""
+    """A replica's state in full.
+
+    A client puts one with another code than SUCCESS in the place of a replica it cannot reach.
+    """
 
     group: str = ""
+    address: str = ""
     node_id: str = ""
     role: str = ""
     vote: str | None = None

@@ -12,6 +12,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         leader_id=core.leader_id,
         term=core.term,
         group=replica.config.group,
+        address=replica.config.members[node_id],
         node_id=node_id,
         role=core.role.value,
         vote=core.vote,

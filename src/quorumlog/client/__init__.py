@@ -1,0 +1,18 @@
+"""The user's door: asynchronous and synchronous clients, and the producer."""
+
+from quorumlog.client.client import Client
+from quorumlog.client.producer import Delivery, Producer, ProducerStats
+from quorumlog.client.sync import SyncClient, SyncProducer
+from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
+
+__all__ = [
+    "Appended",
+    "AppendedBatch",
+    "Client",
+    "Delivery",
+    "FetchedBlock",
+    "Producer",
+    "ProducerStats",
+    "SyncClient",
+    "SyncProducer",
+]

@@ -1,0 +1,400 @@
+"""The asynchronous client: append, get, read, status."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Literal, TypeVar
+
+from quorumlog.client.cluster import ClusterView
+from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.retry import Backoff
+from quorumlog.client.values import (
+    Appended,
+    AppendedBatch,
+    FetchedBlock,
+    positions_of,
+)
+from quorumlog.model.block import HEADER_SIZE, Buffer, decode_entries, encode_block, first_damaged
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import (
+    ConfigError,
+    CorruptionError,
+    DeadlineExceededError,
+    EmptyBatchError,
+    IndexOutOfRangeError,
+    Outcome,
+    RequestError,
+    UnexpectedArgumentError,
+    error_for,
+)
+from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    MetadataResponse,
+    StatusRequest,
+    StatusResponse,
+)
+
+T = TypeVar("T")
+
+POLL_WAIT_MS = 10_000
+"""How long a reader at the tail lets the server wait for the next entry."""
+FETCH_BYTES = 1024 * 1024
+
+
+class Client:
+    """A client of one group.
+
+    `servers`: some of the cluster's addresses, `host:port` joined by commas or as a sequence; the
+    others are learnt. `timeout_ms` bounds every call that is not given its own, retries included.
+    Appends whose fate is unknown are raised, never repeated, unless `retry_unknown` is set (they
+    may then be stored twice). Use it as `async with Client(...) as log`.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str = "default",
+        *,
+        timeout_ms: int = 10_000,
+        cluster: str = "",
+        retry_unknown: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        addresses = servers.split(",") if isinstance(servers, str) else list(servers)
+        addresses = [address.strip() for address in addresses if address.strip()]
+        if not addresses:
+            raise ConfigError("servers: at least one host:port is needed")
+        for address in addresses:
+            parse_address(address)
+        check_name("group", group)
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self.limits = limits
+        self._retry_unknown = retry_unknown
+        self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
+        self.view = ClusterView(addresses, group, cluster, limits, self._generator)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections; whatever waits fails as unknown."""
+        self.view.close()
+
+    # -- append -----------------------------------------------------------------------------
+
+    async def append(self, body: Buffer, *, timeout_ms: int | None = None) -> Appended:
+        """Append one entry; return where it went, once a majority has it on disk.
+
+        Raises `RequestError`; its `outcome` says whether the append did not happen or is unknown.
+        """
+        batch = await self.append_batch([body], timeout_ms=timeout_ms)
+        return Appended(batch.first_index, batch.term, batch.positions[0])
+
+    async def append_batch(
+        self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
+    ) -> AppendedBatch:
+        """Append several entries, all or none, with consecutive indexes.
+
+        Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
+        `append` raises.
+        """
+        sizes = self._checked_sizes(bodies)
+        block = encode_block(bodies)
+        request = AppendRequest(group=self.group, count=len(bodies))
+
+        async def attempt() -> AppendResponse:
+            connection = await self.view.leader()
+            answer = await connection.request(request, [block])
+            return self._expect(connection, answer, AppendResponse)
+
+        response = await self._retrying(attempt, timeout_ms, repeat_unknown=self._retry_unknown)
+        return AppendedBatch(
+            response.first_index,
+            response.last_index,
+            response.term,
+            positions_of(response, sizes),
+        )
+
+    def _checked_sizes(self, bodies: Sequence[Buffer]) -> list[int]:
+        if not bodies:
+            raise EmptyBatchError("a batch needs at least one body")
+        sizes = [len(body) for body in bodies]
+        limits = self.limits
+        largest = limits.entry_bytes_max - HEADER_SIZE
+        if max(sizes) > largest:
+            raise UnexpectedArgumentError(f"a body of {max(sizes)} bytes is above {largest}")
+        total = sum(sizes) + HEADER_SIZE * len(sizes)
+        if total > limits.block_bytes_max or len(sizes) > limits.block_entries_max:
+            raise UnexpectedArgumentError(
+                f"a batch of {len(sizes)} entries and {total} bytes is above "
+                f"{limits.block_entries_max} entries or {limits.block_bytes_max} bytes; append "
+                "several batches, or use Producer"
+            )
+        return sizes
+
+    # -- read -------------------------------------------------------------------------------
+
+    async def get(self, index: int, *, timeout_ms: int | None = None) -> Entry:
+        """Return one committed entry.
+
+        Raises `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first
+        entry kept.
+        """
+        fetched = await self.fetch(index, index, bytes_max=1, timeout_ms=timeout_ms)
+        if not fetched.count:
+            raise IndexOutOfRangeError(
+                f"index {index} is beyond the last committed index, {fetched.committed_index}"
+            )
+        return self._decoded(fetched)[0]
+
+    async def read(
+        self,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: int | None = None,
+        follow: bool = True,
+        include_all: bool = False,
+        leader_only: bool = True,
+    ) -> AsyncIterator[Entry]:
+        """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
+
+        `start`: an index, "earliest" (first kept) or "latest" (what is committed from now on).
+        `end` is the last index to yield. NOOPs and bookkeeping are skipped unless `include_all`.
+        With `leader_only=False` any replica may answer. Leader changes and restarts are ridden
+        out; an outage longer than `timeout_ms` raises `RequestError`.
+        """
+        index = await self._start_index(start, leader_only)
+        ahead: asyncio.Task[FetchedBlock] | None = None
+        try:
+            while end is None or index <= end:
+                fetch = ahead or self._fetch_ahead(index, end, follow, leader_only)
+                ahead = None
+                fetched = await fetch
+                if not fetched.count:
+                    if not follow or (end is not None and end <= fetched.committed_index):
+                        return
+                    continue
+                index = fetched.first_index + fetched.count
+                if follow or index <= min(end or index, fetched.committed_index):
+                    ahead = self._fetch_ahead(index, end, follow, leader_only)
+                for entry in self._decoded(fetched):
+                    if entry.is_data or include_all:
+                        yield entry
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    def _fetch_ahead(
+        self, index: int, end: int | None, follow: bool, leader_only: bool
+    ) -> "asyncio.Task[FetchedBlock]":
+        """Start to fetch the next block while the one before is being used."""
+        last = -1 if end is None else max(end, index)
+        wait_ms = POLL_WAIT_MS if follow else 0
+        return asyncio.ensure_future(
+            self._fetch_range(index, last, wait_ms=wait_ms, leader_only=leader_only)
+        )
+
+    async def _fetch_range(
+        self, index: int, last: int, *, wait_ms: int, leader_only: bool
+    ) -> FetchedBlock:
+        try:
+            return await self.fetch(
+                index, last, bytes_max=FETCH_BYTES, wait_ms=wait_ms, leader_only=leader_only
+            )
+        except IndexOutOfRangeError:  # one entry was left of the range, and it is not there yet
+            return FetchedBlock(index, 0, memoryview(b""), memoryview(b""), -1, index - 1)
+
+    async def _start_index(
+        self, start: int | Literal["earliest", "latest"], leader_only: bool
+    ) -> int:
+        if isinstance(start, int):
+            if start < 0:
+                raise UnexpectedArgumentError(f"start {start} is below 0")
+            return start
+        begin, committed = await self.bounds(leader_only=leader_only)
+        return begin if start == "earliest" else committed + 1
+
+    async def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
+        """Return the first index kept and the last committed index."""
+        beyond = (1 << 62) + 1
+        fetched = await self.fetch(beyond, leader_only=leader_only)
+        return fetched.begin_index, fetched.committed_index
+
+    async def fetch(
+        self,
+        begin_index: int,
+        end_index: int = -1,
+        *,
+        bytes_max: int = FETCH_BYTES,
+        wait_ms: int = 0,
+        index_records: bool = False,
+        leader_only: bool = True,
+        timeout_ms: int | None = None,
+    ) -> FetchedBlock:
+        """Return one block of committed entries from begin_index on, as stored.
+
+        end_index -1: as far as committed. When begin_index is not committed yet the server waits
+        up to wait_ms, then the block is empty. Retried until `timeout_ms` (plus wait_ms).
+        """
+        request = FetchRequest(
+            group=self.group,
+            begin_index=begin_index,
+            end_index=end_index,
+            bytes_max=bytes_max,
+            wait_ms=wait_ms,
+            index_records=index_records,
+            leader_only=leader_only,
+        )
+
+        async def attempt() -> FetchedBlock:
+            connection = await self._reading_connection(leader_only)
+            answer = await connection.request(request)
+            response = self._expect(connection, answer, FetchResponse)
+            records = answer.attachment[: response.index_bytes]
+            data = answer.attachment[response.index_bytes :]
+            return FetchedBlock(
+                response.first_index,
+                response.count,
+                data,
+                records,
+                response.begin_index,
+                response.committed_index,
+            )
+
+        limit_ms = (timeout_ms or self.timeout_ms) + wait_ms
+        return await self._retrying(attempt, limit_ms, repeat_unknown=True)
+
+    async def _reading_connection(self, leader_only: bool) -> ServerConnection:
+        if leader_only:
+            return await self.view.leader()
+        addresses = self.view.addresses()
+        self._generator.shuffle(addresses)
+        error: RequestError | None = None
+        for address in addresses:
+            try:
+                return await self.view.connection(address)
+            except RequestError as failed:
+                error = failed
+        raise error or ConfigError("no servers")
+
+    def _decoded(self, fetched: FetchedBlock) -> list[Entry]:
+        """Return the entries of a block, checked against their body CRCs."""
+        block = fetched.block(self.limits.entry_bytes_max)
+        damaged = first_damaged(block)
+        if damaged is not None:
+            index = fetched.first_index + damaged
+            raise CorruptionError(
+                f"entry {index} of {self.group} does not fit its body CRC", "", 0, index
+            )
+        return list(decode_entries(block))
+
+    # -- status -----------------------------------------------------------------------------
+
+    async def status(self) -> list[StatusResponse]:
+        """Ask every known server for its replica.
+
+        One that does not answer is listed with another code than SUCCESS and why in `text`.
+        """
+        if not self.view.members:
+            await self._learn_members()
+        return list(await asyncio.gather(*map(self._status_of, self.view.addresses())))
+
+    async def _learn_members(self) -> None:
+        for address in self.view.addresses():
+            try:
+                found = await self.view.metadata(address, self.group)
+            except RequestError:
+                continue
+            self.view.members = dict(found.groups[0].peers) if found.groups else {}
+            return
+
+    async def _status_of(self, address: str) -> StatusResponse:
+        node_ids = {member: node_id for node_id, member in self.view.members.items()}
+        node_id = node_ids.get(address, "")
+        try:
+            connection = await self.view.connection(address)
+            future = connection.request(StatusRequest(group=self.group))
+            answer = await self.view.wait(connection, future)
+            return self._expect(connection, answer, StatusResponse)
+        except RequestError as error:
+            return StatusResponse(
+                code=error.code,
+                text=str(error),
+                group=self.group,
+                address=address,
+                node_id=node_id,
+                healthy=False,
+                health_text="unreachable",
+            )
+
+    async def metadata(self) -> MetadataResponse:
+        """Return what the first server that answers says of all its groups."""
+
+        async def attempt() -> MetadataResponse:
+            connection = await self._reading_connection(leader_only=False)
+            return await self.view.metadata(connection.address)
+
+        return await self._retrying(attempt, None, repeat_unknown=True)
+
+    # -- retries ----------------------------------------------------------------------------
+
+    def _expect(self, connection: ServerConnection, answer: Answer, kind: type[T]) -> T:
+        """Return the answer if it is the one hoped for, else raise the error it stands for."""
+        response = answer.response
+        if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
+            return response
+        error = error_for(response.code, response.text, response.leader_id)
+        if error.refresh_leader:
+            self.view.redirect(response.leader_id, away_from=connection.address)
+        raise error
+
+    async def _retrying(
+        self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, *, repeat_unknown: bool
+    ) -> T:
+        """Call until it succeeds, cannot succeed, or the deadline passes (errors decide which)."""
+        loop = asyncio.get_running_loop()
+        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + limit_ms / 1000
+        backoff = Backoff(self._generator)
+        last: RequestError | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await attempt()
+            except TimeoutError:
+                raise self._out_of_time(last, limit_ms) from last
+            except RequestError as error:
+                last = error
+                if error.refresh_leader and error.leader_id is None:
+                    self.view.forget_leader()
+                unknown = error.outcome is Outcome.UNKNOWN
+                if not error.retriable or (unknown and not repeat_unknown):
+                    raise
+            pause = backoff.next_pause_s()
+            if loop.time() + pause >= deadline:
+                raise last
+            await asyncio.sleep(pause)
+
+    def _out_of_time(self, last: RequestError | None, limit_ms: int) -> RequestError:
+        """The deadline passed while an attempt was under way: its fate is not known."""
+        self.view.forget_leader()
+        said = f"; before that: {last}" if last is not None else ""
+        return DeadlineExceededError(
+            f"no answer from {self.group} within {limit_ms} ms; an append may have happened{said}"
+        )

@@ -1,0 +1,201 @@
+"""Synchronous faces of the client and the producer, for scripts and Spark tasks.
+
+One event loop runs in a daemon thread; calls wait for it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import uvloop
+
+from quorumlog.client.client import Client
+from quorumlog.client.producer import Producer, ProducerStats
+from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
+from quorumlog.model.block import HEADER_SIZE, Buffer
+from quorumlog.model.entry import Entry
+from quorumlog.model.message import MetadataResponse, StatusResponse
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="quorumlog-client", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there; return what it returns. Ctrl-C cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncClient:
+    """`Client` for code without an event loop; see there for arguments, results and errors."""
+
+    def __init__(
+        self, servers: str | Sequence[str], group: str = "default", **options: Any
+    ) -> None:
+        self._thread = _LoopThread()
+        self._client = Client(servers, group, **options)
+        self.group = group
+        self._closed = False
+
+    def __enter__(self) -> "SyncClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections and the thread."""
+        if not self._closed:
+            self._closed = True
+            self._thread.wait(self._client.close())
+            self._thread.stop()
+
+    def append(self, body: Buffer, *, timeout_ms: int | None = None) -> Appended:
+        """See `Client.append`."""
+        return self._thread.wait(self._client.append(body, timeout_ms=timeout_ms))
+
+    def append_batch(
+        self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
+    ) -> AppendedBatch:
+        """See `Client.append_batch`."""
+        return self._thread.wait(self._client.append_batch(bodies, timeout_ms=timeout_ms))
+
+    def get(self, index: int, *, timeout_ms: int | None = None) -> Entry:
+        """See `Client.get`."""
+        return self._thread.wait(self._client.get(index, timeout_ms=timeout_ms))
+
+    def read(
+        self,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: int | None = None,
+        follow: bool = True,
+        include_all: bool = False,
+        leader_only: bool = True,
+    ) -> Iterator[Entry]:
+        """See `Client.read`."""
+        entries = self._client.read(
+            start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
+        )
+        iterator = entries.__aiter__()
+
+        async def some() -> list[Entry]:
+            """Take what one block holds, so that there is one hop between threads a block."""
+            taken: list[Entry] = []
+            async for entry in iterator:
+                taken.append(entry)
+                if len(taken) >= ENTRIES_PER_HOP or follow:
+                    break
+            return taken
+
+        while taken := self._thread.wait(some()):
+            yield from taken
+
+    def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
+        """See `Client.bounds`."""
+        return self._thread.wait(self._client.bounds(leader_only=leader_only))
+
+    def fetch(self, begin_index: int, end_index: int = -1, **options: Any) -> FetchedBlock:
+        """See `Client.fetch`."""
+        return self._thread.wait(self._client.fetch(begin_index, end_index, **options))
+
+    def status(self) -> list[StatusResponse]:
+        """See `Client.status`."""
+        return self._thread.wait(self._client.status())
+
+    def metadata(self) -> MetadataResponse:
+        """See `Client.metadata`."""
+        return self._thread.wait(self._client.metadata())
+
+
+ENTRIES_PER_HOP = 1_024
+"""Entries a synchronous reader takes from the loop's thread at a time."""
+SEND_BYTES = 128 * 1024
+"""Bytes a synchronous producer gathers before it hands them to the loop's thread."""
+
+
+class SyncProducer:
+    """`Producer` for code without an event loop: entries are handed over in batches.
+
+    `flush` (or leaving the `with` block) waits until all are acknowledged and raises their error.
+    """
+
+    def __init__(
+        self, servers: str | Sequence[str], group: str = "default", **options: Any
+    ) -> None:
+        self._thread = _LoopThread()
+        self._producer = self._thread.wait(_made(servers, group, options))
+        self._bodies: list[Buffer] = []
+        self._size = 0
+
+    def __enter__(self) -> "SyncProducer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(flush=kind is None)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """See `Producer.stats`."""
+        return self._producer.stats
+
+    def send(self, body: Buffer) -> None:
+        """Take one entry; waits while the producer's buffer is full."""
+        self._bodies.append(body)
+        self._size += HEADER_SIZE + len(body)
+        if self._size >= SEND_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        bodies, self._bodies, self._size = self._bodies, [], 0
+        if bodies:
+            self._thread.wait(self._producer.send_batch(bodies))
+
+    def flush(self) -> None:
+        """See `Producer.flush`."""
+        self._hand_over()
+        self._thread.wait(self._producer.flush())
+
+    def close(self, *, flush: bool = True) -> None:
+        """See `Producer.close`."""
+        try:
+            if flush:
+                self._hand_over()
+            self._thread.wait(self._producer.close(flush=flush))
+        finally:
+            self._thread.stop()
+
+
+async def _made(servers: str | Sequence[str], group: str, options: dict[str, Any]) -> Producer:
+    return Producer(servers, group, **options)

@@ -1,0 +1,71 @@
+"""What client calls return."""
+
+from dataclasses import dataclass
+
+from quorumlog.model.block import HEADER_SIZE, Block, block_from_index_records, parse_block
+from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
+from quorumlog.model.message import AppendResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where one entry went: index and term in the log, byte position in the data files."""
+
+    index: int
+    term: int
+    pos: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBatch:
+    """Where a batch went: indexes first_index … last_index, one position each."""
+
+    first_index: int
+    last_index: int
+    term: int
+    positions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBlock:
+    """Committed entries as stored: first_index … first_index + count - 1.
+
+    `records` are index records (32 bytes an entry) if they were asked for, else empty. The server
+    can serve begin_index … committed_index.
+    """
+
+    first_index: int
+    count: int
+    data: memoryview
+    records: memoryview
+    begin_index: int
+    committed_index: int
+
+    def block(self, entry_bytes_max: int) -> Block:
+        """Return the entries. Raises `RemoteProtocolError` if the bytes do not hold them."""
+        try:
+            if len(self.records):
+                return block_from_index_records(self.data, self.records)
+            return parse_block(self.data, count=self.count, entry_bytes_max=entry_bytes_max)
+        except UnexpectedArgumentError as error:
+            raise RemoteProtocolError(f"a server sent entries that are none: {error}") from error
+
+
+def positions_of(response: AppendResponse, sizes: list[int]) -> list[int]:
+    """Return the position of each entry of an acknowledged block, from sizes of the bodies."""
+    starts = dict(response.spans)
+    positions: list[int] = []
+    position = 0
+    for ordinal, size in enumerate(sizes):
+        position = starts.get(response.first_index + ordinal, position)
+        positions.append(position)
+        position += HEADER_SIZE + size
+    return positions
+
+
+def position_at(response: AppendResponse, sizes: list[int], ordinal: int) -> int:
+    """Return the position of one entry of an acknowledged block."""
+    index = response.first_index + ordinal
+    first, position = max(span for span in response.spans if span[0] <= index)
+    skipped = sizes[first - response.first_index : ordinal]
+    return position + sum(skipped) + HEADER_SIZE * len(skipped)
