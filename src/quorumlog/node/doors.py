@@ -93,6 +93,6 @@ class Doors:
     observer: Observer
     now_ms: Callable[[], int]
     now_us: Callable[[], int]
-    defer: Callable[[Callable[[], None]], None]
+    defer: Callable[[Callable[[], None]], object]
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]

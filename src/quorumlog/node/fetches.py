@@ -122,7 +122,8 @@ class Fetches:
         if not self._waiters:
             return
         view = self._view()
-        ready, waiting = [], []
+        ready: list[_Waiter] = []
+        waiting: list[_Waiter] = []
         for waiter in self._waiters:
             served = waiter.request.begin_index <= view.committed_index
             refused = waiter.request.leader_only and view.role is not Role.LEADER

@@ -60,9 +60,8 @@ async def _serve(config: NodeConfig) -> int:
         admin=config.admin_listen,
         groups=sorted(node.replicas),
     )
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({stopping, node.failure}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+    node.failure.add_done_callback(lambda _: stop.set())
+    await stop.wait()
     failed = node.failure.done()
     if admin is not None:
         admin.stop()

@@ -1,0 +1,70 @@
+"""What the core is told once, when it is made."""
+
+from dataclasses import dataclass
+
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.hard_state import HardState
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """The group and its timing. Times in milliseconds, sizes in bytes.
+
+    `push_window_bytes` and `push_window_requests` bound what is unanswered on the way to one peer;
+    a push unanswered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
+    impossible.
+    """
+
+    group: str
+    self_id: str
+    members: tuple[str, ...]
+    heartbeat_ms: int
+    election_timeout_min_ms: int
+    election_timeout_max_ms: int
+    push_timeout_ms: int
+    push_bytes_max: int
+    push_window_bytes: int
+    push_window_requests: int
+
+    def __post_init__(self) -> None:
+        """Check the relations that the algorithm relies on."""
+        if self.self_id not in self.members or len(set(self.members)) != len(self.members):
+            raise ConfigError(
+                f"group {self.group}: {self.self_id!r} must be one of the members "
+                f"{self.members}, each named once"
+            )
+        if not 0 < self.heartbeat_ms < self.election_timeout_min_ms < self.election_timeout_max_ms:
+            raise ConfigError(
+                f"group {self.group}: heartbeat ({self.heartbeat_ms} ms) must be above 0 and below "
+                f"the election time-out ({self.election_timeout_min_ms} to "
+                f"{self.election_timeout_max_ms} ms, a range that must not be empty)"
+            )
+        bounds = (self.push_timeout_ms, self.push_bytes_max, self.push_window_requests)
+        if min(bounds) <= 0 or self.push_window_bytes < self.push_bytes_max:
+            raise ConfigError(
+                f"group {self.group}: push bounds must be above 0 and one push must fit the window"
+            )
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other members."""
+        return tuple(member for member in self.members if member != self.self_id)
+
+
+_FRESH = HardState()
+
+
+@dataclass(frozen=True, slots=True)
+class BootState:
+    """What a replica finds on its disk, all of it durable.
+
+    `term_runs` lists (term, first index) of each run of equal terms, ascending, over the entries
+    before_begin_index + 1 … end_index. `committed_index` is a hint and may be too low.
+    """
+
+    hard_state: HardState = _FRESH
+    before_begin_index: int = -1
+    before_begin_term: int = -1
+    term_runs: list[tuple[int, int]] | tuple[()] = ()
+    end_index: int = -1
+    committed_index: int = -1

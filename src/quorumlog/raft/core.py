@@ -1,0 +1,226 @@
+"""The core: one object with one door. Events go in, effects come out, in order.
+
+    voter        answers candidates                 campaign     becomes leader
+    follower     answers the leader                 leadership   leads, with a dispatcher per peer
+
+What they share is in `state`. There is no clock, socket, file, thread or chance in here: time and
+a random generator are arguments, so the same events at the same times have the same effects.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.model.codes import ResponseCode, Role, VoteResult
+from quorumlog.model.errors import check
+from quorumlog.model.message import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PeerMessage,
+    PeerStatus,
+    PushRequest,
+    PushResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign
+from quorumlog.raft.config import BootState, RaftConfig
+from quorumlog.raft.effects import Effect, RefuseProposal
+from quorumlog.raft.events import (
+    EntriesRead,
+    EntriesUnreadable,
+    Event,
+    PeerConnected,
+    Proposed,
+    Received,
+    StorageFailed,
+    Stored,
+    Ticked,
+)
+from quorumlog.raft.follower import Follower
+from quorumlog.raft.leadership import Leadership
+from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.voter import answer_vote_request
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class RaftCore:
+    """One replica of one group.
+
+    `random` draws election time-outs; `now_ms` is the present time of a clock that never goes back
+    (of any origin). All indexes are -1 where there is none.
+    """
+
+    def __init__(self, config: RaftConfig, boot: BootState, random: "Random", now_ms: int) -> None:
+        self._state = RaftState(config, boot, random, now_ms)
+        self._follower = Follower(self._state)
+        self._leadership: Leadership | None = None
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Ticked: self._ticked,
+            Received: self._received,
+            Proposed: self._proposed,
+            EntriesRead: self._entries_read,
+            EntriesUnreadable: self._entries_unreadable,
+            Stored: self._stored,
+            StorageFailed: self._storage_failed,
+            PeerConnected: self._peer_connected,
+        }
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; return what must be done, in this order.
+
+        Raises `InvariantViolation` when something happened that must not; do not go on after it.
+        """
+        state = self._state
+        state.now_ms = max(state.now_ms, now_ms)
+        state.effects = []
+        if state.failed:
+            self._refuse_everything(event)
+        else:
+            self._handlers[type(event)](event)
+            self._change_leadership()
+        return state.effects
+
+    def next_deadline_ms(self) -> int:
+        """Return when the next `Ticked` is needed."""
+        if self._state.failed:
+            return NEVER_MS
+        if self._leadership is not None:
+            return self._leadership.deadline_ms()
+        return self._state.election_deadline_ms
+
+    # -- what others may know -----------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this replica is at present."""
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        """The present term."""
+        return self._state.term
+
+    @property
+    def vote(self) -> str | None:
+        """Whom this replica voted for in the present term."""
+        return self._state.vote
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader of the present term, if known."""
+        return self._state.leader_id
+
+    @property
+    def end_index(self) -> int:
+        """Index of the last entry, durable or not."""
+        return self._state.log.end_index
+
+    @property
+    def committed_index(self) -> int:
+        """Index of the last entry known to be committed."""
+        return self._state.committed_index
+
+    @property
+    def durable_index(self) -> int:
+        """Index up to which the log is known to be durable here."""
+        return self._state.writes.durable_index
+
+    @property
+    def last_vote_result(self) -> VoteResult | None:
+        """The last answer to a candidacy of this replica; None once it follows a leader."""
+        return self._state.last_vote_result
+
+    def peer_progress(self) -> tuple[PeerStatus, ...]:
+        """Return a leader's view of its peers; empty when not leader."""
+        return self._leadership.peer_progress() if self._leadership is not None else ()
+
+    def validate(self) -> None:
+        """Raise `InvariantViolation` if something that must always hold does not."""
+        state = self._state
+        log, committed, durable = state.log, state.committed_index, state.writes.durable_index
+        log.validate()
+        check(committed <= log.end_index, "committed_index <= end_index", committed, log.end_index)
+        check(durable <= log.end_index, "durable_index <= end_index", durable, log.end_index)
+        leads = state.role is Role.LEADER
+        check(leads == (self._leadership is not None), "leaders, and only they, have a leadership")
+        check(leads == (state.leader_id == state.config.self_id), "a leader knows that it leads")
+        check(state.round is None or state.role is Role.CANDIDATE, "only candidates hold rounds")
+        if self._leadership is not None:
+            self._leadership.validate()
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _ticked(self, event: Ticked) -> None:
+        if self._leadership is not None:
+            self._leadership.tick()
+        elif self._state.now_ms >= self._state.election_deadline_ms:
+            start_campaign(self._state)
+
+    def _received(self, event: Received) -> None:
+        message = event.message
+        if isinstance(message, PushRequest):
+            self._follower.push(message, chain_fits=event.chain_fits)
+        elif isinstance(message, HeartBeatRequest):
+            self._follower.heartbeat(message)
+        elif isinstance(message, VoteRequest):
+            answer_vote_request(self._state, message)
+        elif message.local_id in self._state.config.peers:
+            self._answered(message)
+
+    def _answered(self, message: PeerMessage) -> None:
+        """Take an answer of a peer; one of a higher term ends whatever I was."""
+        state = self._state
+        if isinstance(message, VoteResponse):
+            count_vote(state, message)
+        elif message.term > state.term:
+            state.enter(Role.FOLLOWER, None, term=message.term)
+        elif self._leadership is not None and isinstance(message, PushResponse):
+            self._leadership.push_answered(message)
+        elif self._leadership is not None and isinstance(message, HeartBeatResponse):
+            self._leadership.heartbeat_answered(message)
+
+    def _proposed(self, event: Proposed) -> None:
+        if self._leadership is None:
+            self._state.emit(RefuseProposal(event.proposal_id, ResponseCode.NOT_LEADER))
+        else:
+            self._leadership.propose(event)
+
+    def _entries_read(self, event: EntriesRead) -> None:
+        if self._leadership is not None:
+            self._leadership.entries_read(event)
+
+    def _entries_unreadable(self, event: EntriesUnreadable) -> None:
+        if self._leadership is not None:
+            self._leadership.entries_unreadable(event)
+
+    def _stored(self, event: Stored) -> None:
+        self._state.writes.stored(event.token)
+        if self._leadership is not None:
+            self._leadership.advance_commit()
+        else:
+            count_own_vote(self._state)
+
+    def _peer_connected(self, event: PeerConnected) -> None:
+        if self._leadership is not None:
+            self._leadership.peer_connected(event.peer_id)
+
+    # -- endings ------------------------------------------------------------------------------
+
+    def _storage_failed(self, event: StorageFailed) -> None:
+        """Promise nothing any more: what was written last may or may not be there (R2)."""
+        self._state.enter(Role.FOLLOWER, None)
+        self._state.failed = True
+
+    def _refuse_everything(self, event: Event) -> None:
+        if isinstance(event, Proposed):
+            self._state.emit(RefuseProposal(event.proposal_id, ResponseCode.DISK_ERROR))
+
+    def _change_leadership(self) -> None:
+        """Begin or end leading as the role has it."""
+        if self._state.role is not Role.LEADER:
+            self._leadership = None
+        elif self._leadership is None:
+            self._leadership = Leadership(self._state)
+            self._leadership.start()

@@ -1,0 +1,228 @@
+"""Following: what a leader's heartbeats and pushes do here (spec 30 section 5)."""
+
+from itertools import pairwise
+
+from quorumlog.model.codes import PushType, ResponseCode, Role
+from quorumlog.model.errors import check
+from quorumlog.model.message import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushRequest,
+    PushResponse,
+)
+from quorumlog.raft.effects import AppendReceived, TruncateLog
+from quorumlog.raft.state import RaftState
+
+
+class Follower:
+    """Answers a leader. Every kind of push passes the same check of term and leader (spec 95.5)."""
+
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
+        self._verified_term = -1
+        self.verified_index = -1
+        """Highest index known to equal the present leader's; starts again with each term."""
+
+    def heartbeat(self, request: HeartBeatRequest) -> None:
+        """Answer at once: a heartbeat waits for no entries, only for a term just adopted."""
+        state = self._state
+        code = self._admit(request)
+        state.send(
+            HeartBeatResponse(
+                group=request.group,
+                local_id=state.config.self_id,
+                remote_id=request.local_id,
+                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                code=code,
+                round=request.round,
+                end_index=state.log.end_index,
+            )
+        )
+
+    def push(self, request: PushRequest, *, chain_fits: bool) -> None:
+        """Carry out one step of the leader's dispatcher."""
+        code = self._admit(request)
+        if code is not ResponseCode.SUCCESS:
+            self._reply(request, code)
+        elif request.type is PushType.COMMIT:
+            self._commit(request)
+        elif self._fits(request, chain_fits=chain_fits):
+            if request.type is PushType.APPEND:
+                self._append(request)
+            elif request.type is PushType.TRUNCATE:
+                self._truncate(request)
+            else:
+                self._succeed(request, request.prev_index)
+        else:
+            self._refuse(request, chain_fits=chain_fits)
+
+    # -- who may speak ------------------------------------------------------------------------
+
+    def _admit(self, request: HeartBeatRequest | PushRequest) -> ResponseCode:
+        """Follow the sender if it is the leader of my term or a newer one; else say why not."""
+        state, leader_id = self._state, request.local_id
+        if leader_id not in state.config.members:
+            return ResponseCode.UNKNOWN_MEMBER
+        if leader_id == state.config.self_id:
+            return ResponseCode.UNEXPECTED_MEMBER
+        if request.term < state.known_term:
+            return ResponseCode.EXPIRED_TERM
+        if request.term == state.term and state.leader_id not in (None, leader_id):
+            state.alarm(f"{leader_id} claims to lead, but the leader is {state.leader_id}")
+            return ResponseCode.INCONSISTENT_LEADER
+        if request.term > state.term or state.leader_id is None:
+            state.enter(Role.FOLLOWER, leader_id, term=request.term)
+            state.last_vote_result = None
+        state.heard_leader()
+        if self._verified_term != state.term:
+            self._verified_term, self.verified_index = state.term, -1
+        return ResponseCode.SUCCESS
+
+    # -- does it fit --------------------------------------------------------------------------
+
+    def _fits(self, request: PushRequest, *, chain_fits: bool) -> bool:
+        """Whether my log equals the leader's at prev_index, and so up to there (log matching).
+
+        What is at or below before_begin_index was committed: a leader has it too.
+        """
+        log, index = self._state.log, request.prev_index
+        if index < log.before_begin_index or index < 0:
+            return True
+        if index > log.end_index or not chain_fits:
+            return False
+        own_term = log.term_at(index)
+        unknown = min(own_term, request.prev_term) < 0
+        return own_term == request.prev_term or (unknown and index <= self._state.committed_index)
+
+    def _refuse(self, request: PushRequest, *, chain_fits: bool) -> None:
+        """Say where the logs part, so that the leader steps back far enough."""
+        state, index = self._state, request.prev_index
+        if index <= state.committed_index:
+            state.alarm(
+                f"the log differs from {request.local_id}'s at index {index}, which is committed "
+                f"(up to {state.committed_index}); nothing was changed"
+            )
+        if index > state.log.end_index or index <= state.committed_index:
+            self._reply(request, ResponseCode.INCONSISTENT_STATE)
+        elif not chain_fits:
+            # Equal terms, different bytes: no term to jump over, so one step back.
+            self._reply(request, ResponseCode.INCONSISTENT_STATE, end_index=index - 1)
+        else:
+            self._reply(
+                request,
+                ResponseCode.INCONSISTENT_STATE,
+                x_term=state.log.term_at(index),
+                x_index=state.log.run_start(index),
+            )
+
+    # -- the steps ----------------------------------------------------------------------------
+
+    def _append(self, request: PushRequest) -> None:
+        """Store what is not stored yet; entries already here are left alone (R7, R22)."""
+        state, last = self._state, request.last_index
+        if not self._is_well_formed(request):
+            self._reply(request, ResponseCode.UNEXPECTED_ARGUMENT)
+            return
+        first = state.log.first_conflict(request.term_runs, last)
+        if first <= state.log.end_index and first <= last and not self._remove(request, first):
+            return
+        if first <= last:
+            self._store(request, first)
+        self._succeed(request, last)
+
+    def _is_well_formed(self, request: PushRequest) -> bool:
+        """Whether terms and indexes are such as a leader could have."""
+        runs = request.term_runs
+        if request.first_index != request.prev_index + 1 or not runs:
+            return False
+        firsts = [first for _, first in runs]
+        terms = [request.prev_term, *(term for term, _ in runs)]
+        return (
+            firsts[0] == request.first_index
+            and firsts[-1] <= request.last_index
+            and all(a < b for a, b in pairwise(firsts))
+            and all(a <= b for a, b in pairwise(terms))
+            and terms[-1] <= request.term
+        )
+
+    def _store(self, request: PushRequest, first: int) -> None:
+        log, last, runs = self._state.log, request.last_index, request.term_runs
+        check(first == log.end_index + 1, "entries are stored without a gap", first, log.end_index)
+        for position, (term, _) in enumerate(runs):
+            run_last = runs[position + 1][1] - 1 if position + 1 < len(runs) else last
+            if run_last > log.end_index:
+                log.append(run_last, term)
+        self._state.emit(AppendReceived(first, last, self._state.writes.issue(last)))
+
+    def _truncate(self, request: PushRequest) -> None:
+        """Remove what conflicts behind prev_index.
+
+        Never for a mere shorter compare (spec 95.61), and never what this leader is known to have:
+        a repeated request may arrive after entries that it knew nothing of.
+        """
+        log, first = self._state.log, request.prev_index + 1
+        inside = max(self.verified_index, log.before_begin_index) < first <= log.end_index
+        conflicts = inside and log.term_at(first) != request.next_term
+        if not conflicts or self._remove(request, first):
+            self._succeed(request, request.prev_index)
+
+    def _remove(self, request: PushRequest, first: int) -> bool:
+        """Remove entries from `first` on; refuse, and say so, if one of them is committed."""
+        state = self._state
+        kept = max(state.committed_index, self.verified_index)
+        if first <= kept:
+            state.alarm(
+                f"{request.local_id} would have entries from {first} on removed, but those up to "
+                f"{kept} are committed or its own; nothing was removed"
+            )
+            self._reply(request, ResponseCode.INCONSISTENT_STATE)
+            return False
+        state.log.truncate(first)
+        state.writes.truncated(first)
+        state.emit(TruncateLog(first, state.writes.issue(state.log.end_index)))
+        return True
+
+    def _commit(self, request: PushRequest) -> None:
+        """Learn what is committed; after a restart I must first be compared again."""
+        if request.prev_index > self.verified_index:
+            self._reply(request, ResponseCode.INCONSISTENT_STATE)
+        else:
+            self._succeed(request, request.prev_index)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _succeed(self, request: PushRequest, match_index: int) -> None:
+        """Answer, once it is durable, that the logs are equal up to match_index."""
+        state = self._state
+        self.verified_index = max(self.verified_index, match_index)
+        self._reply(request, ResponseCode.SUCCESS, match_index=match_index)
+        state.commit_to(min(request.commit_index, self.verified_index))
+
+    def _reply(
+        self,
+        request: PushRequest,
+        code: ResponseCode,
+        *,
+        match_index: int = -1,
+        end_index: int | None = None,
+        x_term: int = -1,
+        x_index: int = -1,
+    ) -> None:
+        state = self._state
+        durable = state.writes.last_token if code is ResponseCode.SUCCESS else 0
+        state.send(
+            PushResponse(
+                group=request.group,
+                local_id=state.config.self_id,
+                remote_id=request.local_id,
+                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                type=request.type,
+                request_id=request.request_id,
+                code=code,
+                match_index=match_index,
+                end_index=state.log.end_index if end_index is None else end_index,
+                x_term=x_term,
+                x_index=x_index,
+            ),
+            durable,
+        )

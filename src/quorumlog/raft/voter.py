@@ -1,0 +1,67 @@
+"""Answers to those who ask for a vote, or whether they would get one (spec 10 section 5)."""
+
+from quorumlog.model.codes import Role, VoteResult
+from quorumlog.model.message import VoteRequest, VoteResponse
+from quorumlog.raft.state import RaftState
+
+
+def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
+    """Decide, save what was decided, and answer once that is durable.
+
+    A higher term is adopted and decided upon at once, except when the question is a pre-vote or
+    the candidate is refused because a leader is alive: whoever was cut off for a while must not
+    unseat it (thesis sections 4.2.3 and 9.6).
+    """
+    result = _refuse_at_the_door(state, request)
+    if result is None:
+        result = _decide(state, request)
+        adopts = request.term > state.term and not request.pre_vote
+        granted = result is VoteResult.ACCEPT and not request.pre_vote
+        if adopts or granted:
+            vote = request.local_id if granted else None
+            term = max(request.term, state.term)
+            state.enter(Role.FOLLOWER, None, term=term, vote=vote)
+        if granted:
+            state.restart_election_timer()
+    small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+    state.send(
+        VoteResponse(
+            group=request.group,
+            local_id=state.config.self_id,
+            remote_id=request.local_id,
+            term=state.known_term if small else state.term,
+            vote_result=result,
+            request_term=request.term,
+            pre_vote=request.pre_vote,
+        )
+    )
+
+
+def _refuse_at_the_door(state: RaftState, request: VoteRequest) -> VoteResult | None:
+    """Refuse those whose question changes nothing here, whatever its term."""
+    if request.local_id not in state.config.members:
+        return VoteResult.REJECT_UNKNOWN_LEADER
+    if request.local_id == state.config.self_id:
+        return VoteResult.REJECT_UNEXPECTED_LEADER
+    if state.has_live_leader():
+        return VoteResult.REJECT_ALREADY_HAS_LEADER
+    return None
+
+
+def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
+    """Return what a voter answers that hears of no leader."""
+    log, candidate = state.log, request.local_id
+    if request.ledger_end_term < log.end_term:
+        return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+    if request.ledger_end_term == log.end_term and request.ledger_end_index < log.end_index:
+        return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+    if request.term < state.term:
+        return VoteResult.REJECT_EXPIRED_VOTE_TERM
+    if request.term == state.term:
+        if state.leader_id not in (None, candidate):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if state.vote not in (None, candidate):
+            return VoteResult.REJECT_ALREADY_VOTED
+    if request.term < log.end_term:
+        return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+    return VoteResult.ACCEPT
