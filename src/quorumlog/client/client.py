@@ -25,6 +25,7 @@ from quorumlog.model.errors import (
     DeadlineExceededError,
     EmptyBatchError,
     IndexOutOfRangeError,
+    NoLeaderError,
     Outcome,
     RequestError,
     UnexpectedArgumentError,
@@ -118,12 +119,13 @@ class Client:
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))
 
-        async def attempt() -> AppendResponse:
-            connection = await self.view.leader()
+        async def ask(connection: ServerConnection) -> AppendResponse:
             answer = await connection.request(request, [block])
             return self._expect(connection, answer, AppendResponse)
 
-        response = await self._retrying(attempt, timeout_ms, repeat_unknown=self._retry_unknown)
+        response = await self._retrying(
+            self.view.leader, ask, timeout_ms, repeat_unknown=self._retry_unknown
+        )
         return AppendedBatch(
             response.first_index,
             response.last_index,
@@ -262,8 +264,7 @@ class Client:
             leader_only=leader_only,
         )
 
-        async def attempt() -> FetchedBlock:
-            connection = await self._reading_connection(leader_only)
+        async def ask(connection: ServerConnection) -> FetchedBlock:
             answer = await connection.request(request)
             response = self._expect(connection, answer, FetchResponse)
             records = answer.attachment[: response.index_bytes]
@@ -278,11 +279,10 @@ class Client:
             )
 
         limit_ms = (timeout_ms or self.timeout_ms) + wait_ms
-        return await self._retrying(attempt, limit_ms, repeat_unknown=True)
+        locate = self.view.leader if leader_only else self._any_server
+        return await self._retrying(locate, ask, limit_ms, repeat_unknown=True)
 
-    async def _reading_connection(self, leader_only: bool) -> ServerConnection:
-        if leader_only:
-            return await self.view.leader()
+    async def _any_server(self) -> ServerConnection:
         addresses = self.view.addresses()
         self._generator.shuffle(addresses)
         error: RequestError | None = None
@@ -346,11 +346,10 @@ class Client:
     async def metadata(self) -> MetadataResponse:
         """Return what the first server that answers says of all its groups."""
 
-        async def attempt() -> MetadataResponse:
-            connection = await self._reading_connection(leader_only=False)
+        async def ask(connection: ServerConnection) -> MetadataResponse:
             return await self.view.metadata(connection.address)
 
-        return await self._retrying(attempt, None, repeat_unknown=True)
+        return await self._retrying(self._any_server, ask, None, repeat_unknown=True)
 
     # -- retries ----------------------------------------------------------------------------
 
@@ -365,20 +364,31 @@ class Client:
         raise error
 
     async def _retrying(
-        self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, *, repeat_unknown: bool
+        self,
+        locate: Callable[[], Awaitable[ServerConnection]],
+        ask: Callable[[ServerConnection], Awaitable[T]],
+        timeout_ms: int | None,
+        *,
+        repeat_unknown: bool,
     ) -> T:
-        """Call until it succeeds, cannot succeed, or the deadline passes (errors decide which)."""
+        """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
+
+        The errors' attributes decide which; only asking can leave an unknown fate.
+        """
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1000
         backoff = Backoff(self._generator)
         last: RequestError | None = None
         while True:
+            asked = False
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await attempt()
+                    connection = await locate()
+                    asked = True
+                    return await ask(connection)
             except TimeoutError:
-                raise self._out_of_time(last, limit_ms) from last
+                raise self._out_of_time(last, limit_ms, asked=asked) from None
             except RequestError as error:
                 last = error
                 if error.refresh_leader and error.leader_id is None:
@@ -391,10 +401,17 @@ class Client:
                 raise last
             await asyncio.sleep(pause)
 
-    def _out_of_time(self, last: RequestError | None, limit_ms: int) -> RequestError:
-        """The deadline passed while an attempt was under way: its fate is not known."""
+    def _out_of_time(
+        self, last: RequestError | None, limit_ms: int, *, asked: bool
+    ) -> RequestError:
+        """The deadline passed: if a server had been asked, the fate of the request is unknown."""
         self.view.forget_leader()
         said = f"; before that: {last}" if last is not None else ""
+        if not asked:
+            servers = ", ".join(self.view.addresses())
+            return NoLeaderError(
+                f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
+            )
         return DeadlineExceededError(
             f"no answer from {self.group} within {limit_ms} ms; an append may have happened{said}"
         )

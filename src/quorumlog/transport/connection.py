@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handler: ConnectionHandler | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._reason = ""
+        self.reason = ""
         self._reading = True
         self.hello: Hello | None = None
         self.remote_address = "?"
@@ -79,10 +79,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who we are, and wait for the other side to do so."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"{transport!r} is no stream")
-        self._transport = transport
-        transport.set_write_buffer_limits(high=self._limits.outbox_bytes_max)
+        stream = cast(asyncio.Transport, transport)  # uvloop's do not inherit from asyncio's
+        self._transport = stream
+        stream.set_write_buffer_limits(high=self._limits.outbox_bytes_max)
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
         loop = asyncio.get_running_loop()
@@ -114,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
-        reason = self._reason or (str(exc) if exc else "closed by the other side")
+        reason = self.reason or (str(exc) if exc else "closed by the other side")
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.closed(self, reason)
@@ -207,12 +206,12 @@ class Connection(asyncio.Protocol):
 
     def close(self, reason: str) -> None:
         """End the connection; what was sent is still delivered if the other side reads it."""
-        self._reason = self._reason or reason
+        self.reason = self.reason or reason
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str) -> None:
         """End the connection at once."""
-        self._reason = self._reason or reason
+        self.reason = self.reason or reason
         if self._transport is not None:
             self._transport.abort()
