@@ -1,0 +1,85 @@
+"""What storage tests share: opening a group, carrying out plans, reading everything back."""
+
+from quorumlog.model.block import (
+    block_from_index_records,
+    decode_entries,
+    encode_block,
+    parse_block,
+)
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.limits import Limits
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.store import GroupStore, open_group
+
+ENTRY_MAX = 4 << 20
+
+
+def config(data_file=1 << 20, index_file=32 * 1024):
+    return GroupConfig(
+        group="g",
+        peers="n0-127.0.0.1:1",
+        mapped_file_size_for_entry_data=data_file,
+        mapped_file_size_for_entry_index=index_file,
+    )
+
+
+class Opened:
+    """A group with its disk: plans wait until `run` carries them out."""
+
+    def __init__(self, directory, cache=1 << 20, **sizes):
+        limits = Limits(tail_cache_bytes=cache)
+        self.group = open_group(
+            OsFileSystem(), str(directory), config(**sizes), limits, self_id="n0"
+        )
+        self.log = self.group.log
+        self.store = GroupStore()
+        self.waiting = []
+
+    def run(self, count=None, sync=True):
+        """Carry out the oldest `count` waiting plans (all by default) as one group commit."""
+        plans = self.waiting[:count]
+        del self.waiting[: len(plans)]
+        self.store.execute(plans, sync=sync)
+        for plan in plans:
+            plan.completed()
+
+    def append(self, bodies, term=1, run=True):
+        plan, spans = self.log.append(block_of(bodies), term)
+        self.waiting.append(plan)
+        if run:
+            self.run()
+        return spans
+
+    def truncate(self, from_index, run=True):
+        self.waiting.append(self.log.truncate(from_index))
+        if run:
+            self.run()
+
+    def checkpoint(self):
+        plan = self.log.checkpoint()
+        if plan is not None:
+            self.waiting.append(plan)
+            self.run()
+
+    def entries(self, first=None, piece=1 << 20):
+        return entries_of(self.log, first, piece)
+
+    def close(self):
+        self.group.close()
+
+
+def block_of(bodies):
+    data = memoryview(bytearray(encode_block(bodies)))
+    return parse_block(data, count=len(bodies), entry_bytes_max=ENTRY_MAX)
+
+
+def entries_of(log, first=None, piece=1 << 20):
+    """Every entry of a log from `first` on, read in pieces."""
+    index = log.before_begin_index + 1 if first is None else first
+    found = []
+    while index <= log.end_index:
+        span = log.read(index, log.end_index, piece)
+        assert span.first_index == index
+        found += decode_entries(block_from_index_records(span.data, span.records))
+        index = span.last_index + 1
+    return found
