@@ -1,0 +1,27 @@
+# make setup   prepare .venv (the other targets do it by themselves)
+# make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
+# make test    all tests; ARGS="tests/unit -k batch" for some
+# make lint    what CI checks before the tests
+
+SETUP_DONE := .venv/.setup-done
+
+.PHONY: setup demo test lint
+.DEFAULT_GOAL := setup
+
+setup: $(SETUP_DONE)
+	@:
+
+$(SETUP_DONE): pyproject.toml requirements.lock requirements-jre.lock scripts/setup.sh
+	@sh scripts/setup.sh $@
+
+demo: setup
+	@.venv/bin/quorumlog demo $(ARGS)
+
+test: setup
+	@.venv/bin/pytest $(ARGS)
+
+lint: setup
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo

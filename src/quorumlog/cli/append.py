@@ -1,0 +1,140 @@
+"""`quorumlog append`: entries from arguments or standard input."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.target import find_target
+from quorumlog.client import SyncClient
+from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.errors import Outcome, RequestError
+from quorumlog.model.limits import DEFAULT_LIMITS
+
+READ_BYTES = 1024 * 1024
+"""How much of standard input is taken at a time."""
+BATCH_BYTES = 1024 * 1024
+"""Lines of standard input travel in batches of so many bytes, headers included."""
+
+
+def append_command(
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BODY]...",
+            help="Bodies; without any, every line of standard input is one.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="All or none, with consecutive indexes.")
+    ] = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Append entries; each is printed once a majority has it on disk."""
+    target = find_target(directory, servers, group, timeout)
+    noun = "body" if bodies else "line"
+    given: Iterable[list[bytes]] = (
+        ([os.fsencode(body)] for body in bodies)
+        if bodies
+        else lines_in_batches(read_lines(sys.stdin.fileno()))
+    )
+    if batch:
+        given = [_all_in_one(given)]
+    with target.client() as client:
+        first = 1
+        for part in given:
+            name = f"batch of {len(part)}" if batch else _name(noun, first, len(part))
+            _append(client, part, name, as_json)
+            first += len(part)
+
+
+def _all_in_one(parts: Iterable[list[bytes]]) -> list[bytes]:
+    """Return everything as one batch; stops reading soon after it is too much for one."""
+    bodies: list[bytes] = []
+    size = 0
+    for part in parts:
+        bodies += part
+        size += sum(HEADER_SIZE + len(body) for body in part)
+        if size > DEFAULT_LIMITS.block_bytes_max:
+            raise CommandError(
+                f"nothing appended: more than the {DEFAULT_LIMITS.block_bytes_max} bytes of the "
+                "largest batch; append without --batch"
+            )
+    return bodies
+
+
+def _name(noun: str, first: int, count: int) -> str:
+    """Say which of the given bodies are meant: `line 7`, `lines 7 to 9`."""
+    if count == 1:
+        return f"{noun} {first}"
+    plural = "bodies" if noun == "body" else f"{noun}s"
+    return f"{plural} {first} to {first + count - 1}"
+
+
+def _append(client: SyncClient, bodies: list[bytes], name: str, as_json: bool) -> None:
+    """Append some bodies as one batch and print where they went.
+
+    Raises `CommandError` saying whether it may have happened all the same.
+    """
+    try:
+        done = client.append_batch(bodies)
+    except RequestError as error:
+        if error.outcome is Outcome.DID_NOT_HAPPEN:
+            raise CommandError(f"{name} not appended: {error}") from error
+        raise CommandError(
+            f"{name}: the append may have happened, look before you repeat it: {error}"
+        ) from error
+    for index, pos in enumerate(done.positions, done.first_index):
+        if as_json:
+            print_json({"index": index, "term": done.term, "pos": pos})
+        else:
+            print_line(f"index {index}   term {done.term}   pos {pos}")
+    sys.stdout.flush()
+
+
+def read_lines(descriptor: int) -> Iterator[list[bytes]]:
+    """Yield the lines that one read brought, without their newlines, as soon as they come.
+
+    Raises `CommandError` for a line that is longer than an entry may be.
+    """
+    length_max = DEFAULT_LIMITS.entry_bytes_max - HEADER_SIZE
+    begun, number = b"", 1
+    while piece := os.read(descriptor, READ_BYTES):
+        *lines, begun = (begun + piece).split(b"\n")
+        number += len(lines)
+        if lines:
+            yield lines
+        if len(begun) > length_max:
+            raise CommandError(
+                f"line {number} not appended: it is longer than the {length_max} bytes of the "
+                "largest body"
+            )
+    if begun:
+        yield [begun]
+
+
+def lines_in_batches(pieces: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Cut lines into batches within the limits of one append."""
+    for lines in pieces:
+        batch: list[bytes] = []
+        size = 0
+        for line in lines:
+            added = HEADER_SIZE + len(line)
+            if batch and (
+                size + added > BATCH_BYTES or len(batch) == DEFAULT_LIMITS.block_entries_max
+            ):
+                yield batch
+                batch, size = [], 0
+            batch.append(line)
+            size += added
+        yield batch

@@ -1,0 +1,178 @@
+"""`quorumlog cluster`: a cluster of processes on this machine, in a directory."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from quorumlog.cli.options import AsJson, ClusterDir
+from quorumlog.cli.output import (
+    BAD_STYLE,
+    GOOD_STYLE,
+    QUIET_STYLE,
+    print_json,
+    print_line,
+    print_table,
+)
+from quorumlog.cli.target import only_group
+from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local.cluster import leader_of
+from quorumlog.local.health import NodeHealth
+from quorumlog.model.codes import Role
+
+NODES = 3
+GROUPS = ("default",)
+
+app = typer.Typer(help="A cluster of processes on this machine.", no_args_is_help=True)
+
+
+@app.command(name="up")
+def up_command(
+    directory: ClusterDir,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Nodes of a new cluster.", show_default="3")
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", "-g", help="Group of a new cluster; repeatable.", show_default="default"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a cluster, or start what does not run of an existing one; wait until it is ready."""
+    if LocalCluster.exists(directory):
+        cluster = LocalCluster.open(directory)
+        _check_same(cluster, nodes, groups)
+    else:
+        cluster = LocalCluster.create(directory, nodes=nodes or NODES, groups=groups or GROUPS)
+    started = cluster.up()
+    if as_json:
+        _print_status_json(cluster)
+        return
+    print_line(f"started {', '.join(started)}" if started else "all nodes ran already")
+    health = cluster.health()
+    for group in cluster.groups:
+        print_line(f"group {group}: leader {leader_of(group, health) or 'not known yet'}")
+    print_line(f"servers: {cluster.servers}")
+
+
+@app.command(name="down")
+def down_command(directory: ClusterDir) -> None:
+    """Stop all nodes cleanly; their data stays."""
+    stopped = LocalCluster.open(directory).down()
+    print_line(f"stopped {', '.join(stopped)}" if stopped else "no node ran")
+
+
+@app.command(name="status")
+def status_command(directory: ClusterDir, as_json: AsJson = False) -> None:
+    """Show every node's process, and its role in every group."""
+    cluster = LocalCluster.open(directory)
+    if as_json:
+        _print_status_json(cluster)
+        return
+    running, health = cluster.running(), cluster.health()
+    print_table(
+        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in cluster.groups)],
+        [
+            [
+                node_id,
+                str(running.get(node_id, "-")),
+                cluster.address(node_id),
+                cluster.admin_address(node_id),
+                *(
+                    _role_cell(node_id in running, health[node_id], group)
+                    for group in cluster.groups
+                ),
+            ]
+            for node_id in cluster.node_ids
+        ],
+    )
+
+
+@app.command(name="kill")
+def kill_command(
+    directory: ClusterDir,
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="Node to kill.", show_default=False)
+    ] = None,
+    leader: Annotated[bool, typer.Option("--leader", help="Kill the leader.")] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Whose leader; default: the only group's.")
+    ] = None,
+) -> None:
+    """End a node with SIGKILL, as a power cut would. `cluster up` or `restart` brings it back."""
+    if (node is None) != leader:
+        raise typer.BadParameter("give either NODE or --leader")
+    cluster = LocalCluster.open(directory)
+    if leader and not cluster.running():
+        raise LocalClusterError(f"no node of the cluster in {directory} runs; nothing to kill")
+    victim = node if node is not None else cluster.leader(only_group(cluster.groups, group))
+    cluster.kill(victim)
+    print_line(f"killed {victim}")
+
+
+@app.command(name="restart")
+def restart_command(
+    directory: ClusterDir,
+    node: Annotated[
+        str | None,
+        typer.Argument(metavar="[NODE]", help="Only this node.", show_default="one after another"),
+    ] = None,
+) -> None:
+    """Stop nodes cleanly if they run, and start them again."""
+    cluster = LocalCluster.open(directory)
+    for node_id in cluster.node_ids if node is None else [node]:
+        cluster.restart(node_id)
+        print_line(f"restarted {node_id}")
+
+
+def _check_same(cluster: LocalCluster, nodes: int | None, groups: list[str] | None) -> None:
+    """A cluster keeps its shape; raise `LocalClusterError` when another one is asked for."""
+    if nodes is not None and nodes != len(cluster.node_ids):
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} has {len(cluster.node_ids)} nodes, not {nodes}; "
+            "choose another directory for a new one"
+        )
+    if groups is not None and sorted(groups) != sorted(cluster.groups):
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} has the groups {', '.join(cluster.groups)}; "
+            "choose another directory for others"
+        )
+
+
+def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:
+    if not running:
+        return Text("down", BAD_STYLE)
+    if health is None or group not in health.groups:
+        return Text("not answering", BAD_STYLE)
+    state = health.groups[group]
+    if not state.healthy:
+        return Text(f"{state.role} ({state.text})", BAD_STYLE)
+    return Text(state.role, GOOD_STYLE if state.role == Role.LEADER.value else QUIET_STYLE)
+
+
+def _print_status_json(cluster: LocalCluster) -> None:
+    running, health = cluster.running(), cluster.health()
+    for node_id in cluster.node_ids:
+        answer = health[node_id]
+        print_json(
+            {
+                "node": node_id,
+                "pid": running.get(node_id),
+                "address": cluster.address(node_id),
+                "admin": cluster.admin_address(node_id),
+                "answers": answer is not None,
+                "groups": {
+                    name: {
+                        "role": group.role,
+                        "term": group.term,
+                        "leader": group.leader,
+                        "committed_index": group.committed_index,
+                        "healthy": group.healthy,
+                        "text": group.text,
+                    }
+                    for name, group in (answer.groups.items() if answer else ())
+                },
+            }
+        )

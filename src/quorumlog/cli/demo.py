@@ -1,0 +1,31 @@
+"""`quorumlog demo`: the whole system at work on real data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+
+
+def demo_command(
+    records: Annotated[
+        int | None,
+        typer.Option("--records", min=1, help="Take so many flights.", show_default="all"),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster's files.")] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Work here.", show_default="a new temporary directory"),
+    ] = None,
+) -> None:
+    """Three nodes, all flights of 2013, the leader killed half-way, Spark, and the proof."""
+    try:
+        # Spark and matplotlib are an extra, and slow to load
+        from quorumlog.demo.run import run_demo  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the demo needs {error.name}, which is not installed; "
+            "pip install 'quorumlog[demo]', or 'make setup' in a checkout"
+        ) from error
+    raise typer.Exit(run_demo(records, keep, directory))

@@ -1,0 +1,66 @@
+"""The command as a whole: its families, its exit statuses.
+
+0: done. 1: the operation failed, one line on standard error says why. 2: the command line is wrong.
+130: interrupted with Ctrl-C.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli import append, cluster, demo, read, serve, status, store
+from quorumlog.model.errors import QuorumlogError
+
+EXIT_FAILED = 1
+
+app = typer.Typer(
+    name="quorumlog",
+    help="A Raft-replicated commit log: run nodes, append, read, look inside.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(name="serve")(serve.serve_command)
+app.add_typer(cluster.app, name="cluster")
+app.command(name="append")(append.append_command)
+app.command(name="get")(read.get_command)
+app.command(name="tail")(read.tail_command)
+app.command(name="status")(status.status_command)
+app.add_typer(store.app, name="store")
+app.command(name="demo")(demo.demo_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"quorumlog {version('quorumlog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: those of the process); return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a poor locale must not end a command
+    try:
+        app(None if arguments is None else list(arguments), prog_name="quorumlog")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else EXIT_FAILED
+    except (QuorumlogError, OSError) as error:
+        print(f"quorumlog: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0

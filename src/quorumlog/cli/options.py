@@ -1,0 +1,34 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ClusterDir = Annotated[
+    Path, typer.Option("--dir", "-d", help="Directory of the local cluster.", show_default=False)
+]
+FromDir = Annotated[
+    Path | None,
+    typer.Option("--dir", "-d", help="Find the cluster in this directory.", show_default=False),
+]
+Servers = Annotated[
+    str | None,
+    typer.Option(
+        "--servers",
+        "-s",
+        metavar="HOST:PORT,...",
+        help="Find the cluster at these addresses (any of its nodes).",
+        show_default=False,
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", "-g", help="Group; default: the only one.", show_default=False),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after so long.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+
+TIMEOUT_SECONDS = 10.0

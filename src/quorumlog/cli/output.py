@@ -1,0 +1,100 @@
+"""How results look: JSON lines for programs, columns for people.
+
+Bodies are anybody's bytes: nothing of them reaches a terminal unless it is printable.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.codes import Magic
+from quorumlog.model.entry import Entry
+
+PIPE_WIDTH = 10_000
+"""Columns of a table that goes to a pipe or file: nothing is cut there."""
+BAD_STYLE = "bold red"
+GOOD_STYLE = "green"
+QUIET_STYLE = "dim"
+
+
+def print_json(value: dict[str, object]) -> None:
+    """Print one object as one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def print_line(text: str) -> None:
+    """Print one line as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def flush_every_line() -> None:
+    """Let every line reach its reader at once; for output that waits for news."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """Print columns under their names; a name that starts with `>` is a column of numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for name in columns:
+        numbers = name.startswith(">")
+        table.add_column(name.lstrip(">"), justify="right" if numbers else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    console().print(table)
+
+
+def console() -> Console:
+    """Return a console for standard output: plain text unless it is a terminal."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+
+
+def entry_object(entry: Entry) -> dict[str, object]:
+    """Return an entry as every `--json` shows it."""
+    return {
+        "index": entry.index,
+        "term": entry.term,
+        "pos": entry.pos,
+        "size": HEADER_SIZE + len(entry.body),
+        "magic": int(entry.magic),
+        "channel": entry.channel,
+        "body_base64": base64.b64encode(entry.body).decode("ascii"),
+    }
+
+
+def magic_name(magic: int) -> str:
+    """Return the name of an entry kind, or the number if it has none."""
+    try:
+        return Magic(magic).name
+    except ValueError:
+        return str(magic)
+
+
+def body_text(entry: Entry, length_max: int | None = None) -> str:
+    """Return a body as one line of printable text, cut after `length_max` characters."""
+    if entry.magic != Magic.NORMAL and not entry.body:
+        return f"({magic_name(entry.magic)})"
+    cut = length_max is not None and len(entry.body) > length_max
+    text = printable(entry.body[:length_max])
+    if length_max is not None and len(text) > length_max:
+        text, cut = text[:length_max], True
+    return text + "…" if cut else text
+
+
+def printable(raw: bytes) -> str:
+    r"""Return bytes as text in which everything not printable is written as an escape (`\n`)."""
+    text = raw.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -1,0 +1,18 @@
+"""`quorumlog serve`: run one node in the foreground."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.model.config import load_config
+from quorumlog.service.main import serve
+
+
+def serve_command(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML file of the node.", show_default=False)
+    ],
+) -> None:
+    """Run a node until SIGTERM or Ctrl-C; its log goes to standard error."""
+    raise typer.Exit(serve(load_config(config)))

@@ -1,0 +1,119 @@
+"""`quorumlog status`: the replicas of a group."""
+
+from rich.text import Text
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.output import (
+    BAD_STYLE,
+    GOOD_STYLE,
+    QUIET_STYLE,
+    print_json,
+    print_line,
+    print_table,
+)
+from quorumlog.cli.target import find_target
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.message import StatusResponse
+
+COLUMNS = (
+    "NODE",
+    "ADDRESS",
+    "ROLE",
+    ">TERM",
+    ">END",
+    ">COMMITTED",
+    ">DURABLE",
+    ">LAG",
+    "FLUSH",
+    "HEALTH",
+)
+
+
+def status_command(
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the replicas of a group: role, term, how far each log goes, lag, health."""
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        replicas = sorted(client.status(), key=lambda status: status.node_id)
+    if not any(map(answered, replicas)):
+        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
+        raise CommandError(f"no replica of group {target.group} answers: {told}")
+    lags = leader_lags(replicas)
+    if as_json:
+        for status in replicas:
+            print_json(replica_object(status, lags.get(status.node_id)))
+        return
+    print_line(f"group {target.group}")
+    print_table(COLUMNS, [_row(status, lags.get(status.node_id)) for status in replicas])
+    for status in replicas:
+        if not answered(status):
+            print_line(f"{status.node_id or status.address}: {status.text}")
+
+
+def answered(status: StatusResponse) -> bool:
+    """Whether a replica told its status; else `text` says why not."""
+    return status.code == ResponseCode.SUCCESS
+
+
+def leader_lags(replicas: list[StatusResponse]) -> dict[str, int]:
+    """Return node id → entries that it is behind, as the leader of the highest term sees it."""
+    leaders = [status for status in replicas if status.role == Role.LEADER.value]
+    if not leaders:
+        return {}
+    leader = max(leaders, key=lambda status: status.term)
+    lags = {peer.peer_id: peer.lag for peer in leader.peers if peer.lag >= 0}
+    return {**lags, leader.node_id: 0}
+
+
+def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]:
+    """Return a replica as `--json` shows it; fields of one that does not answer are null."""
+    known = answered(status)
+    return {
+        "group": status.group,
+        "node": status.node_id or None,
+        "address": status.address,
+        "role": status.role if known else None,
+        "term": status.term if known else None,
+        "leader": status.leader_id if known else None,
+        "begin_index": status.begin_index if known else None,
+        "end_index": status.end_index if known else None,
+        "committed_index": status.committed_index if known else None,
+        "durable_index": status.durable_index if known else None,
+        "lag": lag,
+        "flush": status.flush if known else None,
+        "healthy": known and status.healthy,
+        "text": status.health_text if known else status.text,
+    }
+
+
+def _row(status: StatusResponse, lag: int | None) -> list[str | Text]:
+    node = status.node_id or "?"
+    if not answered(status):
+        return [node, status.address, *["-"] * 7, Text("no answer", BAD_STYLE)]
+    leads = status.role == Role.LEADER.value
+    return [
+        node,
+        status.address,
+        Text(status.role, GOOD_STYLE if leads else QUIET_STYLE),
+        str(status.term),
+        str(status.end_index),
+        str(status.committed_index),
+        str(status.durable_index),
+        "?" if lag is None else str(lag),
+        status.flush if status.flush == "sync" else Text(f"{status.flush} (unsafe)", BAD_STYLE),
+        _health_cell(status),
+    ]
+
+
+def _health_cell(status: StatusResponse) -> Text:
+    if not status.healthy:
+        return Text(status.health_text or "unhealthy", BAD_STYLE)
+    if status.leader_id is None:
+        return Text("no leader known", BAD_STYLE)
+    return Text("ok", GOOD_STYLE)

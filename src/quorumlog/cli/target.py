@@ -1,0 +1,67 @@
+"""Which cluster and which group a command is about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from quorumlog.client import SyncClient
+from quorumlog.local import LocalCluster, LocalClusterError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A group, and the addresses of nodes that host it. Time-out in milliseconds."""
+
+    servers: str
+    group: str
+    timeout_ms: int
+
+    def client(self) -> SyncClient:
+        """Return a client for the group."""
+        return SyncClient(self.servers, self.group, timeout_ms=self.timeout_ms)
+
+
+def find_target(
+    directory: Path | None, servers: str | None, group: str | None, timeout_s: float
+) -> Target:
+    """Return the target that `--dir` or `--servers`, and `--group`, name.
+
+    Raises `typer.BadParameter` when they name none or not a single one, `LocalClusterError` when no
+    node of the local cluster runs, `RequestError` when no server answers.
+    """
+    if (directory is None) == (servers is None):
+        raise typer.BadParameter("give either --dir DIR or --servers HOST:PORT,...")
+    timeout_ms = max(1, round(timeout_s * 1000))
+    if directory is not None:
+        cluster = LocalCluster.open(directory)
+        if not cluster.running():
+            raise LocalClusterError(
+                f"no node of the cluster in {directory} runs; "
+                f"'quorumlog cluster up --dir {directory}' starts them"
+            )
+        return Target(cluster.servers, only_group(cluster.groups, group), timeout_ms)
+    found = str(servers)
+    if group is None:
+        group = only_group(_hosted_groups(found, timeout_ms), None)
+    return Target(found, group, timeout_ms)
+
+
+def only_group(groups: Sequence[str], wanted: str | None) -> str:
+    """Return the wanted group, or the single one there is.
+
+    Raises `typer.BadParameter` when there are several and none is wanted.
+    """
+    if wanted is not None:
+        return wanted
+    if len(groups) != 1:
+        raise typer.BadParameter(
+            f"the cluster has the groups {', '.join(groups)}; choose one with --group"
+        )
+    return groups[0]
+
+
+def _hosted_groups(servers: str, timeout_ms: int) -> list[str]:
+    with SyncClient(servers, timeout_ms=timeout_ms) as client:
+        return [group.group for group in client.metadata().groups]

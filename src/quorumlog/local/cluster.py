@@ -1,0 +1,302 @@
+"""`LocalCluster`: create, open, start, stop and hurt the nodes of a cluster in a directory."""
+
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from quorumlog.local.errors import LocalClusterError
+from quorumlog.local.health import NodeHealth, ask_health
+from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
+from quorumlog.local.process import NodeProcess
+from quorumlog.model.codes import Role
+
+MIB = 1024 * 1024
+START_SECONDS = 30.0
+"""A cluster answers and has elected its leaders within this, or `up` fails."""
+STOP_SECONDS = 10.0
+"""A node that ignores SIGTERM for so long is killed."""
+
+
+class LocalCluster:
+    """Node processes on the loopback address, everything in one directory.
+
+    The processes outlive this object; any number of programs may open the same directory, changes
+    are made by one at a time. All methods raise `LocalClusterError` when the directory or a node is
+    not as they need it.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._layout = Layout(directory)
+        self._content = self._layout.read()
+        self._places = {place.id: place for place in self._content.nodes}
+        self._processes = {node_id: NodeProcess(self._layout, node_id) for node_id in self._places}
+
+    @classmethod
+    def create(
+        cls,
+        directory: str | Path,
+        *,
+        nodes: int = 3,
+        groups: Sequence[str] = ("default",),
+        data_file_bytes: int = 64 * MIB,
+        index_file_bytes: int = 4 * MIB,
+    ) -> Self:
+        """Lay out a new cluster in a directory that is new or empty; nothing is started.
+
+        Raises `ConfigError` when a name or size cannot be used.
+        """
+        layout = Layout(directory)
+        content = plan_cluster(nodes, groups)
+        configs = node_configs(
+            layout, content, data_file_bytes=data_file_bytes, index_file_bytes=index_file_bytes
+        )
+        layout.make_directory()
+        layout.check_unused()
+        with layout.locked():
+            layout.check_unused()
+            layout.write(content, configs)
+        return cls(directory)
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Self:
+        """Return the cluster that a directory holds, whether it runs or not."""
+        return cls(directory)
+
+    @staticmethod
+    def exists(directory: str | Path) -> bool:
+        """Whether a directory holds a cluster."""
+        return Layout(directory).cluster_file.exists()
+
+    # -- what it is -------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """Where everything is."""
+        return self._layout.directory
+
+    @property
+    def node_ids(self) -> list[str]:
+        """All nodes, running or not."""
+        return list(self._places)
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that every node hosts."""
+        return list(self._content.groups)
+
+    @property
+    def servers(self) -> str:
+        """Addresses of all nodes as a client takes them: `host:port,host:port`."""
+        return ",".join(place.address for place in self._content.nodes)
+
+    def address(self, node_id: str) -> str:
+        """Return where a node listens, `host:port`."""
+        self._process(node_id)
+        return self._places[node_id].address
+
+    def admin_address(self, node_id: str) -> str:
+        """Return where a node serves /metrics and /health, `host:port`."""
+        self._process(node_id)
+        return self._places[node_id].admin
+
+    def group_directory(self, node_id: str, group: str) -> Path:
+        """Return where a node keeps a group's data."""
+        self._process(node_id)
+        return self._layout.store(node_id) / group
+
+    def log_file(self, node_id: str) -> Path:
+        """Return the file that receives a node's output."""
+        self._process(node_id)
+        return self._layout.log(node_id)
+
+    # -- how it is --------------------------------------------------------------------------
+
+    def running(self) -> dict[str, int]:
+        """Return node id → pid of the nodes that run."""
+        pids = {node_id: process.pid for node_id, process in self._processes.items()}
+        return {node_id: pid for node_id, pid in pids.items() if pid is not None}
+
+    def health(self) -> dict[str, NodeHealth | None]:
+        """Return what each node says of itself; None for one that does not answer."""
+        running = self.running()
+        with ThreadPoolExecutor(len(self._places)) as threads:
+            answers = {
+                node_id: threads.submit(ask_health, self._places[node_id].admin)
+                for node_id in running
+            }
+            return {
+                node_id: answers[node_id].result() if node_id in answers else None
+                for node_id in self._places
+            }
+
+    def leader(self, group: str, timeout_s: float = 10.0) -> str:
+        """Return the node that leads a group, waiting for an election if need be."""
+        if group not in self._content.groups:
+            raise LocalClusterError(f"{self.directory} has no group {group!r}, only {self.groups}")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            leader = leader_of(group, self.health())
+            if leader is not None:
+                return leader
+            if time.monotonic() > deadline:
+                raise LocalClusterError(
+                    f"group {group!r} had no leader for {timeout_s:g} s; running: "
+                    f"{', '.join(self.running()) or 'no node'} of {', '.join(self._places)}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    # -- changing it ------------------------------------------------------------------------
+
+    def up(self) -> list[str]:
+        """Start all nodes that do not run and wait until every group has a leader.
+
+        Returns the nodes that were started. One that ends again is an error with its last words.
+        """
+        with self._layout.locked():
+            running = self.running()
+            started = [node_id for node_id in self._places if node_id not in running]
+            for node_id in started:
+                self._start(node_id)
+            self._wait_healthy(self.node_ids)
+        return started
+
+    def down(self) -> list[str]:
+        """Stop all nodes cleanly; kill one that does not stop. Returns the nodes that ran."""
+        with self._layout.locked():
+            return self._stop(list(self.running()))
+
+    def start(self, node_id: str) -> None:
+        """Start one node and wait until it answers; it may not know a leader yet."""
+        process = self._process(node_id)
+        with self._layout.locked():
+            if process.pid is None:
+                self._start(node_id)
+            self._wait_answers(node_id)
+
+    def stop(self, node_id: str) -> None:
+        """Stop one node cleanly; kill it if it does not stop."""
+        self._running_process(node_id)
+        with self._layout.locked():
+            self._stop([node_id])
+
+    def restart(self, node_id: str) -> None:
+        """Stop one node cleanly if it runs, and start it again.
+
+        When all nodes run, waits until it knows the leaders, so that the next may be restarted.
+        """
+        process = self._process(node_id)
+        with self._layout.locked():
+            if process.pid is not None:
+                self._stop([node_id])
+            self._start(node_id)
+            if len(self.running()) == len(self._places):
+                self._wait_healthy([node_id])
+            else:
+                self._wait_answers(node_id)
+
+    def kill(self, node_id: str) -> None:
+        """End one node with SIGKILL, as a power cut would, and wait until it is gone."""
+        process = self._running_process(node_id)
+        with self._layout.locked():
+            process.kill()
+
+    def pause(self, node_id: str) -> None:
+        """Freeze one node (SIGSTOP); its connections stay open and silent."""
+        self._running_process(node_id).signal(signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        """Let a frozen node go on (SIGCONT)."""
+        self._running_process(node_id).signal(signal.SIGCONT)
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def _process(self, node_id: str) -> NodeProcess:
+        if node_id not in self._processes:
+            raise LocalClusterError(
+                f"{self.directory} has no node {node_id!r}, only {', '.join(self._places)}"
+            )
+        return self._processes[node_id]
+
+    def _running_process(self, node_id: str) -> NodeProcess:
+        process = self._process(node_id)
+        if process.pid is None:
+            raise LocalClusterError(f"node {node_id} does not run")
+        return process
+
+    def _start(self, node_id: str) -> None:
+        self._layout.check_config(node_id)
+        self._processes[node_id].start()
+
+    def _stop(self, node_ids: Sequence[str]) -> list[str]:
+        for node_id in node_ids:
+            self._processes[node_id].signal(signal.SIGTERM)
+            self._processes[node_id].signal(signal.SIGCONT)  # a frozen one must wake to stop
+        deadline = time.monotonic() + STOP_SECONDS
+        for node_id in node_ids:
+            process = self._processes[node_id]
+            if process.wait_gone(max(0.0, deadline - time.monotonic())):
+                process.forget()
+            else:
+                process.kill()
+        return list(node_ids)
+
+    def _wait_answers(self, node_id: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while ask_health(self._places[node_id].admin) is None:
+            self._check_alive(node_id)
+            if time.monotonic() > deadline:
+                raise LocalClusterError(
+                    f"node {node_id} did not answer for {START_SECONDS:.0f} s; see "
+                    f"{self._layout.log(node_id)}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _wait_healthy(self, node_ids: Sequence[str]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        waiting = list(node_ids)
+        while waiting:
+            for node_id in waiting:
+                self._check_alive(node_id)
+            health = self.health()
+            waiting = [node_id for node_id in waiting if not _is_healthy(health[node_id])]
+            if waiting and time.monotonic() > deadline:
+                raise LocalClusterError(
+                    f"after {START_SECONDS:.0f} s not ready: "
+                    f"{'; '.join(_complaint(node_id, health[node_id]) for node_id in waiting)}; "
+                    f"see the .log files in {self.directory}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _check_alive(self, node_id: str) -> None:
+        process = self._processes[node_id]
+        if process.pid is None:
+            process.forget()
+            raise LocalClusterError(process.last_words())
+
+
+def leader_of(group: str, health: dict[str, NodeHealth | None]) -> str | None:
+    """Return the leader of a group: of those that say they lead, the one of the highest term."""
+    leading = [
+        (answer.groups[group].term, node_id)
+        for node_id, answer in health.items()
+        if answer is not None
+        and group in answer.groups
+        and answer.groups[group].role == Role.LEADER.value
+    ]
+    return max(leading)[1] if leading else None
+
+
+def _is_healthy(health: NodeHealth | None) -> bool:
+    return health is not None and health.healthy
+
+
+def _complaint(node_id: str, health: NodeHealth | None) -> str:
+    if health is None:
+        return f"{node_id} does not answer"
+    troubles = [
+        f"{name}: {group.text}" for name, group in health.groups.items() if not group.healthy
+    ]
+    return f"{node_id} ({', '.join(troubles)})"

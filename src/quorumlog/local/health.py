@@ -1,0 +1,43 @@
+"""Asking a node process how it is, over its admin port."""
+
+import http.client
+
+import msgspec
+
+from quorumlog.model.config import parse_address
+
+ANSWER_SECONDS = 2.0
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+
+
+class GroupHealth(msgspec.Struct, frozen=True):
+    """One replica as its node describes it; `leader` is the leader it believes in."""
+
+    healthy: bool
+    role: str
+    term: int
+    leader: str | None
+    committed_index: int
+    text: str = ""
+
+
+class NodeHealth(msgspec.Struct, frozen=True):
+    """A node; `healthy` when all its groups are trusted and know a leader."""
+
+    node: str
+    healthy: bool
+    groups: dict[str, GroupHealth]
+
+
+def ask_health(address: str) -> NodeHealth | None:
+    """Return what the node at an admin address says; None when it does not answer."""
+    host, port = parse_address(address)
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        raw = connection.getresponse().read(ANSWER_BYTES_MAX)
+        return msgspec.json.decode(raw, type=NodeHealth)
+    except (OSError, http.client.HTTPException, msgspec.DecodeError):
+        return None
+    finally:
+        connection.close()

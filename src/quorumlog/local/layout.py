@@ -1,0 +1,216 @@
+"""What lies where in the directory of a local cluster.
+
+cluster.json   nodes with their addresses, and the groups
+cluster.lock   held while a command changes the cluster
+n0.toml        configuration of node n0; may be edited between stop and start
+n0.log         what the process wrote
+n0.pid         its process id, while it is thought to run
+n0/GROUP/      its data
+"""
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from quorumlog.local.errors import LocalClusterError
+from quorumlog.local.ports import LOOPBACK, free_ports
+from quorumlog.model.config import GroupConfig, NodeConfig, check_name, dump_config, load_config
+
+CLUSTER_NAME = "cluster.json"
+LOCK_NAME = "cluster.lock"
+DIRECTORY_MODE = 0o700
+NODES_MAX = 9
+"""More voters only make a group slower."""
+LOCK_SECONDS = 60.0
+POLL_SECONDS = 0.02
+
+
+class NodePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node: its id and its addresses, each `host:port`."""
+
+    id: str
+    address: str
+    admin: str
+
+
+class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of cluster.json."""
+
+    format: Literal["quorumlog-local-cluster"] = "quorumlog-local-cluster"
+    version: Literal[1] = 1
+    cluster: str
+    groups: list[str]
+    nodes: list[NodePlace]
+
+
+class Layout:
+    """The paths in one directory; reads and writes what is kept there."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).absolute()
+
+    @property
+    def cluster_file(self) -> Path:
+        """Nodes and groups."""
+        return self.directory / CLUSTER_NAME
+
+    def store(self, node_id: str) -> Path:
+        """Return the base directory of a node's data."""
+        return self.directory / node_id
+
+    def config(self, node_id: str) -> Path:
+        """Return a node's configuration file."""
+        return self.directory / f"{node_id}.toml"
+
+    def log(self, node_id: str) -> Path:
+        """Return the file that receives a node's output."""
+        return self.directory / f"{node_id}.log"
+
+    def pid(self, node_id: str) -> Path:
+        """Return the file that names a node's process."""
+        return self.directory / f"{node_id}.pid"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from changing the cluster meanwhile.
+
+        Raises `LocalClusterError` when another one keeps it too long.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+        with (self.directory / LOCK_NAME).open("a") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise LocalClusterError(
+                            f"{self.directory}: another command is working on this cluster for "
+                            f"more than {LOCK_SECONDS:.0f} s; try again when it has ended"
+                        ) from None
+                    time.sleep(POLL_SECONDS)
+            yield
+
+    def read(self) -> ClusterFile:
+        """Return nodes and groups.
+
+        Raises `LocalClusterError` when the directory holds no cluster.
+        """
+        try:
+            raw = self.cluster_file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise LocalClusterError(
+                f"{self.directory} holds no cluster (no {CLUSTER_NAME}); "
+                f"'quorumlog cluster up --dir {self.directory}' makes one"
+            ) from None
+        try:
+            return msgspec.json.decode(raw, type=ClusterFile)
+        except msgspec.MsgspecError as error:
+            raise LocalClusterError(
+                f"{self.cluster_file} is not the file of a local cluster: {error}"
+            ) from error
+
+    def make_directory(self) -> None:
+        """Make the directory, or take one that is empty.
+
+        Raises `LocalClusterError` when something else is in it.
+        """
+        try:
+            self.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise LocalClusterError(f"{self.directory} is a file, not a directory") from None
+
+    def check_unused(self) -> None:
+        """Raise `LocalClusterError` when the directory holds a cluster or anything else."""
+        names = sorted(set(os.listdir(self.directory)) - {LOCK_NAME})
+        if CLUSTER_NAME in names:
+            raise LocalClusterError(f"{self.directory} already holds a cluster; open it instead")
+        if names:
+            raise LocalClusterError(
+                f"{self.directory} is not empty and holds no cluster (there is {names[0]!r}); "
+                "choose an empty or new directory"
+            )
+
+    def write(self, content: ClusterFile, configs: Sequence[NodeConfig]) -> None:
+        """Write all configurations, and cluster.json as the last, whole or not at all."""
+        for config in configs:
+            self.config(config.self_id).write_bytes(dump_config(config))
+        beside = self.directory / f"{CLUSTER_NAME}.new"
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        beside.replace(self.cluster_file)
+
+    def check_config(self, node_id: str) -> None:
+        """Raise `ConfigError` or `LocalClusterError` unless a node's configuration fits the place.
+
+        A cluster whose directory was moved or copied must not write to the old one.
+        """
+        path = self.config(node_id)
+        stated = load_config(path).store_base_dir
+        if Path(stated).resolve() != self.store(node_id).resolve():
+            raise LocalClusterError(
+                f"{path}: storeBaseDir is {stated}, but this cluster is in {self.directory}; "
+                "if it was moved here, correct storeBaseDir in every .toml file"
+            )
+
+
+def plan_cluster(nodes: int, groups: Sequence[str]) -> ClusterFile:
+    """Return a cluster of `nodes` nodes n0, n1 … on free ports.
+
+    Raises `ConfigError` or `LocalClusterError` when that cannot be.
+    """
+    if not 1 <= nodes <= NODES_MAX:
+        raise LocalClusterError(f"a local cluster has 1 to {NODES_MAX} nodes, not {nodes}")
+    if not groups:
+        raise LocalClusterError("a cluster needs at least one group")
+    for group in groups:
+        check_name("group", group)
+    ports = free_ports(2 * nodes)
+    return ClusterFile(
+        # A name of its own: a node of another cluster that got an old port is refused.
+        cluster=f"local-{secrets.token_hex(4)}",
+        groups=list(groups),
+        nodes=[
+            NodePlace(
+                f"n{number}",
+                f"{LOOPBACK}:{ports[2 * number]}",
+                f"{LOOPBACK}:{ports[2 * number + 1]}",
+            )
+            for number in range(nodes)
+        ],
+    )
+
+
+def node_configs(
+    layout: Layout, content: ClusterFile, *, data_file_bytes: int, index_file_bytes: int
+) -> list[NodeConfig]:
+    """Return the configuration of every node.
+
+    Raises `ConfigError` when a size is impossible or a group appears twice.
+    """
+    peers = ";".join(f"{place.id}-{place.address}" for place in content.nodes)
+    groups = [
+        GroupConfig(
+            group=group,
+            peers=peers,
+            mapped_file_size_for_entry_data=data_file_bytes,
+            mapped_file_size_for_entry_index=index_file_bytes,
+        )
+        for group in content.groups
+    ]
+    return [
+        NodeConfig(
+            self_id=place.id,
+            store_base_dir=str(layout.store(place.id)),
+            cluster=content.cluster,
+            admin_listen=place.admin,
+            groups=groups,
+        )
+        for place in content.nodes
+    ]

@@ -1,0 +1,1 @@
+"""Makes what several test folders share (such as `raft_cluster`) importable from all of them."""

@@ -1,0 +1,235 @@
+"""The command line against three real processes (scenario 159: every command, exit statuses)."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from quorumlog.local import LocalCluster, LocalClusterError
+
+pytestmark = pytest.mark.processes
+
+
+def command(*arguments, stdin=None):
+    """Run the command as a user would; returns (exit status, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumlog", *map(str, arguments)],
+        input=stdin if stdin is not None else b"",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def objects(*arguments, stdin=None):
+    status, out, err = command(*arguments, "--json", stdin=stdin)
+    assert (status, err) == (0, "")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Three nodes, started by the command line, stopped at the end whatever happens."""
+    directory = tmp_path_factory.mktemp("cluster") / "c"
+    status, out, err = command("cluster", "up", "--dir", directory, "--group", "flights")
+    assert (status, err) == (0, "")
+    assert "group flights: leader n" in out
+    cluster = LocalCluster.open(directory)
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def all_up(cluster):
+    cluster.up()
+    return cluster
+
+
+def test_159_appended_entries_are_read_back(all_up):
+    where = ("--dir", all_up.directory)
+    first, second = objects("append", "one", "zwei ✓", *where)
+    assert second["index"] > first["index"]
+    entry = objects("get", second["index"], *where)[0]
+    assert set(entry) == {"index", "term", "pos", "size", "magic", "channel", "body_base64"}
+    assert base64.b64decode(entry["body_base64"]).decode() == "zwei ✓"
+    assert {name: entry[name] for name in second} == second
+    assert command("get", second["index"], *where)[1].splitlines()[1] == "zwei ✓"
+
+
+def test_159_lines_of_standard_input_are_appended_in_order(all_up):
+    lines = [f"line {number}".encode() for number in range(3_000)]
+    where = ("--servers", all_up.servers)
+    appended = objects("append", *where, stdin=b"\n".join(lines))
+    indexes = [entry["index"] for entry in appended]
+    assert indexes == sorted(set(indexes))
+    assert len(indexes) == len(lines)
+    read = objects("tail", "--from", indexes[0], *where)
+    assert [base64.b64decode(entry["body_base64"]) for entry in read] == lines
+
+
+def test_159_a_batch_has_consecutive_indexes_and_is_all_or_none(all_up):
+    where = ("--dir", all_up.directory, "--group", "flights")
+    batch = objects("append", "--batch", *where, stdin=b"a\nb\nc\n")
+    indexes = [entry["index"] for entry in batch]
+    assert indexes == list(range(indexes[0], indexes[0] + 3))
+    status, out, err = command(
+        "append", "--batch", *where, stdin=b"x" * 1_000_000 + b"\n" * 5000000
+    )
+    assert (status, out) == (1, "")
+    assert "nothing appended" in err
+    assert objects("tail", "-n", 1, *where)[0]["index"] == indexes[-1]
+
+
+def test_159_tail_shows_the_last_entries_and_stops_after_a_count(all_up):
+    where = ("--dir", all_up.directory)
+    command("append", "t1", "t2", "t3", *where)
+    assert [line.split()[1] for line in command("tail", "-n", 2, *where)[1].splitlines()] == [
+        "t2",
+        "t3",
+    ]
+    everything = objects("tail", "--from", "earliest", "--all", "-n", 1, *where)
+    assert everything[0]["magic"] == 2
+    assert command("tail", "--from", "latest", *where) == (0, "", "")
+
+
+def test_159_tail_follows_and_ctrl_c_ends_it_quietly(all_up):
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "quorumlog", "tail", "-f", "-n", "1", "-d", all_up.directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert tail.stdout.readline()
+        command("append", "while-following", "-d", all_up.directory)
+        assert tail.stdout.readline().split()[1] == "while-following"
+        tail.send_signal(signal.SIGINT)
+        rest, told = tail.communicate(timeout=20)
+        assert (tail.returncode, rest, told) == (130, "", "")
+    finally:
+        tail.kill()
+        tail.wait()
+
+
+def test_159_a_reader_that_goes_away_is_no_failure(all_up):
+    lines = b"\n".join(b"x" * 100 for _ in range(20_000))
+    assert command("append", "-d", all_up.directory, stdin=lines)[0] == 0
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "quorumlog", "tail", "--from", "0", "-d", all_up.directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    tail.stdout.readline()
+    tail.stdout.close()
+    told = tail.stderr.read()
+    tail.wait(timeout=20)
+    tail.stderr.close()
+    assert told == b""
+
+
+def test_159_status_shows_every_replica(all_up):
+    replicas = objects("status", "--dir", all_up.directory)
+    assert [replica["node"] for replica in replicas] == all_up.node_ids
+    assert sorted(replica["role"] for replica in replicas) == ["FOLLOWER", "FOLLOWER", "LEADER"]
+    assert all(replica["healthy"] for replica in replicas)
+    assert {replica["flush"] for replica in replicas} == {"sync"}
+    status, out, _ = command("status", "--servers", all_up.servers.split(",")[0])
+    assert status == 0
+    assert out.splitlines()[1].split() == [
+        *("NODE", "ADDRESS", "ROLE", "TERM", "END"),
+        *("COMMITTED", "DURABLE", "LAG", "FLUSH", "HEALTH"),
+    ]
+    assert "\x1b" not in out
+
+
+def test_159_a_killed_leader_is_replaced_and_comes_back(all_up):
+    where = ("--dir", all_up.directory)
+    before = all_up.leader("flights")
+    status, out, _ = command("cluster", "kill", "--leader", *where)
+    assert (status, out) == (0, f"killed {before}\n")
+    assert before not in all_up.running()
+    (appended,) = objects("append", "after the kill", *where)
+    assert all_up.leader("flights") != before
+    nodes = {node["node"]: node for node in objects("cluster", "status", *where)}
+    assert nodes[before]["pid"] is None
+    assert not nodes[before]["answers"]
+    assert "down" in command("cluster", "status", *where)[1]
+    told = {replica["node"]: replica for replica in objects("status", *where)}
+    assert told[before]["role"] is None
+    assert command("cluster", "restart", before, *where)[:2] == (0, f"restarted {before}\n")
+    assert len(all_up.running()) == 3
+    assert objects("get", appended["index"], *where)
+
+
+def test_159_failures_are_status_1_and_say_why_in_one_line(all_up):
+    where = ("--dir", all_up.directory)
+    for arguments, said in [
+        (("get", 10**9, *where), "beyond"),
+        (("get", 0, *where, "--group", "nope"), "nope"),
+        (("cluster", "kill", "n9", *where), "n9"),
+        (("cluster", "up", "--nodes", 5, *where), "has 3 nodes"),
+        (("append", "x" * 100_000, "--servers", "127.0.0.1:9", "--timeout", 0.3), "127.0.0.1:9"),
+    ]:
+        status, out, err = command(*arguments)
+        assert (status, out) == (1, ""), arguments
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_159_a_frozen_node_is_shown_as_such_and_stops_all_the_same(all_up):
+    follower = next(n for n in all_up.node_ids if n != all_up.leader("flights"))
+    all_up.pause(follower)
+    status, out, _ = command("cluster", "status", "--dir", all_up.directory)
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines() if "not answering" in line] == [follower]
+    all_up.stop(follower)
+    assert follower not in all_up.running()
+
+
+def test_159_store_dump_agrees_with_get(all_up):
+    appended = objects("append", "on disk", "--dir", all_up.directory)[0]
+    node_id = all_up.leader("flights")
+    directory = all_up.group_directory(node_id, "flights")
+    dumped = objects("store", "dump", directory, "--from", appended["index"], "--count", 1)[0]
+    entry = objects("get", appended["index"], "--dir", all_up.directory)[0]
+    assert {name: dumped[name] for name in entry} == entry
+    with open(dumped["file"], "rb") as file:
+        file.seek(dumped["offset"] + 48)
+        assert file.read(7) == b"on disk"
+
+
+def test_a_node_that_cannot_start_says_why(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "c", nodes=1)
+    host, _, port = cluster.address("n0").rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(LocalClusterError, match=f"(?s){port}.*n0.log"),
+    ):
+        cluster.up()
+    assert cluster.running() == {}
+
+
+def test_one_node_cluster_with_two_groups_from_up_to_down(tmp_path):
+    where = ("--dir", tmp_path / "c")
+    up = ("cluster", "up", *where, "--nodes", 1, "--group", "a", "--group", "b")
+    try:
+        (node,) = objects(*up)
+        assert {group["role"] for group in node["groups"].values()} == {"LEADER"}
+        os.kill(node["pid"], 0)
+        assert command(*up)[1].startswith("all nodes ran already")
+        status, _, err = command("append", "x", *where)
+        assert status == 2
+        assert "--group" in err
+        assert objects("append", "x", *where, "--group", "b")
+    finally:
+        assert command("cluster", "down", *where)[:2] == (0, "stopped n0\n")
+    assert command("cluster", "down", *where)[:2] == (0, "no node ran\n")
+    status, _, err = command("status", *where, "--group", "a")
+    assert status == 1
+    assert "cluster up" in err

@@ -1,0 +1,90 @@
+"""Exit statuses and what a user is told, without any cluster."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+
+from quorumlog.cli.main import main
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_version(run):
+    assert run("--version") == (0, f"quorumlog {version('quorumlog')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-command",),
+        ("serve",),
+        ("get",),
+        ("get", "seven", "--servers", "127.0.0.1:1"),
+        ("append", "x"),
+        ("append", "x", "--servers", "127.0.0.1:1", "--dir", "d"),
+        ("tail", "--from", "sometime", "--servers", "127.0.0.1:1"),
+        ("cluster", "kill", "--dir", "d"),
+        ("cluster", "kill", "n0", "--leader", "--dir", "d"),
+        ("cluster", "up"),
+    ],
+)
+def test_161_a_wrong_command_line_is_status_2(run, arguments):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert "Usage: quorumlog" in err
+
+
+def test_161_short_and_long_options_are_the_same(run, tmp_path):
+    long = run("get", "0", "--dir", tmp_path, "--group", "g")
+    assert long == run("get", "0", "-d", tmp_path, "-g", "g")
+    assert long[0] == 1
+
+
+def test_161_an_own_id_that_is_not_among_the_peers_is_refused(run, tmp_path):
+    config = tmp_path / "n9.toml"
+    config.write_text(
+        f'selfId = "n9"\nstoreBaseDir = "{tmp_path}"\n'
+        '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
+    )
+    status, _, err = run("serve", "--config", config)
+    assert status == 1
+    assert str(config) in err
+    assert "n9" in err
+
+
+@pytest.mark.parametrize("command", [("cluster", "status"), ("cluster", "down"), ("status",)])
+def test_a_directory_without_a_cluster_is_one_clear_line(run, tmp_path, command):
+    status, out, err = run(*command, "--dir", tmp_path)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"quorumlog: {tmp_path} holds no cluster")
+    assert err.count("\n") == 1
+
+
+def test_up_leaves_a_directory_with_other_things_alone(run, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    status, _, err = run("cluster", "up", "--dir", tmp_path)
+    assert status == 1
+    assert "thesis.tex" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_no_server_answering_is_status_1(run):
+    status, out, err = run("append", "x", "-s", "127.0.0.1:1", "-g", "g", "--timeout", "0.2")
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "127.0.0.1:1" in err
+
+
+def test_json_is_one_object_a_line(run, tmp_path):
+    assert run("store", "dump", tmp_path, "--json")[0] == 1
+    status, out, _ = run("cluster", "status", "--dir", tmp_path, "--json")
+    assert (status, [json.loads(line) for line in out.splitlines()]) == (1, [])

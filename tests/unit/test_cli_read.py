@@ -1,0 +1,48 @@
+"""Where `tail` begins."""
+
+import pytest
+
+from quorumlog.cli.read import index_of_last
+from quorumlog.model.codes import Magic
+from quorumlog.model.entry import Entry
+
+
+class LogOf:
+    """A client of a log whose entries are written as letters: d(ata), n(oop)."""
+
+    def __init__(self, kinds, first=0):
+        self.first = first
+        self.kinds = kinds
+
+    def bounds(self):
+        return self.first, self.first + len(self.kinds) - 1
+
+    def read(self, begin, *, end, follow, include_all):
+        assert not follow
+        for index in range(begin, end + 1):
+            kind = self.kinds[index - self.first]
+            magic = Magic.NOOP if kind == "n" else Magic.NORMAL
+            entry = Entry(index, 1, 0, b"", magic=magic)
+            if entry.is_data or include_all:
+                yield entry
+
+
+@pytest.mark.parametrize(
+    ("kinds", "first", "count", "begin"),
+    [
+        ("dddddd", 0, 2, 4),
+        ("dddddd", 0, 6, 0),
+        ("ddd", 0, 10, 0),
+        ("ndnnnd", 0, 2, 1),
+        ("nnnnnn", 0, 2, 0),
+        ("dddd", 100, 3, 101),
+        ("dddd", 0, 0, 4),
+        ("", 0, 5, 0),
+    ],
+)
+def test_tail_begins_so_many_readable_entries_before_the_end(kinds, first, count, begin):
+    assert index_of_last(LogOf(kinds, first), count, everything=False) == begin
+
+
+def test_with_all_entries_counted_noops_count_too():
+    assert index_of_last(LogOf("ndnnnd"), 2, everything=True) == 4

@@ -1,0 +1,117 @@
+"""What a local cluster's directory holds, without starting anything."""
+
+import os
+
+import pytest
+
+from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local.ports import free_ports
+from quorumlog.model.config import load_config, parse_address
+from quorumlog.model.errors import ConfigError
+
+
+def test_a_new_cluster_is_found_again_as_it_was_made(tmp_path):
+    made = LocalCluster.create(tmp_path / "c", nodes=3, groups=("flights", "weather"))
+    opened = LocalCluster.open(tmp_path / "c")
+    assert opened.node_ids == made.node_ids == ["n0", "n1", "n2"]
+    assert opened.groups == ["flights", "weather"]
+    assert opened.servers == made.servers
+    assert opened.running() == {}
+    assert opened.group_directory("n1", "flights") == tmp_path / "c" / "n1" / "flights"
+
+
+def test_every_node_has_a_configuration_that_fits_the_others(tmp_path):
+    cluster = LocalCluster.create(tmp_path, groups=("g",), data_file_bytes=8 << 20)
+    configs = [load_config(tmp_path / f"{node_id}.toml") for node_id in cluster.node_ids]
+    assert {config.cluster for config in configs} == {configs[0].cluster}
+    assert [config.listen_address for config in configs] == cluster.servers.split(",")
+    assert [config.admin_listen for config in configs] == list(
+        map(cluster.admin_address, cluster.node_ids)
+    )
+    for config in configs:
+        assert config.store_base_dir == str(tmp_path / config.self_id)
+        assert config.groups[0].mapped_file_size_for_entry_data == 8 << 20
+        assert config.groups[0].members == dict(
+            zip(cluster.node_ids, cluster.servers.split(","), strict=True)
+        )
+
+
+def test_two_clusters_share_no_name(tmp_path):
+    LocalCluster.create(tmp_path / "a")
+    LocalCluster.create(tmp_path / "b")
+    names = {load_config(tmp_path / place / "n0.toml").cluster for place in "ab"}
+    assert len(names) == 2
+
+
+def test_ports_are_distinct_and_below_those_of_outgoing_connections():
+    ports = free_ports(18)
+    assert len(set(ports)) == 18
+    assert max(ports) < 32_768
+
+
+@pytest.mark.parametrize("nodes", [0, 10])
+def test_a_cluster_of_an_odd_size_is_refused_before_anything_is_made(tmp_path, nodes):
+    with pytest.raises(LocalClusterError, match="1 to 9 nodes"):
+        LocalCluster.create(tmp_path / "c", nodes=nodes)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("groups", [("../up",), ("g", "g")])
+def test_a_group_that_cannot_be_is_refused_before_anything_is_made(tmp_path, groups):
+    with pytest.raises(ConfigError):
+        LocalCluster.create(tmp_path / "c", groups=groups)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_directory_with_a_cluster_is_not_made_into_another(tmp_path):
+    LocalCluster.create(tmp_path)
+    with pytest.raises(LocalClusterError, match="already holds a cluster"):
+        LocalCluster.create(tmp_path)
+
+
+def test_a_file_is_no_place_for_a_cluster(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalClusterError, match="is a file"):
+        LocalCluster.create(tmp_path / "file")
+    with pytest.raises(LocalClusterError, match="holds no cluster"):
+        LocalCluster.open(tmp_path / "file")
+
+
+def test_a_damaged_cluster_file_is_named(tmp_path):
+    LocalCluster.create(tmp_path)
+    (tmp_path / "cluster.json").write_text('{"format": "something else"}')
+    with pytest.raises(LocalClusterError, match=r"cluster\.json"):
+        LocalCluster.open(tmp_path)
+
+
+def test_a_moved_cluster_does_not_write_to_its_old_place(tmp_path):
+    LocalCluster.create(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    with pytest.raises(LocalClusterError, match="storeBaseDir"):
+        LocalCluster.open(tmp_path / "new").up()
+
+
+def test_unknown_nodes_and_groups_are_named(tmp_path):
+    cluster = LocalCluster.create(tmp_path)
+    with pytest.raises(LocalClusterError, match="no node 'n7', only n0, n1, n2"):
+        cluster.kill("n7")
+    with pytest.raises(LocalClusterError, match="no group 'g'"):
+        cluster.leader("g")
+    with pytest.raises(LocalClusterError, match="n0 does not run"):
+        cluster.kill("n0")
+
+
+def test_a_recycled_pid_is_not_taken_for_a_node(tmp_path):
+    cluster = LocalCluster.create(tmp_path)
+    (tmp_path / "n0.pid").write_text(f'{{"pid": {os.getpid()}, "begun": "1"}}')
+    assert cluster.running() == {}
+    with pytest.raises(LocalClusterError, match="does not run"):
+        cluster.kill("n0")
+    assert cluster.down() == []
+
+
+def test_addresses_are_on_the_loopback_only(tmp_path):
+    cluster = LocalCluster.create(tmp_path)
+    for node_id in cluster.node_ids:
+        assert parse_address(cluster.address(node_id))[0] == "127.0.0.1"
+        assert parse_address(cluster.admin_address(node_id))[0] == "127.0.0.1"
