@@ -87,7 +87,7 @@ class Cluster:
         self.now = 1_000
         self.timing = {**TIMING, **options}
         self.ids = [f"n{number}" for number in range(count)]
-        self.delay_ms = (1, 3)
+        self.delay_ms = (2, 2)
         self.sync_ms = (1, 5)
         self.read_ms = (0, 0)
         self.loss = self.duplicates = 0.0

@@ -1,6 +1,7 @@
 """What a local cluster's directory holds, without starting anything."""
 
 import os
+import socket
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_ports_are_distinct_and_below_those_of_outgoing_connections():
     ports = free_ports(18)
     assert len(set(ports)) == 18
     assert max(ports) < 32_768
+
+
+def test_ports_can_be_chosen_and_are_checked(tmp_path):
+    first = free_ports(1)[0]
+    cluster = LocalCluster.create(tmp_path / "c", nodes=2, first_port=first)
+    assert cluster.servers == f"127.0.0.1:{first},127.0.0.1:{first + 1}"
+    assert cluster.admin_address("n1") == f"127.0.0.1:{first + 101}"
+    with (
+        socket.create_server(("127.0.0.1", first)),
+        pytest.raises(LocalClusterError, match=f"port {first} on"),
+    ):
+        LocalCluster.create(tmp_path / "d", first_port=first)
+    with pytest.raises(LocalClusterError, match="port 65635 on"):
+        LocalCluster.create(tmp_path / "d", first_port=65_535)
 
 
 @pytest.mark.parametrize("nodes", [0, 10])

@@ -38,14 +38,26 @@ def up_command(
             "--group", "-g", help="Group of a new cluster; repeatable.", show_default="default"
         ),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65_535,
+            help="A new cluster's n0 listens here, n1 on the next port …",
+            show_default="free ports",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster, or start what does not run of an existing one; wait until it is ready."""
     if LocalCluster.exists(directory):
         cluster = LocalCluster.open(directory)
-        _check_same(cluster, nodes, groups)
+        _check_same(cluster, nodes, groups, port)
     else:
-        cluster = LocalCluster.create(directory, nodes=nodes or NODES, groups=groups or GROUPS)
+        cluster = LocalCluster.create(
+            directory, nodes=nodes or NODES, groups=groups or GROUPS, first_port=port
+        )
     started = cluster.up()
     if as_json:
         _print_status_json(cluster)
@@ -127,7 +139,9 @@ def restart_command(
         print_line(f"restarted {node_id}")
 
 
-def _check_same(cluster: LocalCluster, nodes: int | None, groups: list[str] | None) -> None:
+def _check_same(
+    cluster: LocalCluster, nodes: int | None, groups: list[str] | None, port: int | None
+) -> None:
     """A cluster keeps its shape; raise `LocalClusterError` when another one is asked for."""
     if nodes is not None and nodes != len(cluster.node_ids):
         raise LocalClusterError(
@@ -138,6 +152,11 @@ def _check_same(cluster: LocalCluster, nodes: int | None, groups: list[str] | No
         raise LocalClusterError(
             f"the cluster in {cluster.directory} has the groups {', '.join(cluster.groups)}; "
             "choose another directory for others"
+        )
+    address = cluster.address(cluster.node_ids[0])
+    if port is not None and not address.endswith(f":{port}"):
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} begins at {address}, not at port {port}"
         )
 
 

@@ -12,8 +12,8 @@ from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
 from quorumlog.local.process import NodeProcess
 from quorumlog.model.codes import Role
+from quorumlog.model.limits import MIB
 
-MIB = 1024 * 1024
 START_SECONDS = 30.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
 STOP_SECONDS = 10.0
@@ -43,13 +43,16 @@ class LocalCluster:
         groups: Sequence[str] = ("default",),
         data_file_bytes: int = 64 * MIB,
         index_file_bytes: int = 4 * MIB,
+        first_port: int | None = None,
     ) -> Self:
         """Lay out a new cluster in a directory that is new or empty; nothing is started.
 
+        Node n0 listens on first_port, n1 on the next and so on, and their admin ports are 100
+        higher; None: whatever ports are free.
         Raises `ConfigError` when a name or size cannot be used.
         """
         layout = Layout(directory)
-        content = plan_cluster(nodes, groups)
+        content = plan_cluster(nodes, groups, first_port)
         configs = node_configs(
             layout, content, data_file_bytes=data_file_bytes, index_file_bytes=index_file_bytes
         )

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from quorumlog.local.errors import LocalClusterError
-from quorumlog.local.ports import LOOPBACK, free_ports
+from quorumlog.local.ports import LOOPBACK, free_ports, ports_from
 from quorumlog.model.config import GroupConfig, NodeConfig, check_name, dump_config, load_config
 
 CLUSTER_NAME = "cluster.json"
@@ -160,8 +160,8 @@ class Layout:
             )
 
 
-def plan_cluster(nodes: int, groups: Sequence[str]) -> ClusterFile:
-    """Return a cluster of `nodes` nodes n0, n1 … on free ports.
+def plan_cluster(nodes: int, groups: Sequence[str], first_port: int | None) -> ClusterFile:
+    """Return a cluster of `nodes` nodes n0, n1 … on ports from first_port on (None: free ones).
 
     Raises `ConfigError` or `LocalClusterError` when that cannot be.
     """
@@ -171,7 +171,7 @@ def plan_cluster(nodes: int, groups: Sequence[str]) -> ClusterFile:
         raise LocalClusterError("a cluster needs at least one group")
     for group in groups:
         check_name("group", group)
-    ports = free_ports(2 * nodes)
+    ports = free_ports(2 * nodes) if first_port is None else ports_from(first_port, nodes)
     return ClusterFile(
         # A name of its own: a node of another cluster that got an old port is refused.
         cluster=f"local-{secrets.token_hex(4)}",

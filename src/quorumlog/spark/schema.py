@@ -1,0 +1,50 @@
+"""The columns of the data source."""
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructField, StructType
+
+from quorumlog.model.errors import UnexpectedArgumentError
+
+_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
+    "index": (LongType(), pa.int64()),
+    "term": (LongType(), pa.int64()),
+    "channel": (IntegerType(), pa.int32()),
+    "body": (BinaryType(), pa.binary()),
+    "body_crc": (LongType(), pa.int64()),
+    "magic": (IntegerType(), pa.int32()),
+    "size": (IntegerType(), pa.int32()),
+    "pos": (LongType(), pa.int64()),
+    "chain_crc": (LongType(), pa.int64()),
+}
+PLAIN_COLUMNS = ("index", "term", "channel", "body", "body_crc")
+HEADER_COLUMNS = ("magic", "size", "pos", "chain_crc")
+
+
+def default_schema(*, include_headers: bool) -> StructType:
+    """Return the schema of a load without `.schema(...)`."""
+    names = PLAIN_COLUMNS + (HEADER_COLUMNS if include_headers else ())
+    return StructType([StructField(name, _COLUMNS[name][0]) for name in names])
+
+
+def wanted_columns(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that a user's schema names; any subset in any order is fine.
+
+    Raises `UnexpectedArgumentError` for a column or type that does not exist.
+    """
+    for field in schema.fields:
+        if field.name not in _COLUMNS:
+            raise UnexpectedArgumentError(
+                f"column {field.name!r} does not exist; there are {', '.join(_COLUMNS)}"
+            )
+        expected = _COLUMNS[field.name][0]
+        if field.dataType != expected:
+            raise UnexpectedArgumentError(
+                f"column {field.name} is {expected.simpleString()}, not "
+                f"{field.dataType.simpleString()}"
+            )
+    return tuple(field.name for field in schema.fields)
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """Return the Arrow schema of batches with these columns, exactly as Spark wants it."""
+    return pa.schema([pa.field(name, _COLUMNS[name][1]) for name in columns])
