@@ -413,5 +413,5 @@ class Client:
                 f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
             )
         return DeadlineExceededError(
-            f"no answer from {self.group} within {limit_ms} ms; an append may have happened{said}"
+            f"no answer from {self.group} within {limit_ms} ms{said}"
         )

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -26,13 +28,34 @@ def prepare_environment() -> JavaChoice:
     return choice
 
 
+@contextmanager
+def _standard_error_to(path: Path | None) -> Iterator[None]:
+    """Let processes started meanwhile write their standard error to a file."""
+    if path is None:
+        yield
+        return
+    own = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
 def session(
-    app_name: str = "quorumlog", *, master: str = "local[2]", **settings: str
+    app_name: str = "quorumlog",
+    *,
+    master: str = "local[2]",
+    output: Path | None = None,
+    **settings: str,
 ) -> SparkSession:
     """Return a session with the data source registered.
 
-    `settings`: further Spark settings with `_` for `.`, such as spark_driver_memory="4g".
-    Raises `ConfigError` when there is no Java.
+    `output`: a file for what the JVM and Spark's workers write to standard error (None: this
+    process's). `settings`: further Spark settings with `_` for `.`, such as
+    spark_driver_memory="4g". Raises `ConfigError` when there is no Java.
     """
     prepare_environment()
     builder = (
@@ -49,6 +72,7 @@ def session(
     )
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), value)
-    spark = builder.getOrCreate()
+    with _standard_error_to(output):
+        spark = builder.getOrCreate()
     spark.dataSource.register(QuorumlogSource)
     return spark

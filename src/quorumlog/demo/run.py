@@ -1,0 +1,135 @@
+"""`make demo`, step by step."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from quorumlog.demo.analyse import Analysis, analyse, delay_table
+from quorumlog.demo.failover import FailOver, kill_leader_and_restart
+from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
+from quorumlog.demo.load import Loaded, load
+from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_content
+from quorumlog.demo.report import report
+from quorumlog.local import LocalCluster
+from quorumlog.spark.java import java_home
+
+GROUP = "flights"
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+class StepFailed(Exception):  # noqa: N818  (says which step, in a person's words)
+    """A step of the demonstration failed."""
+
+
+@contextmanager
+def _step(console: Console, number: int, title: str) -> Iterator[None]:
+    """Announce a step; whatever goes wrong in it is told with its title."""
+    console.print(f"\n[bold]{number}. {title}[/bold]")
+    try:
+        yield
+    except (KeyboardInterrupt, StepFailed):
+        raise
+    except Exception as error:
+        causes = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+        reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        raise StepFailed(f"step {number}, {title}: {reasons}") from error
+
+
+class _HalfWay:
+    """Runs the fail-over on a thread while the load goes on."""
+
+    def __init__(self, cluster: LocalCluster, console: Console) -> None:
+        self._cluster = cluster
+        self._console = console
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fail-over")
+        self.result: FailOver | None = None
+
+    def __call__(self) -> "Future[None]":
+        return self._pool.submit(self._run)
+
+    def _run(self) -> None:
+        self.result = kill_leader_and_restart(self._cluster, GROUP, self._console)
+
+
+def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
+    """Run all steps; return 0 if everything was proved, 1 otherwise.
+
+    `records`: how many flights (None: all). `keep` leaves the cluster's files, `directory` is
+    where they go (None: a new temporary directory). Output files always stay.
+    """
+    console = Console()
+    base = directory or Path(tempfile.mkdtemp(prefix="quorumlog-demo-"))
+    output = base / "output"
+    output.mkdir(parents=True, exist_ok=True)
+    cluster_directory = base / "cluster"
+    stop: list[Callable[[], object]] = []
+    try:
+        status = _steps(console, records, cluster_directory, output, stop)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; stopping the cluster")
+        status = EXIT_INTERRUPTED
+    except StepFailed as error:
+        console.print(f"[bold red]FAILED[/bold red] {error}")
+        status = EXIT_FAILED
+    finally:
+        for end in stop:
+            end()
+    if keep:
+        console.print(f"cluster files: {cluster_directory} (quorumlog cluster up --dir …)")
+    else:
+        shutil.rmtree(cluster_directory, ignore_errors=True)
+    console.print(f"output: {output} (flights.parquet, delays.png)")
+    return status
+
+
+def _steps(
+    console: Console,
+    records: int | None,
+    cluster_directory: Path,
+    output: Path,
+    stop: list[Callable[[], object]],
+) -> int:
+    total = min(records or RECORDS_IN_ALL, RECORDS_IN_ALL)
+    with _step(console, 1, "A cluster of three node processes"):
+        cluster = LocalCluster.create(cluster_directory, groups=(GROUP,))
+        stop.append(cluster.down)
+        cluster.up()
+        console.print(f"  in {cluster_directory}, at {cluster.servers}")
+        console.print(f"  {cluster.leader(GROUP)} leads group {GROUP}")
+    half_way = _HalfWay(cluster, console)
+    with _step(console, 2, f"{total:,} flights through the Producer; half-way the leader dies"):
+        loaded = load(cluster.servers, GROUP, flight_bodies(total), total, half_way, console)
+        fail_over = _checked(loaded, half_way, total)
+    with _step(console, 3, "A Spark job on the committed log"):
+        console.print(f"  {java_home().text}")
+        analysis = analyse(cluster.servers, GROUP, output, console)
+        _show(analysis, console)
+    with _step(console, 4, "The proof"):
+        proof = Proof()
+        prove_content(proof, loaded, analysis.parquet)
+        compare_replicas(proof, cluster, GROUP)
+        cluster.down()
+        compare_files(proof, cluster, GROUP)
+    report(loaded, fail_over, analysis, proof, console)
+    return EXIT_FAILED if proof.failures else EXIT_OK
+
+
+def _checked(loaded: Loaded, half_way: _HalfWay, total: int) -> FailOver:
+    if half_way.result is None:
+        raise StepFailed("the leader was never killed: too few records for a half-way point")
+    if loaded.entries != total:
+        raise StepFailed(f"only {loaded.entries:,} of {total:,} records were acknowledged")
+    return half_way.result
+
+
+def _show(analysis: Analysis, console: Console) -> None:
+    console.print(delay_table("Departure delay by carrier", "carrier", analysis.by_carrier))
+    console.print(delay_table("Departure delay by hour", "hour", analysis.by_hour))
+    console.print(f"  chart: {analysis.chart}")
