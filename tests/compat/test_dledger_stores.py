@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, parse_block
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.scan import scan_store
+from quorumlog.storage.offline import scan_store
 from store_access import ENTRY_MAX, Opened
 
 NODES = ("n0", "n1", "n2")
@@ -192,3 +192,20 @@ def test_noop_index_records_of_the_original_may_say_normal(copied):
 def test_a_directory_of_something_else_is_refused_clearly(tmp_path):
     with pytest.raises(StorageError, match="is this a group directory"):
         list(scan_store(OsFileSystem(), str(tmp_path)))
+
+
+def test_a_damaged_entry_ends_the_scan_with_file_and_byte(copied, manifest):
+    directory = copied("multi-term", "dledger-n0")
+    victim = expected_entries(manifest, "multi-term", "n0", ())[250]
+    start = victim["pos"] // 131_072 * 131_072
+    path = directory / "data" / f"{start:020d}"
+    raw = bytearray(path.read_bytes())
+    raw[victim["pos"] - start + 4] ^= 0x01  # its size
+    path.write_bytes(bytes(raw))
+    found = []
+    with pytest.raises(CorruptionError) as caught:
+        for entry, _, _ in scan_store(OsFileSystem(), str(directory)):
+            found.append(entry.index)
+    assert found == list(range(250))
+    assert (caught.value.file, caught.value.index) == (str(path), 250)
+    assert caught.value.position == victim["pos"] - start

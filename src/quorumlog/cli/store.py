@@ -11,7 +11,7 @@ from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import body_text, entry_object, magic_name, print_json, print_line
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import DATA
-from quorumlog.storage.scan import scan_store
+from quorumlog.storage.offline import scan_store
 
 PREVIEW_CHARACTERS = 60
 COLUMNS = "{:>10}  {:>6}  {:>12}  {:>8}  {:<13}  {:>10}  {}"

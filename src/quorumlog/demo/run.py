@@ -82,10 +82,14 @@ def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
         for end in stop:
             end()
     if keep:
-        console.print(f"cluster files: {cluster_directory} (quorumlog cluster up --dir …)")
+        console.print(
+            f"cluster files: {cluster_directory}; start it again with "
+            f"'quorumlog cluster up --dir {cluster_directory}'",
+            soft_wrap=True,
+        )
     else:
         shutil.rmtree(cluster_directory, ignore_errors=True)
-    console.print(f"output: {output} (flights.parquet, delays.png)")
+    console.print(f"output: {output} (flights.parquet, delays.png)", soft_wrap=True)
     return status
 
 
@@ -101,7 +105,8 @@ def _steps(
         cluster = LocalCluster.create(cluster_directory, groups=(GROUP,))
         stop.append(cluster.down)
         cluster.up()
-        console.print(f"  in {cluster_directory}, at {cluster.servers}")
+        console.print(f"  directory {cluster_directory}", soft_wrap=True)
+        console.print(f"  servers {cluster.servers}", soft_wrap=True)
         console.print(f"  {cluster.leader(GROUP)} leads group {GROUP}")
     half_way = _HalfWay(cluster, console)
     with _step(console, 2, f"{total:,} flights through the Producer; half-way the leader dies"):
@@ -132,4 +137,4 @@ def _checked(loaded: Loaded, half_way: _HalfWay, total: int) -> FailOver:
 def _show(analysis: Analysis, console: Console) -> None:
     console.print(delay_table("Departure delay by carrier", "carrier", analysis.by_carrier))
     console.print(delay_table("Departure delay by hour", "hour", analysis.by_hour))
-    console.print(f"  chart: {analysis.chart}")
+    console.print(f"  chart: {analysis.chart}", soft_wrap=True)

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
-from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.checkpoint import Checkpoint
 from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.judgement import index_record, judge
 from quorumlog.storage.scan import Found, Scanner, Stop, looks_torn
 
-LOOK_AHEAD_BYTES = 64 * 1024 * 1024
-"""How far behind a bad record of an unchecked store a later entry is looked for."""
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
 """How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
 left-over entries further on do not continue the chain CRC of what is written before them."""
@@ -112,7 +110,7 @@ class Recovery:
         """A checkpoint counts if the entry it names lies where it says."""
         if checkpoint is None or checkpoint.index <= checkpoint.before_begin_index:
             return None
-        record = self._index_record(checkpoint.index)
+        record = index_record(self._index, checkpoint.index)
         if record is None:
             return None
         fits = (
@@ -121,16 +119,6 @@ class Recovery:
             and int(record["pos"]) + int(record["size"]) == checkpoint.position
         )
         return checkpoint if fits else None
-
-    def _index_record(self, index: int) -> np.void | None:
-        place = index * INDEX_RECORD_SIZE
-        if not len(self._index) or self._index.start_of(place) not in self._index.starts:
-            return None
-        start, view = self._index.map_at(place)
-        if place - start + INDEX_RECORD_SIZE > len(view):
-            return None
-        record: np.void = np.frombuffer(view, INDEX_RECORD_DTYPE, 1, place - start)[0]
-        return record
 
     def _scan(self, base: Checkpoint | None) -> _Scanned:
         if base is None:
@@ -151,44 +139,9 @@ class Recovery:
             if looks_torn(view, found[-1].position - start, found[-1].size):
                 torn = found.pop()
                 stop = Stop(torn.position, "the last entry ends in zeros", whole_header=True)
-        self._judge(found[-1].index if found else base.index if base else -1, stop)
+        last_good = found[-1].index if found else base.index if base else -1
+        judge(self._data, self._index, last_good, stop, self._durable_index)
         return _Scanned(found, stop)
-
-    def _judge(self, last_good: int, stop: Stop) -> None:
-        """Raise `CorruptionError` unless what lies behind the last good entry may be cut."""
-        damaged = self._durable_index > last_good
-        if self._durable_index < 0 and stop.reason:
-            damaged = self._later_entry(stop, last_good)
-        if not damaged:
-            return
-        start = self._data.start_of(stop.position)
-        path = f"{self._data.directory}/{start:020d}"
-        offset = stop.position - start
-        raise CorruptionError(
-            f"{path}: byte {offset}, entry {last_good + 1}: "
-            f"{stop.reason or 'entries are missing'}; "
-            f"entries up to {max(self._durable_index, last_good + 1)} were durable. Nothing was "
-            "changed. Restore this replica's files, or remove its directory and let the others "
-            "fill it again",
-            path,
-            offset,
-            last_good + 1,
-        )
-
-    def _later_entry(self, stop: Stop, last_good: int) -> bool:
-        """Whether a whole entry with a higher index lies behind a bad one (stores without hint)."""
-        for index in range(last_good + 2, last_good + 5):
-            record = self._index_record(index)
-            if record is None or int(record["index"]) != index or int(record["size"]) <= 0:
-                continue
-            position = int(record["pos"])
-            close = stop.position < position < stop.position + LOOK_AHEAD_BYTES
-            if close and self._data.start_of(position) in self._data.starts:
-                scanner = Scanner(self._data, position, index=index - 1)
-                found = next(iter(scanner), None)
-                if found is not None and found.position == position:
-                    return True
-        return False
 
     def _sync_scanned(self, found: list[Found]) -> None:
         """What was read may so far be in the page cache only; it counts as durable from now on."""
@@ -276,6 +229,6 @@ class Recovery:
         if base is None:
             return found[0].index, found[0].position, -1
         first = base.before_begin_index + 1
-        record = self._index_record(first)
+        record = index_record(self._index, first)
         position = int(record["pos"]) if record is not None else self._data.starts[0]
         return first, position, base.before_begin_term

@@ -1,4 +1,4 @@
-"""Reading data files entry by entry, for recovery and for looking into a store offline."""
+"""Reading data files entry by entry, checking all that can be checked."""
 
 import struct
 from collections.abc import Iterator
@@ -8,11 +8,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.codes import Magic
-from quorumlog.model.entry import Entry
-from quorumlog.model.errors import StorageError
-from quorumlog.storage.file_sequence import FileSequence, stored_file_size
-from quorumlog.storage.files import FileSystem
-from quorumlog.storage.layout import DATA
+from quorumlog.storage.file_sequence import FileSequence
 
 _HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
@@ -178,35 +174,3 @@ def looks_torn(view: memoryview, offset: int, size: int) -> bool:
     last_boundary = (offset + size - 1) // SECTOR * SECTOR
     begin = max(last_boundary, offset + HEADER_SIZE)
     return begin < offset + size and not any(view[begin : offset + size])
-
-
-def scan_store(files: FileSystem, directory: str) -> Iterator[tuple[Entry, str, int]]:
-    """Yield every entry of a group directory with its file and the byte it starts at.
-
-    Reads only, without a lock; works on stores of the original and while a node runs.
-    Raises `StorageError` when there is no store, `CorruptionError` when files are missing.
-    """
-    data = f"{directory}/{DATA}"
-    file_size = stored_file_size(files, data)
-    if file_size is None:
-        raise StorageError(f"{directory}: no data files under {data}; is this a group directory?")
-    sequence = FileSequence(files, data, file_size)
-    sequence.load()
-    try:
-        for found in Scanner(sequence, sequence.starts[0]):
-            start, view = sequence.map_at(found.position)
-            offset = found.position - start
-            body = bytes(view[offset + HEADER_SIZE : offset + found.size])
-            entry = Entry(
-                found.index,
-                found.term,
-                found.pos,
-                body,
-                found.magic,
-                found.channel,
-                found.chain_crc,
-                found.body_crc,
-            )
-            yield entry, f"{data}/{start:020d}", offset
-    finally:
-        sequence.close()
