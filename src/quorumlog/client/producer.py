@@ -298,6 +298,7 @@ class Producer:
                 if not error.retriable:
                     self._fail(error)
             finally:
+                self._take_back()
                 if connection is not None:
                     connection.close()
             if self.stats.blocks_acknowledged > acknowledged:
@@ -367,7 +368,6 @@ class Producer:
             self._fail(error)
             raise _Ended
         if unknown or error.refresh_leader:
-            self._take_back()
             raise _Ended
         return False
 
@@ -381,35 +381,35 @@ class Producer:
         for sent in self._sent:
             error = _error_of(sent.answer)
             if error is not None and error.outcome is Outcome.UNKNOWN:
-                self._take_back()
                 raise _Ended
         self._take_back()
         return expected
 
     def _take_back(self) -> None:
-        """Queue everything unresolved again, in order; what was acknowledged meanwhile is done."""
+        """Queue everything unresolved again, in order; what was acknowledged meanwhile is done.
+
+        Without `retry_unknown` a block of unknown fate ends the producer instead.
+        """
         again: list[_Block] = []
+        unknown: RequestError | None = None
         for sent in self._sent:
             if not sent.answer.done():
                 sent.answer.cancel()
-                self._count_unknown(sent.block)
-                again.append(sent.block)
-                continue
             error = _error_of(sent.answer)
             if error is None:
                 self._acknowledged(sent)
                 continue
+            again.append(sent.block)
             if error.outcome is Outcome.UNKNOWN:
-                self._count_unknown(sent.block)
+                unknown = unknown or error
+                self.stats.blocks_resent_after_unknown += 1
+                self.stats.entries_resent_after_unknown += len(sent.block.sizes)
             else:
                 self.stats.blocks_resent_after_refusal += 1
-            again.append(sent.block)
         self._sent.clear()
         self._waiting.extendleft(reversed(again))
-
-    def _count_unknown(self, block: _Block) -> None:
-        self.stats.blocks_resent_after_unknown += 1
-        self.stats.entries_resent_after_unknown += len(block.sizes)
+        if unknown is not None and not self._retry_unknown and self._error is None:
+            self._fail(unknown)
 
     def _acknowledged(self, sent: _Sent) -> None:
         response = sent.answer.result().response
@@ -455,6 +455,8 @@ class Producer:
 
 def _error_of(answer: "asyncio.Future[Answer]") -> RequestError | None:
     """Return what an answer says went wrong, or None."""
+    if answer.cancelled():
+        return NetworkError("the connection ended before the answer came")
     failed = answer.exception()
     if isinstance(failed, RequestError):
         return failed

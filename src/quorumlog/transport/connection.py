@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         """Decode frames and hand them on."""
         try:
             self._decoder.receive_data(data)
-            while self._transport is not None:
+            while self._transport is not None and not self._transport.is_closing():
                 frame = self._decoder.next_frame()
                 if frame is None:
                     return

@@ -1,0 +1,368 @@
+"""Producer and client against a scripted server: retries, redirects, order, honest outcomes."""
+
+import asyncio
+from collections import deque
+
+import pytest
+
+from quorumlog.client import Client, Producer
+from quorumlog.model.block import decode_entries, parse_block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    LeaderPendingFullError,
+    NoLeaderError,
+    Outcome,
+    OutOfOrderError,
+    QuorumAckTimeoutError,
+    RequestError,
+    UnexpectedArgumentError,
+    UnknownGroupError,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
+    GroupMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
+from quorumlog.service.streams import OrderedStreams
+from quorumlog.transport.listener import Listener
+
+LIMITS = Limits()
+DROP = "drop the connection"
+SILENT = "never answer"
+LOSE_ANSWER = "store, then drop the connection"
+
+
+class Server:
+    """One node's worth of answers; stores what it accepts. `script` is used up append by append."""
+
+    def __init__(self, node_id, world):
+        self.node_id = node_id
+        self.world = world
+        self.script = deque()
+        self.listener = Listener(
+            "127.0.0.1",
+            0,
+            lambda hello: Handler(self),
+            cluster="c",
+            node_id=node_id,
+            known_nodes=lambda: (),
+            limits=LIMITS,
+        )
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.listener.port}"
+
+
+class Handler:
+    def __init__(self, server):
+        self.server = server
+        self.streams = OrderedStreams(8)
+
+    def opened(self, connection, hello):
+        pass
+
+    def closed(self, connection, reason):
+        pass
+
+    def frame_received(self, connection, frame):
+        world, message = self.server.world, frame.message
+        if isinstance(message, MetadataRequest):
+            response = world.metadata(message.group)
+        else:
+            assert isinstance(message, AppendRequest)
+            response = self.append(connection, message, frame.attachment)
+        if response is not None:
+            connection.send(response, correlation_id=frame.correlation_id)
+
+    def append(self, connection, message, attachment):
+        world = self.server.world
+        world.requests += 1
+        if message.stream:
+            try:
+                self.streams.accept(message.stream, message.sequence)
+            except OutOfOrderError as error:
+                return AppendResponse(code=error.code, text=str(error))
+        planned = self.server.script.popleft() if self.server.script else None
+        if world.leader_id != self.server.node_id:
+            planned = planned or ResponseCode.NOT_LEADER
+        if planned is SILENT:
+            return None
+        if planned is DROP:
+            connection.abort("scripted")
+            return None
+        if planned is None or planned is LOSE_ANSWER:
+            first = len(world.stored)
+            block = parse_block(attachment, count=message.count, entry_bytes_max=1 << 22)
+            world.stored += [entry.body for entry in decode_entries(block)]
+            if planned is LOSE_ANSWER:
+                connection.abort("scripted")
+                return None
+            return AppendResponse(
+                first_index=first, last_index=len(world.stored) - 1, term=1, spans=[(first, 0)]
+            )
+        if message.stream:
+            self.streams.refused(message.stream, message.sequence)
+        return AppendResponse(code=planned, text="scripted", leader_id=world.leader_id)
+
+
+class World:
+    """Two servers, one of them the leader."""
+
+    def __init__(self):
+        self.stored = []
+        self.requests = 0
+        self.leader_id = "n0"
+        self.servers = {}
+
+    async def start(self):
+        for node_id in ("n0", "n1"):
+            self.servers[node_id] = Server(node_id, self)
+            await self.servers[node_id].listener.start()
+
+    async def stop(self):
+        for server in self.servers.values():
+            await server.listener.stop()
+
+    @property
+    def addresses(self):
+        return ",".join(server.address for server in self.servers.values())
+
+    def metadata(self, group):
+        if group != "g":
+            text = f"node does not host group {group!r}"
+            return Response(code=ResponseCode.UNKNOWN_GROUP, text=text)
+        peers = {node_id: server.address for node_id, server in self.servers.items()}
+        return MetadataResponse(groups=[GroupMetadata("g", peers, self.leader_id, 1)])
+
+    def script(self, *steps, node_id="n0"):
+        self.servers[node_id].script.extend(steps)
+
+
+@pytest.fixture
+async def world():
+    made = World()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def client(world):
+    async with Client(world.addresses, "g", timeout_ms=3_000) as made:
+        yield made
+
+
+def bodies_of(count):
+    return [f"{number:06d}".encode() for number in range(count)]
+
+
+# -- client ---------------------------------------------------------------------------------------
+
+
+async def test_156_any_one_address_is_enough(world):
+    async with Client(world.servers["n1"].address, "g") as client:
+        assert (await client.append(b"x")).index == 0
+
+
+async def test_157_a_leader_change_is_followed(world, client):
+    await client.append(b"one")
+    world.leader_id = "n1"
+    assert (await client.append(b"two")).index == 1
+    assert world.stored == [b"one", b"two"]
+
+
+async def test_158_no_leader_is_told_with_who_said_what(world):
+    world.leader_id = None
+    async with Client(world.addresses, "g", timeout_ms=400) as client:
+        with pytest.raises(NoLeaderError) as caught:
+            await client.append(b"x")
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+    for server in world.servers.values():
+        assert f"{server.address}: knows no leader" in str(caught.value)
+
+
+async def test_refusals_are_retried_within_the_deadline(world, client):
+    world.script(*[ResponseCode.LEADER_PENDING_FULL] * 4)
+    assert (await client.append(b"x")).index == 0
+    assert world.requests == 5
+
+
+async def test_a_refusal_that_does_not_end_is_raised_as_itself(world, client):
+    world.script(*[ResponseCode.LEADER_PENDING_FULL] * 1_000)
+    with pytest.raises(LeaderPendingFullError) as caught:
+        await client.append(b"x", timeout_ms=200)
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+    assert world.stored == []
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, QuorumAckTimeoutError),
+        (LOSE_ANSWER, RequestError),
+        (DROP, RequestError),
+    ],
+)
+async def test_unknown_outcomes_are_raised_and_never_repeated(world, client, step, kind):
+    world.script(step)
+    with pytest.raises(kind) as caught:
+        await client.append(b"x")
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert world.requests == 1
+
+
+async def test_a_silent_server_ends_in_an_unknown_outcome(world, client):
+    world.script(SILENT)
+    with pytest.raises(DeadlineExceededError) as caught:
+        await client.append(b"x", timeout_ms=100)
+    assert caught.value.outcome is Outcome.UNKNOWN
+
+
+async def test_unknown_outcomes_are_repeated_on_request(world):
+    world.script(LOSE_ANSWER)
+    async with Client(world.addresses, "g", retry_unknown=True) as client:
+        assert (await client.append(b"x")).index == 1
+    assert world.stored == [b"x", b"x"]
+
+
+async def test_an_unknown_group_is_not_waited_for(world):
+    async with Client(world.addresses, "nope", timeout_ms=60_000) as client:
+        with pytest.raises(UnknownGroupError, match="nope"):
+            await client.append(b"x")
+
+
+async def test_too_large_is_refused_before_anything_is_sent(world, client):
+    with pytest.raises(UnexpectedArgumentError, match="above"):
+        await client.append(bytes(LIMITS.entry_bytes_max))
+    with pytest.raises(UnexpectedArgumentError, match="several batches"):
+        await client.append_batch([bytes(1 << 20)] * 5)
+    assert world.requests == 0
+
+
+@pytest.mark.parametrize("servers", ["", "localhost", "h:1,h", []])
+def test_wrong_servers_are_refused(servers):
+    with pytest.raises(ConfigError):
+        Client(servers, "g")
+
+
+# -- producer -------------------------------------------------------------------------------------
+
+
+async def produce(world, count, **options):
+    bodies = bodies_of(count)
+    settings = {"batch_bytes": 540, "linger_ms": 1, **options}
+    async with Producer(world.addresses, "g", **settings) as producer:
+        deliveries = [await producer.send(body) for body in bodies]
+        await producer.flush()
+        places = [await delivery for delivery in deliveries]
+    return bodies, places, producer.stats
+
+
+async def test_entries_are_stored_in_order_and_each_learns_its_place(world):
+    bodies, places, stats = await produce(world, 1_000)
+    assert world.stored == bodies
+    assert [place.index for place in places] == list(range(1_000))
+    assert stats.entries_acknowledged == 1_000
+    assert stats.entries_resent_after_unknown == 0
+
+
+async def test_refused_blocks_are_sent_again_in_order_and_never_twice(world):
+    refused, accepted = ResponseCode.LEADER_PENDING_FULL, None
+    world.script(*[refused, accepted, accepted, refused, refused, accepted] * 5)
+    bodies, places, stats = await produce(world, 1_000)
+    assert world.stored == bodies
+    assert [place.index for place in places] == list(range(1_000))
+    assert stats.blocks_resent_after_refusal > 0
+    assert stats.entries_resent_after_unknown == 0
+
+
+async def test_a_leader_change_keeps_the_order(world):
+    world.script(None, None, ResponseCode.NOT_LEADER, None)
+    bodies, _, stats = await produce(world, 500)
+    assert world.stored == bodies
+    assert stats.entries_resent_after_unknown == 0
+
+
+@pytest.mark.parametrize("step", [LOSE_ANSWER, DROP, ResponseCode.TERM_CHANGED])
+async def test_unknown_blocks_are_sent_again_and_counted(world, step):
+    world.script(None, None, step)
+    bodies, _, stats = await produce(world, 300)
+    first_copies = list(dict.fromkeys(world.stored))
+    assert first_copies == bodies
+    extra = len(world.stored) - len(bodies)
+    assert 0 <= extra <= stats.entries_resent_after_unknown
+    assert stats.entries_resent_after_unknown > 0
+
+
+async def test_with_retry_unknown_off_everything_from_there_on_fails(world):
+    world.script(None, LOSE_ANSWER)
+    bodies = bodies_of(100)
+    producer = Producer(
+        world.addresses,
+        "g",
+        batch_bytes=540,
+        linger_ms=1,
+        in_flight_blocks=1,
+        retry_unknown=False,
+    )
+    deliveries = [await producer.send(body) for body in bodies]
+    with pytest.raises(RequestError) as caught:
+        await producer.flush()
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert (await deliveries[0]).index == 0
+    with pytest.raises(RequestError):
+        await deliveries[-1]
+    with pytest.raises(RequestError):
+        await producer.send(b"later")
+    assert world.stored == bodies[:20]
+    with pytest.raises(RequestError):
+        await producer.close()
+
+
+async def test_what_is_not_delivered_in_time_fails(world):
+    world.leader_id = None
+    producer = Producer(world.addresses, "g", delivery_timeout_ms=300, linger_ms=1)
+    delivery = await producer.send(b"x")
+    with pytest.raises(DeadlineExceededError) as caught:
+        await delivery
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+    with pytest.raises(DeadlineExceededError):
+        await producer.close()
+
+
+async def test_memory_is_bounded_while_the_leader_is_silent(world):
+    world.script(*[SILENT] * 100)
+    producer = Producer(
+        world.addresses, "g", batch_bytes=1_000, buffer_bytes=10_000, delivery_timeout_ms=60_000
+    )
+    for _ in range(10_000 // 148):
+        producer.send_nowait(bytes(100))
+    with pytest.raises(LeaderPendingFullError, match="buffer of 10000 bytes is full"):
+        producer.send_nowait(bytes(100))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await producer.send(bytes(100))
+    await producer.close(flush=False)
+
+
+async def test_a_body_above_the_limit_is_refused_and_the_rest_goes_on(world):
+    async with Producer(world.addresses, "g", linger_ms=1) as producer:
+        await producer.send(b"before")
+        with pytest.raises(UnexpectedArgumentError):
+            await producer.send(bytes(LIMITS.entry_bytes_max))
+        await producer.send(b"after")
+    assert world.stored == [b"before", b"after"]
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(ConfigError, match="batch_bytes"):
+        Producer("h:1", "g", batch_bytes=0)
+    with pytest.raises(ConfigError, match="batch_bytes"):
+        Producer("h:1", "g", buffer_bytes=10)

@@ -1,0 +1,179 @@
+"""Frames: any split gives the same messages; any bytes parse, are refused, or end it all."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isal.isal_zlib import crc32
+
+from quorumlog.model import message as m
+from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
+from quorumlog.model.limits import Limits
+from quorumlog.wire.decoder import FrameDecoder
+from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
+from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
+
+LIMITS = Limits()
+PEER = {"group": "g", "local_id": "n0", "remote_id": "n1", "term": 7}
+MESSAGES = [
+    m.Hello(cluster="c", node_id="n0", role="bulk"),
+    m.Response(code=404, text="no", leader_id="n2", term=3),
+    m.VoteRequest(**PEER, ledger_end_index=9, ledger_end_term=6, pre_vote=True),
+    m.VoteResponse(**PEER, vote_result=VoteResult.ACCEPT, request_term=8),
+    m.HeartBeatRequest(**PEER, round=5),
+    m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
+    m.PushRequest(
+        **PEER,
+        type=PushType.APPEND,
+        request_id=4,
+        prev_index=1,
+        prev_term=1,
+        commit_index=0,
+        first_index=2,
+        last_index=3,
+        term_runs=[(1, 2), (7, 3)],
+    ),
+    m.PushResponse(**PEER, type=PushType.COMPARE, request_id=4, code=ResponseCode.DISK_FULL),
+    m.AppendRequest(group="g", count=2, stream=1, sequence=5),
+    m.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
+    m.FetchRequest(group="g", begin_index=3),
+    m.FetchResponse(first_index=3, count=1, index_bytes=32),
+    m.MetadataRequest(group="g"),
+    m.MetadataResponse(groups=[m.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
+    m.StatusRequest(group="g"),
+    m.StatusResponse(peers=[m.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
+]
+
+
+def encoded(message, **options):
+    return b"".join(encode_frame(message, **options))
+
+
+def decoded(raw, limits=LIMITS):
+    decoder = FrameDecoder(limits)
+    decoder.receive_data(raw)
+    return decoder.next_frame()
+
+
+def test_every_message_has_a_kind():
+    concrete = {
+        value
+        for value in vars(m).values()
+        if isinstance(value, type) and issubclass(value, m.Message)
+    }
+    assert set(KIND_OF_MESSAGE) == concrete - {m.Message, m.PeerMessage, m.Request}
+    assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_201_every_message_arrives_as_it_was_sent(message):
+    frame = decoded(encoded(message, correlation_id=77, attachments=[b"abc", b"def"]))
+    assert isinstance(frame, Frame)
+    assert (frame.message, frame.correlation_id) == (message, 77)
+    assert bytes(frame.attachment) == b"abcdef"
+
+
+def test_the_attachment_is_writable_memory_of_its_own():
+    raw = bytearray(encoded(MESSAGES[0], attachments=[b"abc"]))
+    frame = decoded(raw)
+    frame.attachment[0:1] = b"X"
+    assert bytes(frame.attachment) == b"Xbc"
+    assert raw.endswith(b"abc")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(MESSAGES), st.binary(max_size=3_000)), max_size=8),
+    st.lists(st.integers(1, 2_000), min_size=1, max_size=60),
+)
+def test_any_split_gives_the_same_frames(sent, cuts):
+    raw = b"".join(
+        encoded(message, correlation_id=i, attachments=[body])
+        for i, (message, body) in enumerate(sent)
+    )
+    decoder = FrameDecoder(LIMITS)
+    found, position, turn = [], 0, 0
+    while position < len(raw):
+        step = cuts[turn % len(cuts)]
+        decoder.receive_data(raw[position : position + step])
+        position, turn = position + step, turn + 1
+        while (frame := decoder.next_frame()) is not None:
+            found.append((frame.correlation_id, frame.message, bytes(frame.attachment)))
+    assert found == [(i, message, body) for i, (message, body) in enumerate(sent)]
+
+
+@given(st.binary(min_size=1, max_size=500))
+def test_garbage_parses_or_ends_the_connection(garbage):
+    decoder = FrameDecoder(LIMITS)
+    decoder.receive_data(garbage)
+    try:
+        frame = decoder.next_frame()
+    except RemoteProtocolError:
+        return
+    assert frame is None
+    assert garbage.startswith(b"QLOG"[: len(garbage)])
+
+
+@given(st.sampled_from(MESSAGES), st.binary(max_size=50), st.data())
+def test_a_flipped_bit_anywhere_is_never_taken_for_a_message(message, body, data):
+    raw = bytearray(encoded(message, attachments=[body]))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(RemoteProtocolError):
+        decoded(bytes(raw))
+
+
+def with_header(**changes):
+    body = b"\x90"
+    values = {"version": 1, "kind": 1, "length": len(body), "attached": 0, **changes}
+    header = HEADER.pack(
+        b"QLOG",
+        values["version"],
+        values["kind"],
+        0,
+        values["length"],
+        values["attached"],
+        5,
+        crc32(body),
+    )
+    return header + crc32(header).to_bytes(4, "big") + body
+
+
+def test_167_unknown_kind_or_version_is_answered_not_dropped():
+    refused = decoded(with_header(kind=200))
+    assert isinstance(refused, RefusedFrame)
+    assert (refused.code, refused.correlation_id) == (ResponseCode.UNSUPPORTED, 5)
+    assert decoded(with_header(version=9)).code == ResponseCode.UNSUPPORTED_VERSION
+    malformed = decoded(with_header(kind=1))
+    assert malformed.code == ResponseCode.UNEXPECTED_ARGUMENT
+
+
+def test_after_a_refused_frame_the_next_one_is_read():
+    decoder = FrameDecoder(LIMITS)
+    decoder.receive_data(with_header(kind=200) + encoded(MESSAGES[0]))
+    assert isinstance(decoder.next_frame(), RefusedFrame)
+    assert decoder.next_frame().message == MESSAGES[0]
+
+
+@pytest.mark.parametrize("field", ["length", "attached"])
+def test_168_a_length_above_the_limit_is_refused_before_memory_is_taken(field):
+    raw = with_header(**{field: 0xFFFF_FF00})
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="above the limit"):
+            decoded(raw)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_above_the_limit_is_not_sent():
+    with pytest.raises(UnexpectedArgumentError, match="AppendRequest of"):
+        encode_frame(
+            m.AppendRequest(group="g", count=1), attachments=[bytes(LIMITS.frame_bytes_max)]
+        )
+
+
+def test_header_size_is_32():
+    assert HEADER_SIZE == 32
+    assert encoded(MESSAGES[0])[:4] == b"QLOG"
