@@ -203,9 +203,9 @@ def test_a_damaged_entry_ends_the_scan_with_file_and_byte(copied, manifest):
     raw[victim["pos"] - start + 4] ^= 0x01  # its size
     path.write_bytes(bytes(raw))
     found = []
+    scan = scan_store(OsFileSystem(), str(directory))
     with pytest.raises(CorruptionError) as caught:
-        for entry, _, _ in scan_store(OsFileSystem(), str(directory)):
-            found.append(entry.index)
+        found.extend(entry.index for entry, _, _ in scan)
     assert found == list(range(250))
     assert (caught.value.file, caught.value.index) == (str(path), 250)
     assert caught.value.position == victim["pos"] - start

@@ -391,6 +391,7 @@ def test_own_vote_counts_only_when_durable():
     cluster.sync_ms = (300, 300)
     cluster.start()
     cluster.run_for(299)
+    cluster.step(cluster.nodes["n0"], ev.Stored(0))  # some earlier write, not the vote
     assert cluster.core("n0").role is Role.CANDIDATE
     cluster.run_for(2)
 

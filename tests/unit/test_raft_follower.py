@@ -207,6 +207,20 @@ def test_equal_terms_with_different_bytes_do_not_fit():
     assert not cluster.alarms
 
 
+def test_entries_known_to_differ_are_replaced_although_their_terms_are_equal():
+    cluster = follower(log_of((5, 6)))
+    for index in (5, 4):
+        cluster.ask(compare((index, 5)), chain_fits=False)
+    cluster.ask(compare((3, 5)))
+    message, entries = append(log_of((5, 6)), 4, 5)
+    effects = cluster.step(cluster.nodes["n0"], Received(message), entries)
+
+    assert [type(effect) for effect in effects[:2]] == [fx.TruncateLog, fx.AppendReceived]
+    assert (effects[0].from_index, effects[1].first_index) == (4, 4)
+    again = cluster.step(cluster.nodes["n0"], Received(message), entries)
+    assert not any(isinstance(effect, WRITES) for effect in again)
+
+
 def test_a_difference_below_committed_raises_the_alarm_and_changes_nothing():
     cluster = follower(log_of((1, 5)), committed=4)
     for message, fits in ((compare((4, 1)), False), (compare((3, 2)), True)):
@@ -240,7 +254,7 @@ def test_119_committed_entries_are_never_removed():
     cluster = follower(log_of((1, 10)), committed=7)
 
     assert cluster.ask(truncate((5, 1), 5)).code is INCONSISTENT
-    assert cluster.ask(truncate((5, 1), -1)).code is INCONSISTENT
+    assert cluster.ask(truncate((6, 1), -1)).code is INCONSISTENT
     message, entries = append(log_of((1, 6), (5, 3)), 6, 8)
     assert cluster.ask(message, entries).code is INCONSISTENT
     assert cluster.core("n0").end_index == 9

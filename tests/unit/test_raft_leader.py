@@ -54,6 +54,22 @@ def test_an_answer_to_a_push_is_a_sign_of_life_too():
     assert cluster.core(leader).role is Role.LEADER
 
 
+def test_answers_of_an_older_term_are_no_sign_of_life():
+    cluster, leader = led()
+    follower = cluster.followers()[0]
+    cluster.drop = lambda message: message.remote_id == leader
+    term = cluster.core(leader).term
+    for _ in range(10):
+        cluster.deliver(
+            push_response(
+                PushType.APPEND, follower, leader, term - 1, 1, ResponseCode.UNKNOWN_MEMBER
+            )
+        )
+        cluster.run_for(100)
+
+    assert cluster.core(leader).role is Role.CANDIDATE
+
+
 def test_two_of_five_followers_keep_a_leader_and_one_does_not():
     cluster, leader = led(5)
     followers = cluster.followers()

@@ -229,7 +229,8 @@ class FileLog:
         """See `Log`."""
         check(self.before_begin_index < from_index <= self._end.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
-        position, end = self._position_of(from_index), self._mark_before(from_index)
+        end = self._mark_before(from_index)
+        position = end.position
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
@@ -269,9 +270,13 @@ class FileLog:
     def _mark_before(self, from_index: int) -> _Mark:
         """Return the end of the log without from_index and what follows."""
         index = from_index - 1
+        position = self._begin_position
+        if index > self.before_begin_index:
+            begin, size = self._place_of(index)
+            position = begin + size
         return _Mark(
             index,
-            self._position_of(from_index),
+            position,
             self.chain_crc_at(index),
             self._runs.term_at(index, self.before_begin_term),
         )
@@ -287,9 +292,11 @@ class FileLog:
         self._check_range(first_index)
         with self._lock:
             piece = self._tail.piece_at(first_index) if self._tail.holds(first_index) else None
+            # what is in the tail may not be on disk yet, or something older may be there
+            last_on_disk = self._tail.before_first(self._end.index)
         if piece is not None:
             return piece.cut(first_index, last_index, bytes_max)
-        return self._read_from_disk(first_index, min(last_index, self._end.index), bytes_max)
+        return self._read_from_disk(first_index, min(last_index, last_on_disk), bytes_max)
 
     def _check_range(self, index: int) -> None:
         if index <= self.before_begin_index:
@@ -362,10 +369,11 @@ class FileLog:
         span = self.read(index, index, 1)
         return int.from_bytes(span.data[36:40], "big")
 
-    def _position_of(self, index: int) -> int:
-        """Return where an entry begins on disk."""
+    def _place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins on disk, and its size."""
         span = self.read(index, index, 1)
-        return int(np.frombuffer(span.records, INDEX_RECORD_DTYPE, 1)[0]["pos"])
+        record = np.frombuffer(span.records, INDEX_RECORD_DTYPE, 1)[0]
+        return int(record["pos"]), int(record["size"])
 
     def _term_on_disk(self, index: int) -> int:
         start, view = self._index.map_at(index * INDEX_RECORD_SIZE)

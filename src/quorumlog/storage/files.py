@@ -26,6 +26,11 @@ class File(Protocol):
 
     path: str
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        ...
+
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all buffers one after the other from offset on."""
         ...
@@ -117,6 +122,7 @@ class OsFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self.is_open = True
 
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
         """See `File`."""
@@ -168,6 +174,7 @@ class OsFile:
 
     def close(self) -> None:
         """See `File`."""
+        self.is_open = False
         with _named(self.path, "close"):
             os.close(self._descriptor)
 

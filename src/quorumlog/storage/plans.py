@@ -83,7 +83,8 @@ class GroupStore:
         run.flush()
         if sync:
             for file in self._unsynced:
-                file.sync()
+                if file.is_open:  # else a later plan removed it
+                    file.sync()
             self._unsynced.clear()
             for plan in self._newest.values():
                 plan.synced()

@@ -59,6 +59,12 @@ class TailCache:
             return False
         return self._firsts[self._evicted] <= index <= self._pieces[-1].last_index
 
+    def before_first(self, end_index: int) -> int:
+        """Return the last index that is only on disk, given the log's end."""
+        if self._evicted == len(self._pieces):
+            return end_index
+        return self._firsts[self._evicted] - 1
+
     def piece_at(self, index: int) -> Piece:
         """Return the piece with an index that `holds`."""
         return self._pieces[bisect_right(self._firsts, index, self._evicted) - 1]

@@ -1,0 +1,227 @@
+"""How a leader finds what its log and a follower's have in common (spec 90 groups D, I)."""
+
+import pytest
+
+from quorumlog.model.codes import PushType, ResponseCode
+from raft_cluster import Cluster
+from raft_messages import Contents, chained, log_of
+
+COMPARE, TRUNCATE, APPEND = PushType.COMPARE, PushType.TRUNCATE, PushType.APPEND
+
+
+def led(count=3, seed=0, **options):
+    cluster = Cluster(count, seed, **options).start()
+    leader = cluster.elect()
+    cluster.settle()
+    return cluster, leader
+
+
+def led_by_n0(n0, n2, n1=None):
+    """n0 leads with n1, whose log is the same; n2 has another and is started when asked for."""
+    logs = {"n0": n0, "n1": n1 or n0, "n2": n2}
+    cluster = Cluster(3, logs=logs)
+    cluster.drop = lambda message: message.local_id == "n1" and hasattr(message, "ledger_end_index")
+    cluster.start("n0", "n1")
+    assert cluster.elect() == "n0"
+    cluster.settle()
+    cluster.drop = lambda message: False
+    cluster.sent.clear()
+    return cluster
+
+
+def unlike(*runs):
+    """A log of (term, count) that shares no entry with `log_of`."""
+    log = Contents()
+    for term, count in runs:
+        for _ in range(count):
+            log.put(log.end + 1, [chained(log.chain_at(log.end), term, -7)])
+    return log
+
+
+def test_114_a_thousand_divergent_entries_of_one_term_take_three_compares():
+    common = log_of((1, 10))
+    mine = log_of((1, 10), (3, 20))
+    theirs = common.copy()
+    for _ in range(1_000):
+        theirs.put(theirs.end + 1, [chained(theirs.chain_at(theirs.end), 2, -9)])
+    cluster = led_by_n0(mine, theirs)
+    cluster.start("n2")
+    cluster.settle()
+
+    assert len({m.request_id for m in cluster.pushes(COMPARE, "n2")}) <= 3
+    assert cluster.terms("n2") == cluster.terms("n0")
+
+
+@pytest.mark.parametrize("terms", [1, 3, 6])
+def test_114_k_divergent_terms_take_at_most_k_and_one_more_compares(terms):
+    common = [(1, 5)]
+    mine = log_of(*common, (20, 4))
+    theirs = log_of(*common)
+    for term in range(2, 2 + terms):
+        for _ in range(50):
+            theirs.put(theirs.end + 1, [chained(theirs.chain_at(theirs.end), term, -9)])
+    cluster = led_by_n0(mine, theirs)
+    cluster.start("n2")
+    cluster.settle()
+
+    # One more than k, and one because the follower is longer or shorter than the leader.
+    assert len({m.request_id for m in cluster.pushes(COMPARE, "n2")}) <= terms + 2
+
+
+def test_a_term_both_have_is_not_given_up_whole():
+    """Published Raft: the leader jumps to its own last entry of the follower's term."""
+    mine = log_of((1, 100), (3, 10))
+    theirs = log_of((1, 200))
+    cluster = led_by_n0(mine, theirs)
+    cluster.start("n2")
+    cluster.settle()
+
+    compared = list(dict.fromkeys(m.prev_index for m in cluster.pushes(COMPARE, "n2")))
+    assert compared[-1] == 99
+    assert len(compared) <= 3
+    assert not [m for m in cluster.pushes(APPEND, "n2") if m.first_index < 100]
+
+
+def test_105_entries_of_a_lost_leader_are_replaced_everywhere():
+    cluster = Cluster(3).start()
+    old = cluster.elect()
+    cluster.propose(old, count=4)
+    cluster.settle()
+    cluster.isolate(old)
+    cluster.propose(old, count=5)
+    cluster.run_for(50)
+    cluster.crash(old)
+    cluster.nodes[old].stored = cluster.nodes[old].log.copy()
+    assert cluster.nodes[old].stored.end == 9
+
+    cluster.run_until(lambda: cluster.leader not in (None, old))
+    cluster.cuts.clear()
+    cluster.start(old)
+    cluster.settle()
+
+    assert [node.core.end_index for node in cluster.live()] == [5, 5, 5]
+    assert len({tuple(node.log.entries) for node in cluster.live()}) == 1
+
+
+def test_106_a_tail_of_an_older_term_is_replaced():
+    cluster = led_by_n0(log_of((1, 7), (3, 3)), log_of((1, 7), (2, 3)))
+    cluster.start("n2")
+    cluster.settle()
+
+    assert cluster.terms("n2")[:10] == [1] * 7 + [3] * 3
+
+
+def test_107_a_longer_follower_loses_its_tail():
+    cluster = led_by_n0(log_of((1, 5)), log_of((1, 9)))
+    cluster.start("n2")
+    cluster.settle()
+
+    assert cluster.terms("n2") == cluster.terms("n0")
+
+
+def test_108_an_empty_follower_gets_everything_from_the_beginning():
+    cluster = led_by_n0(log_of((1, 30), (2, 30)), Contents())
+    cluster.start("n2")
+    cluster.settle()
+
+    assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
+    assert [m.prev_index for m in cluster.pushes(COMPARE, "n2")] == [59, -1]
+
+
+def test_115_a_shorter_follower_is_compared_at_its_end_next():
+    cluster = led_by_n0(log_of((1, 500)), log_of((1, 20)))
+    cluster.start("n2")
+    cluster.settle()
+
+    assert [m.prev_index for m in cluster.pushes(COMPARE, "n2")] == [499, 19]
+
+
+def test_117_truncate_follows_each_successful_compare():
+    cluster = led_by_n0(log_of((1, 5)), log_of((1, 5)))
+    cluster.start("n2")
+    cluster.settle()
+
+    kinds = [m.type for k in PushType for m in cluster.pushes(k, "n2")]
+    assert kinds.count(TRUNCATE) == 1
+    (message,) = cluster.pushes(TRUNCATE, "n2")
+    assert (message.prev_index, message.next_term) == (4, cluster.core("n0").term)
+
+
+def test_206_a_long_time_follower_that_leads_first_compares_at_its_end():
+    cluster, leader = led()
+    cluster.propose(leader, count=1_000)
+    cluster.settle()
+    removed = []
+    watched = cluster._TruncateLog
+    cluster._TruncateLog = lambda *args: removed.append(args) or watched(*args)
+    cluster.crash(leader)
+    cluster.sent.clear()
+    cluster.run_until(lambda: cluster.leader not in (None, leader))
+    cluster.start(leader)
+    cluster.settle()
+
+    assert [m.prev_index for m in cluster.pushes(COMPARE)][:2] == [1_000, 1_000]
+    assert not removed
+
+
+def test_113_a_follower_beyond_the_leaders_log_is_found_in_one_step():
+    cluster = led_by_n0(log_of((1, 5)), log_of((1, 500)))
+    cluster.start("n2")
+    cluster.settle()
+
+    assert len(cluster.pushes(COMPARE, "n2")) <= 2
+
+
+def test_109_110_entries_that_are_gone_raise_one_alarm_and_no_busy_loop():
+    """Until snapshots come: the peer waits, the group works on without it."""
+    trimmed = log_of((1, 50), base=99, base_term=1)
+    cluster = led_by_n0(trimmed, Contents(), trimmed)
+    cluster.start("n2")
+    cluster.run_for(10_000)
+
+    assert len([text for _, text in cluster.alarms if "n2 needs entries" in text]) == 1
+    assert len(cluster.pushes(COMPARE, "n2")) <= 25
+    number = cluster.propose("n0")
+    cluster.run_for(100)
+    assert cluster.finished[number] is ResponseCode.SUCCESS
+
+
+def test_116_a_follower_that_ends_where_the_leader_begins_catches_up():
+    trimmed = log_of((1, 50), base=99, base_term=1)
+    cluster = led_by_n0(trimmed, Contents(base=99, base_term=1), trimmed)
+    cluster.start("n2")
+    cluster.settle()
+
+    assert not cluster.alarms
+
+
+def test_different_bytes_under_equal_terms_are_found_and_replaced():
+    """Two entries with one (index, term): the chain CRC tells (DESIGN section 5)."""
+    cluster = led_by_n0(log_of((1, 8)), unlike((1, 8)))
+    cluster.judge.logs_match = lambda *_: None  # this is what such logs violate
+    cluster.start("n2")
+    cluster.settle()
+
+    assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
+
+
+def test_a_difference_below_the_followers_commit_is_not_repaired_but_reported():
+    cluster = led_by_n0(log_of((1, 8)), unlike((1, 8)))
+    cluster.judge.logs_match = lambda *_: None
+    cluster.nodes["n2"].stored_commit = 7
+    cluster.start("n2")
+    cluster.run_for(5_000)
+
+    assert {node_id for node_id, _ in cluster.alarms} == {"n0", "n2"}
+    assert len(cluster.alarms) < 12
+    assert cluster.nodes["n2"].log.entries == unlike((1, 8)).entries
+
+
+def test_pushes_carry_the_terms_of_their_entries():
+    cluster = led_by_n0(log_of((1, 4), (2, 3)), Contents())
+    cluster.start("n2")
+    cluster.settle()
+    message = cluster.pushes(APPEND, "n2")[0]
+
+    assert message.term_runs == [(1, 0), (2, 4), (cluster.core("n0").term, 7)]
+    assert (message.prev_index, message.prev_term) == (-1, -1)
