@@ -412,6 +412,4 @@ class Client:
             return NoLeaderError(
                 f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
             )
-        return DeadlineExceededError(
-            f"no answer from {self.group} within {limit_ms} ms{said}"
-        )
+        return DeadlineExceededError(f"no answer from {self.group} within {limit_ms} ms{said}")

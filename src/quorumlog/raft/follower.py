@@ -13,7 +13,6 @@ from quorumlog.model.message import (
 from quorumlog.raft.effects import AppendReceived, TruncateLog
 from quorumlog.raft.state import RaftState
 
-
 NOWHERE = 1 << 62
 """An index beyond every log."""
 

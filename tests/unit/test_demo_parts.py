@@ -1,0 +1,74 @@
+"""Parts of the demonstration that need no cluster: the data, the comparison, the chart."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from quorumlog.demo.analyse import Delay, draw_chart
+from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
+from quorumlog.demo.load import body_digest
+from quorumlog.demo.proof import Proof, compare_content, content_digest, parquet_digests
+
+
+def digests(*bodies):
+    return [body_digest(body) for body in bodies]
+
+
+def compared(sent, found, resent=0):
+    proof = Proof()
+    compare_content(proof, sent, found, resent)
+    return proof
+
+
+def test_flights_are_json_with_numbers_and_nulls():
+    records = [json.loads(body) for body in flight_bodies(1_000)]
+    assert len(records) == 1_000
+    assert records[0]["carrier"] == "UA"
+    assert records[0]["dep_delay"] == 2
+    assert records[0]["time_hour"] == "2013-01-01T10:00:00Z"
+    assert any(record["dep_time"] is None for record in records)
+
+
+def test_all_flights_are_there_and_distinct():
+    assert len(set(flight_bodies())) == RECORDS_IN_ALL
+
+
+def test_equal_content_is_proved_whatever_the_order():
+    proof = compared(digests(b"a", b"b", b"c"), digests(b"c", b"a", b"b"))
+    assert proof.failures == []
+    assert (proof.missing, proof.duplicates) == (0, 0)
+    assert proof.content_digest == content_digest(digests(b"b", b"c", b"a"))
+
+
+def test_a_missing_record_is_a_failure():
+    proof = compared(digests(b"a", b"b"), digests(b"a"))
+    assert proof.missing == 1
+    assert any("missing" in failure for failure in proof.failures)
+
+
+def test_a_record_nobody_sent_is_a_failure():
+    proof = compared(digests(b"a"), digests(b"a", b"z"))
+    assert (proof.foreign, proof.missing) == (1, 0)
+    assert proof.failures
+
+
+def test_duplicates_are_counted_and_must_be_explained_by_resent_records():
+    sent, found = digests(b"a", b"b"), digests(b"a", b"b", b"b", b"a")
+    assert compared(sent, found, resent=2).failures == []
+    assert compared(sent, found, resent=2).duplicates == 2
+    assert compared(sent, found, resent=1).failures
+
+
+def test_digests_of_partitioned_parquet(tmp_path):
+    for month, body in ((1, b"one"), (2, b"two")):
+        folder = tmp_path / f"month={month}"
+        folder.mkdir()
+        pq.write_table(pa.table({"body": [body]}), folder / "part.parquet")
+    assert sorted(parquet_digests(tmp_path)) == sorted(digests(b"one", b"two"))
+
+
+def test_the_chart_is_a_png(tmp_path):
+    path = tmp_path / "delays.png"
+    draw_chart([Delay("UA", 12.5, 10)], [Delay("5", 0.5, 3), Delay("6", 2.0, 4)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
