@@ -8,7 +8,7 @@ import sys
 import uvloop
 
 from quorumlog.model.config import NodeConfig
-from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
@@ -37,6 +37,15 @@ def serve(config: NodeConfig) -> int:
         return EXIT_FAILED
 
 
+def _open_admin_port(node: Node, metrics: NodeMetrics) -> AdminPort | None:
+    """Return the running admin port, if one is configured."""
+    if not node.config.admin_listen:
+        return None
+    admin = AdminPort(node.config.admin_listen, node, metrics.registry)
+    admin.start()
+    return admin
+
+
 async def _serve(config: NodeConfig) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -45,12 +54,12 @@ async def _serve(config: NodeConfig) -> int:
     metrics = NodeMetrics()
     node = Node(config, metrics, metrics.disk_committed, ClientRequests)
     metrics.attach(node)
-    admin = None
-    if config.admin_listen:
-        admin = AdminPort(config.admin_listen, node, metrics.registry)
     await node.start()
-    if admin is not None:
-        admin.start()
+    try:
+        admin = _open_admin_port(node, metrics)
+    except ConfigError:
+        await node.stop()
+        raise
     say(
         logger,
         logging.INFO,

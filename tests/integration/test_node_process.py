@@ -1,0 +1,233 @@
+"""A node as a process: how it starts, refuses, shows itself, fails and stops."""
+
+import asyncio
+import json
+import resource
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from quorumlog.client import Client, SyncClient
+from quorumlog.local import LocalCluster
+
+pytestmark = pytest.mark.processes
+
+EXIT_SECONDS = 20
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
+    made.up()
+    yield made
+    made.down()
+
+
+def config_of(cluster, node_id):
+    (path,) = cluster.directory.rglob(f"{node_id}.toml")
+    return path
+
+
+def serve(config):
+    """Run a node until it exits by itself; return its status and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumlog", "serve", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=EXIT_SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def page(cluster, node_id, path):
+    url = f"http://{cluster.admin_address(node_id)}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def metrics(cluster, node_id):
+    status, text = page(cluster, node_id, "/metrics")
+    assert status == 200
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "bucket" not in sample.name
+    }
+
+
+def test_a_directory_in_use_is_refused(cluster):
+    status, said = serve(config_of(cluster, "n0"))
+    assert status == 1
+    assert "in use by another process" in said
+    assert "Traceback" not in said
+
+
+def test_a_port_in_use_is_refused(cluster, tmp_path):
+    text = config_of(cluster, "n0").read_text()
+    directory = str(cluster.group_directory("n0", "g").parent)
+    config = tmp_path / "other.toml"
+    config.write_text(text.replace(directory, str(tmp_path / "elsewhere")))
+    status, said = serve(config)
+    assert status == 1
+    assert "cannot listen on" in said or "adminListen" in said
+
+
+def test_damaged_data_is_refused_with_file_and_byte_and_the_rest_goes_on(cluster):
+    with SyncClient(cluster.servers, "g") as client:
+        client.append_batch([b"x" * 1_000] * 200)
+        leader = cluster.leader("g")
+        victim = next(node for node in cluster.node_ids if node != leader)
+        cluster.stop(victim)
+        state = cluster.group_directory(victim, "g") / "quorumlog.checkpoint"
+        state.unlink()  # so that everything is read again
+        path = cluster.group_directory(victim, "g") / "data" / f"{0:020d}"
+        raw = bytearray(path.read_bytes())
+        raw[50_000] ^= 0x10
+        path.write_bytes(bytes(raw))
+        status, said = serve(config_of(cluster, victim))
+        assert status == 1
+        assert str(path) in said
+        assert "byte " in said
+        assert "Nothing was changed" in said
+        assert path.read_bytes() == bytes(raw)
+        client.append(b"the others go on")
+
+
+def test_sigterm_is_a_clean_stop_and_opening_reads_nothing(cluster):
+    with SyncClient(cluster.servers, "g") as client:
+        client.append_batch([b"x"] * 1_000)
+    cluster.down()
+    for node_id in cluster.node_ids:
+        log = cluster.log_file(node_id).read_text()
+        assert '"event": "node stopped"' in log
+        assert "Traceback" not in log
+    cluster.up()
+    for node_id in cluster.node_ids:
+        lines = cluster.log_file(node_id).read_text().splitlines()
+        opened = [json.loads(line) for line in lines if '"group opened"' in line][-1]
+        assert "scanned_entries=0" in opened["report"]
+
+
+def test_166_metrics_and_health_tell_the_truth(cluster):
+    with SyncClient(cluster.servers, "g") as client:
+        client.append_batch([b"x" * 100] * 50)
+        client.get(client.bounds()[1])
+    leader = cluster.leader("g")
+    values = metrics(cluster, leader)
+    assert values["quorumlog_replica_is_leader"] == 1
+    assert values["quorumlog_service_append_entries_total"] == 50
+    assert values["quorumlog_service_append_bytes_total"] == 50 * 148
+    assert values["quorumlog_service_append_seconds_count"] == 1
+    assert 0 < values["quorumlog_service_append_seconds_sum"] < 10
+    assert values["quorumlog_disk_commit_seconds_count"] > 0
+    assert values["quorumlog_replica_committed_index"] == 50
+    assert values["quorumlog_service_fetch_entries_total"] == 1
+    status, text = page(cluster, leader, "/health")
+    health = json.loads(text)
+    assert (status, health["healthy"], health["groups"]["g"]["role"]) == (200, True, "LEADER")
+    assert page(cluster, leader, "/nothing")[0] == 404
+
+
+def test_without_a_majority_health_says_so(cluster, until):
+    leader = cluster.leader("g")
+    for node_id in cluster.node_ids:
+        if node_id != leader:
+            cluster.kill(node_id)
+
+    answers = []
+
+    def unhealthy():
+        answers.append(page(cluster, leader, "/health"))
+        return answers[-1][0] == 503
+
+    asyncio.run(until(unhealthy))
+    assert json.loads(answers[-1][1])["groups"]["g"]["text"] == "no leader known"
+
+
+async def test_68_a_follower_whose_writes_fail_stops_and_comes_back(cluster, until):
+    leader = await asyncio.to_thread(cluster.leader, "g")
+    victim = next(node for node in cluster.node_ids if node != leader)
+    pid = cluster.running()[victim]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    async with Client(cluster.servers, "g") as client:
+        places = [await client.append_batch([b"y" * 1_000] * 500) for _ in range(30)]
+        await until(lambda: victim not in cluster.running())
+        log = cluster.log_file(victim).read_text()
+        assert "File too large" in log
+        assert "node must stop" in log
+        await asyncio.to_thread(cluster.start, victim)
+        async with asyncio.timeout(EXIT_SECONDS):
+            while True:
+                states = {s.node_id: s.committed_index for s in await client.status()}
+                if states[victim] >= places[-1].last_index:
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def test_68_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluster):
+    leader = await asyncio.to_thread(cluster.leader, "g")
+    async with Client(cluster.servers, "g", timeout_ms=20_000, retry_unknown=True) as client:
+        await client.append(b"before")
+        pid = cluster.running()[leader]
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+        acknowledged = []
+        for batch in range(40):
+            bodies = [f"{batch} {i}".encode().ljust(1_000) for i in range(300)]
+            await client.append_batch(bodies)
+            acknowledged += bodies
+        assert leader not in cluster.running()
+        found = {entry.body async for entry in client.read(0, follow=False)}
+        assert set(acknowledged) <= found
+
+
+def test_a_stopped_process_is_replaced_and_follows_when_it_goes_on(cluster):
+    leader = cluster.leader("g")
+    cluster.pause(leader)
+    try:
+        with SyncClient(cluster.servers, "g", timeout_ms=20_000) as client:
+            place = client.append(b"by the new leader")
+            assert place.term > 1
+    finally:
+        cluster.resume(leader)
+    with SyncClient(cluster.servers, "g", timeout_ms=20_000) as client:
+        client.append(b"all three")
+
+        async def until_follows():
+            async with asyncio.timeout(10):
+                while True:
+                    states = {s.node_id: s for s in await asyncio.to_thread(client.status)}
+                    if (
+                        states[leader].role == "FOLLOWER"
+                        and states[leader].committed_index >= place.index
+                    ):
+                        return
+                    await asyncio.sleep(0.05)
+
+        asyncio.run(until_follows())
+
+
+def test_ctrl_c_is_a_clean_stop(tmp_path):
+    made = LocalCluster.create(tmp_path / "one", nodes=1, groups=("g",))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quorumlog", "serve", "--config", str(config_of(made, "n0"))],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started = ""
+    while '"node started"' not in started:
+        started = process.stderr.readline()
+        assert started
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=EXIT_SECONDS)
+    assert process.returncode == 0
+    assert "node stopped" in said
