@@ -11,7 +11,13 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli import append, cluster, demo, read, serve, status, store
+from quorumlog.cli.append import append_command
+from quorumlog.cli.cluster import app as cluster_app
+from quorumlog.cli.demo import demo_command
+from quorumlog.cli.read import get_command, tail_command
+from quorumlog.cli.serve import serve_command
+from quorumlog.cli.status import status_command
+from quorumlog.cli.store import app as store_app
 from quorumlog.model.errors import QuorumlogError
 
 EXIT_FAILED = 1
@@ -23,14 +29,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(name="serve")(serve.serve_command)
-app.add_typer(cluster.app, name="cluster")
-app.command(name="append")(append.append_command)
-app.command(name="get")(read.get_command)
-app.command(name="tail")(read.tail_command)
-app.command(name="status")(status.status_command)
-app.add_typer(store.app, name="store")
-app.command(name="demo")(demo.demo_command)
+app.command(name="serve")(serve_command)
+app.add_typer(cluster_app, name="cluster")
+app.command(name="append")(append_command)
+app.command(name="get")(get_command)
+app.command(name="tail")(tail_command)
+app.command(name="status")(status_command)
+app.add_typer(store_app, name="store")
+app.command(name="demo")(demo_command)
 
 
 def _print_version(wanted: bool) -> None:
