@@ -21,7 +21,7 @@ test: setup
 	@.venv/bin/pytest $(ARGS)
 
 lint: setup
-	@.venv/bin/ruff check src tests
-	@.venv/bin/ruff format --check src tests
+	@.venv/bin/ruff check src tests examples
+	@.venv/bin/ruff format --check src tests examples
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo

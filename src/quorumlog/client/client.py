@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -173,7 +173,7 @@ class Client:
         follow: bool = True,
         include_all: bool = False,
         leader_only: bool = True,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncGenerator[Entry, None]:
         """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
 
         `start`: an index, "earliest" (first kept) or "latest" (what is committed from now on).

@@ -41,10 +41,22 @@ class _LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """End whatever still runs there, the loop and the thread."""
+        if not self._thread.is_alive():
+            return
+        self.wait(_cancel_the_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """Cancel all other tasks of the running loop and wait for their end."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 class SyncClient:
@@ -114,8 +126,12 @@ class SyncClient:
                     break
             return taken
 
-        while taken := self._thread.wait(some()):
-            yield from taken
+        try:
+            while taken := self._thread.wait(some()):
+                yield from taken
+        finally:
+            if not self._closed:
+                self._thread.wait(entries.aclose())
 
     def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
         """See `Client.bounds`."""

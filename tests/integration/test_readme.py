@@ -1,0 +1,44 @@
+"""The README's example runs as printed, against the cluster that its command starts."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.local import LocalCluster
+
+README = Path(__file__).parent.parent.parent / "README.md"
+README_SERVERS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
+
+
+def first_example():
+    return re.search(r"```python\n(import asyncio\n.*?)```", README.read_text(), re.DOTALL)[1]
+
+
+@pytest.mark.processes
+def test_the_ten_line_example_runs(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "flights", groups=("flights",))
+    cluster.up()
+    try:
+        example = first_example()
+        assert README_SERVERS in example
+        assert "quorumlog cluster up --dir /tmp/flights --group flights --port 7101" in (
+            README.read_text()
+        )
+        script = example.replace(README_SERVERS, cluster.servers)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.stderr == ""
+        index, term, position = done.stdout.splitlines()[0].split()
+        assert (int(term), int(position)) == (1, 48)
+        assert done.stdout.splitlines()[1:] == [f"{index} b'hello'"]
+    finally:
+        cluster.down()
+
+
+def test_every_page_the_readme_names_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+        assert (README.parent / target).exists(), target
