@@ -6,6 +6,7 @@ One event loop runs in a daemon thread; calls wait for it.
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,9 @@ from quorumlog.model.message import MetadataResponse, StatusResponse
 
 T = TypeVar("T")
 
+CANCEL_SECONDS = 5.0
+"""How long an interrupted call may take to end."""
+
 
 class _LoopThread:
     """An event loop in a thread of its own."""
@@ -32,13 +36,22 @@ class _LoopThread:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there; return what it returns. Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine there; return what it returns. Ctrl-C cancels it and waits for its end."""
+        tasks: list[asyncio.Task[T]] = []
+        ended: Future[None] = Future()
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda _: ended.set_result(None))
+
+        self._loop.call_soon_threadsafe(begin)
         try:
-            return future.result()
+            ended.result()
         except BaseException:
-            future.cancel()
+            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            ended.result(CANCEL_SECONDS)
             raise
+        return tasks[0].result()
 
     def stop(self) -> None:
         """End whatever still runs there, the loop and the thread."""
