@@ -36,7 +36,7 @@ class _LoopThread:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there; return what it returns. Ctrl-C cancels it and waits for its end."""
+        """Run a coroutine there and return what it returns; Ctrl-C first lets it end."""
         tasks: list[asyncio.Task[T]] = []
         ended: Future[None] = Future()
 
@@ -44,11 +44,14 @@ class _LoopThread:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda _: ended.set_result(None))
 
+        def cancel() -> None:  # runs after `begin`, so the task exists
+            tasks[0].cancel()
+
         self._loop.call_soon_threadsafe(begin)
         try:
             ended.result()
         except BaseException:
-            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            self._loop.call_soon_threadsafe(cancel)
             ended.result(CANCEL_SECONDS)
             raise
         return tasks[0].result()
