@@ -30,7 +30,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.storage.base import Span, WritePlan
 from quorumlog.storage.checkpoint import Checkpoint, CheckpointFile, DurableHint
-from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.file_sequence import FileSequence, SequenceFile
 from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered
 from quorumlog.storage.tail import Piece, TailCache
@@ -89,6 +89,7 @@ class FileLog:
         self._committed_index = -1
         self._checkpointed: Checkpoint | None = None
         self._index_synced = max(0, recovered.end_index)
+        self._data_synced = recovered.end_position
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
         self._runs = TermRuns()
@@ -411,6 +412,8 @@ class FileLog:
         last = self._index.start_of(checkpoint.index * INDEX_RECORD_SIZE)
         starts = [start for start in self._index.starts if first <= start <= last]
         touched = [self._index.file_starting(start) for start in starts]
+        # with flush=async the entries themselves may not be fsynced yet
+        touched += self._data_files_since_checkpoint(checkpoint)
 
         def write() -> None:
             for file in touched:
@@ -418,6 +421,15 @@ class FileLog:
             self._checkpoints.write(checkpoint)
 
         return Plan(self, [Do(write)])
+
+    def _data_files_since_checkpoint(self, checkpoint: Checkpoint) -> list[SequenceFile]:
+        first = self._data.start_of(min(self._data_synced, checkpoint.position))
+        self._data_synced = checkpoint.position
+        return [
+            self._data.file_starting(start)
+            for start in self._data.starts
+            if first <= start < checkpoint.position
+        ]
 
     def close(self) -> None:
         """Give all files back."""

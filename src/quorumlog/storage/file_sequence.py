@@ -81,7 +81,8 @@ class FileSequence:
     def load(self) -> None:
         """Take in the files that exist.
 
-        Raises `StorageError` for a strange name, `CorruptionError` for a gap between files.
+        Raises `StorageError` for a strange name, `CorruptionError` for a gap between files or a
+        file of another size (the last one may have been cut short by a crash).
         """
         for name in self._files.names(self.directory):
             if not (name.isdecimal() and len(name) == NAME_DIGITS):
@@ -97,6 +98,16 @@ class FileSequence:
                     f"{self.file_size} bytes; restore it, or let this replica join anew",
                     f"{self.directory}/{start:020d}",
                     0,
+                )
+        for start in starts:
+            path = self._by_start[start].path
+            size = _size_of(self._files, path)
+            if size > self.file_size or (size < self.file_size and start != starts[-1]):
+                raise CorruptionError(
+                    f"{path} has {size} bytes instead of {self.file_size}; restore it, or let this "
+                    "replica join anew",
+                    path,
+                    min(size, self.file_size),
                 )
 
     def file_starting(self, start: int) -> SequenceFile:
@@ -171,26 +182,19 @@ class FileSequence:
 def stored_file_size(files: FileSystem, directory: str) -> int | None:
     """Return the size the files of an existing sequence have; None if there are none.
 
-    The last file may have been cut short by a crash, so the largest counts.
-    Raises `CorruptionError` when an earlier file is shorter.
+    A crash may have cut the last file short, so the distance of the first two counts.
     """
     names = [name for name in files.names(directory) if name.isdecimal()]
-    sizes = []
-    for name in names:
-        file = files.open(f"{directory}/{name}", writable=False)
-        sizes.append(file.size())
-        file.close()
-    if not sizes:
+    if not names:
         return None
     if len(names) > 1:
-        spacing = int(names[1]) - int(names[0])
-        for name, size in zip(names[:-1], sizes[:-1], strict=True):
-            if size != spacing:
-                raise CorruptionError(
-                    f"{directory}/{name} has {size} bytes, the files around it {spacing}; restore "
-                    "it, or let this replica join anew",
-                    f"{directory}/{name}",
-                    size,
-                )
-        return spacing
-    return sizes[0]
+        return int(names[1]) - int(names[0])
+    return _size_of(files, f"{directory}/{names[0]}")
+
+
+def _size_of(files: FileSystem, path: str) -> int:
+    file = files.open(path, writable=False)
+    try:
+        return file.size()
+    finally:
+        file.close()

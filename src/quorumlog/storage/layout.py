@@ -3,6 +3,7 @@
 import msgspec
 
 from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
 
 DATA = "data"
@@ -13,11 +14,16 @@ IDENTITY_BYTES_MAX = 4_096
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose data a group directory holds. A wiped disk comes back as a new incarnation."""
+    """Whose data a group directory holds, and how large its files are.
+
+    A wiped disk comes back as a new incarnation.
+    """
 
     group: str
     self_id: str
     incarnation: str
+    data_file_bytes: int
+    index_file_bytes: int
     format: int = 1
 
 
@@ -38,10 +44,17 @@ class NodeDirectory:
 
 
 def claim_group_directory(
-    files: FileSystem, directory: str, *, group: str, self_id: str
+    files: FileSystem,
+    directory: str,
+    *,
+    group: str,
+    self_id: str,
+    data_file_bytes: int,
+    index_file_bytes: int,
 ) -> Identity:
     """Make a group directory if it is new, and check that its data belongs here.
 
+    The sizes are those for new files; files that are there already keep theirs.
     Raises `StorageError` when it is another group's or member's.
     """
     for name in ("", f"/{DATA}", f"/{INDEX}"):
@@ -55,7 +68,13 @@ def claim_group_directory(
                 f"not of group {group!r}, member {self_id!r}; point storeBaseDir elsewhere"
             )
         return identity
-    identity = Identity(group, self_id, files.random_bytes(16).hex())
+    identity = Identity(
+        group,
+        self_id,
+        files.random_bytes(16).hex(),
+        stored_file_size(files, f"{directory}/{DATA}") or data_file_bytes,
+        stored_file_size(files, f"{directory}/{INDEX}") or index_file_bytes,
+    )
     beside = f"{path}.new"
     file = files.open(beside, create=True)
     file.resize(0)

@@ -9,7 +9,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.storage.base import Log
 from quorumlog.storage.checkpoint import CheckpointFile, DurableHint
 from quorumlog.storage.file_log import FileLog
-from quorumlog.storage.file_sequence import FileSequence, stored_file_size
+from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import HardStates, HardStateStore, MemoryHardStateStore
 from quorumlog.storage.layout import DATA, INDEX, claim_group_directory
@@ -40,11 +40,20 @@ def open_group(
     Raises `CorruptionError` with file and byte when durable bytes are damaged, `StorageError` when
     the directory belongs to someone else or cannot be read or written.
     """
-    claim_group_directory(files, directory, group=config.group, self_id=self_id)
+    identity = claim_group_directory(
+        files,
+        directory,
+        group=config.group,
+        self_id=self_id,
+        data_file_bytes=config.mapped_file_size_for_entry_data,
+        index_file_bytes=config.mapped_file_size_for_entry_index,
+    )
     hard_states = HardStateStore(files, directory)
     hard_state = hard_states.load()
-    data = _sequence(files, f"{directory}/{DATA}", config.mapped_file_size_for_entry_data)
-    index = _sequence(files, f"{directory}/{INDEX}", config.mapped_file_size_for_entry_index)
+    data = FileSequence(files, f"{directory}/{DATA}", identity.data_file_bytes)
+    index = FileSequence(files, f"{directory}/{INDEX}", identity.index_file_bytes)
+    data.load()
+    index.load()
     checkpoints, hint = CheckpointFile(files, directory), DurableHint(files, directory)
     checkpoint = checkpoints.load()
     recovered = Recovery(data, index, checkpoint, hint.load()).run()
@@ -58,13 +67,6 @@ def open_group(
         hard_states.close()
 
     return OpenedGroup(log, hard_state, hard_states, committed, recovered.report, close)
-
-
-def _sequence(files: FileSystem, directory: str, configured_size: int) -> FileSequence:
-    """Load a sequence; the size of existing files wins over the configured one."""
-    sequence = FileSequence(files, directory, stored_file_size(files, directory) or configured_size)
-    sequence.load()
-    return sequence
 
 
 def open_memory_group(config: GroupConfig, limits: Limits) -> OpenedGroup:

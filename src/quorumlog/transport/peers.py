@@ -59,7 +59,7 @@ class _Link:
         links = self._links
         host, port = parse_address(links.addresses[self.peer_id])
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(
+            await loop.create_connection(
                 lambda: Connection(
                     self._hello,
                     self._greet,
@@ -70,7 +70,6 @@ class _Link:
                 host,
                 port,
             )
-        self.connection = connection
 
     def _greet(self, hello: Hello) -> "_Link":
         if hello.cluster != self._links.cluster or hello.node_id != self.peer_id:
@@ -82,6 +81,7 @@ class _Link:
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
+        self.connection = connection  # before anyone is told that it can be used
         if self._on_connected is not None:
             self._on_connected(self.peer_id)
 
