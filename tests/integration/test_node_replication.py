@@ -300,3 +300,58 @@ async def test_158_no_leader_is_reported_with_the_servers_asked(make_cluster):
                 await client.append(b"x")
             assert isinstance(caught.value, NoLeaderError)
             assert cluster.addresses["n1"] in str(caught.value)
+
+
+async def test_a_follower_far_behind_catches_up_from_cold_files(make_cluster, until):
+    async with make_cluster(limits={"tail_cache_bytes": 64 * 1024}) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.append(b"warm")
+            follower = next(n for n in cluster.ids if n != cluster.leader_id())
+            await cluster.stop(follower)
+            for _ in range(20):
+                await client.append_batch([b"z" * 1_000] * 250)
+            leader = cluster.replica(cluster.leader_id())
+            assert not leader.log.is_in_memory(1)
+            await cluster.start(follower)
+            await until(lambda: all_equal(cluster))
+            entries = [entry.body async for entry in client.read(0, follow=False)]
+            assert len(entries) == 5_001
+
+
+async def test_unsafe_flush_is_named_in_the_status(make_cluster, until):
+    async with make_cluster(flush="async", flush_file_interval=20) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = (await appended(client, 20))[-1].index
+            await until(lambda: all_equal(cluster, last))
+            assert {status.flush for status in await client.status()} == {"async"}
+        await cluster.stop()
+        await cluster.start()
+        async with cluster.client() as client:
+            assert (await client.get(last)).body == b"entry 19"
+
+
+async def test_status_lists_a_replica_that_cannot_be_reached(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.append(b"x")
+            victim = next(n for n in cluster.ids if n != cluster.leader_id())
+            await cluster.stop(victim)
+            states = {status.node_id: status for status in await client.status()}
+            assert set(states) == set(cluster.ids)
+            assert not states[victim].healthy
+            assert states[victim].health_text == "unreachable"
+            assert cluster.addresses[victim] in states[victim].text
+
+
+async def test_readers_of_any_replica_see_committed_entries_only(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = (await appended(client, 30))[-1].index
+            await until(lambda: all_equal(cluster, last))
+            for _ in range(5):
+                read = client.read(0, follow=False, leader_only=False)
+                assert len([entry async for entry in read]) == 30

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 PAUSE_MIN_S = 0.01
-PAUSE_MAX_S = 0.5
+PAUSE_MAX_S = 0.1
 
 
 @dataclass(slots=True)
