@@ -89,7 +89,8 @@ def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
         )
     else:
         shutil.rmtree(cluster_directory, ignore_errors=True)
-    console.print(f"output: {output} (flights.parquet, delays.png)", soft_wrap=True)
+    written = ", ".join(sorted(path.name for path in output.iterdir()))
+    console.print(f"output: {output} ({written or 'nothing yet'})", soft_wrap=True)
     return status
 
 
