@@ -153,7 +153,11 @@ class Replica:
         block, chain_fits = None, True
         if isinstance(message, PushRequest):
             self.counters.pushes_received += 1
-            chain_fits = self._chain_fits(message)
+            try:
+                chain_fits = self._chain_fits(message)
+            except StorageError as error:  # damaged here: nothing can be said about it
+                self._alarm(fx.Alarm(f"a push cannot be compared: {error}"))
+                return
             if message.type is PushType.APPEND:
                 block = read_push_block(message, attachment, self._limits)
                 if block is None:
@@ -368,7 +372,6 @@ class Replica:
             from_index=effect.from_index,
             end_index=self.log.end_index,
         )
-        check(effect.from_index > self.core.committed_index, "committed entries stay")
         self._doors.disk.submit(self, effect.token, self.log.truncate(effect.from_index))
 
     # -- messages ---------------------------------------------------------------------------
@@ -384,12 +387,22 @@ class Replica:
     def _transmit(self, message: PeerMessage) -> None:
         bulk = isinstance(message, PushRequest)
         if isinstance(message, PushRequest) and message.type is PushType.COMPARE:
-            message = self._with_chain(message)
+            with_chain = self._with_chain(message)
+            if with_chain is None:
+                return
+            message = with_chain
         self._doors.network.send(message.remote_id, message, bulk=bulk)
 
-    def _with_chain(self, message: PushRequest) -> PushRequest:
-        """Add the chain CRC at prev_index: the core does not know bytes."""
-        chain = self.log.chain_crc_at(message.prev_index)
+    def _with_chain(self, message: PushRequest) -> PushRequest | None:
+        """Add the chain CRC at prev_index: the core does not know bytes.
+
+        None if that entry is damaged here: the peer waits, everything else goes on.
+        """
+        try:
+            chain = self.log.chain_crc_at(message.prev_index)
+        except StorageError as error:
+            self._alarm(fx.Alarm(f"{message.remote_id} cannot be served: {error}"))
+            return None
         return msgspec.structs.replace(message, prev_chain_crc=chain)
 
     def _chain_fits(self, message: PushRequest) -> bool:
@@ -425,6 +438,8 @@ class Replica:
     def _push_entries(self, effect: fx.PushEntries, item: _Item) -> None:
         spans = item.spans or []
         message = self._with_chain(effect.message)
+        if message is None:
+            return
         check(
             bool(spans) and spans[0].first_index == message.first_index, "the push fits its entries"
         )
@@ -448,6 +463,6 @@ class Replica:
         )
         self.fetches.committed(self._doors.now_ms())
 
-    def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
+    def _alarm(self, effect: fx.Alarm, item: _Item | None = None) -> None:
         self.counters.alarms += 1
         say(logger, logging.ERROR, "alarm", group=self.config.group, text=effect.text)

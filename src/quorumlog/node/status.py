@@ -1,5 +1,6 @@
 """A replica's state as an answer to a status request."""
 
+from quorumlog.model.errors import StorageError
 from quorumlog.model.message import StatusResponse
 from quorumlog.node.replica import Replica
 
@@ -23,7 +24,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         committed_index=committed,
         applied_index=committed,
         end_chain_crc=log.end_chain_crc,
-        committed_chain_crc=log.chain_crc_at(committed) if committed >= 0 else 0,
+        committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
         healthy=not replica.health_text,
         health_text=replica.health_text,
@@ -33,3 +34,11 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         store_bytes=log.size_bytes,
         peers=list(core.peer_progress()),
     )
+
+
+def _chain_crc_at(replica: Replica, index: int) -> int:
+    """Return the chain CRC at an index, 0 where it is not known (nothing there, or damaged)."""
+    try:
+        return replica.log.chain_crc_at(index)
+    except StorageError:
+        return 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import Outcome, RequestError, UnexpectedArgumentError, error_for
+from quorumlog.model.errors import RequestError, UnexpectedArgumentError, error_for
 from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
@@ -123,7 +123,8 @@ class ClientRequests:
             self._streams.accept(request.stream, request.sequence)
 
         def answer(response: AppendResponse) -> None:
-            if request.stream and did_not_happen(response):
+            # also after an unknown fate: a later block must not overtake this one
+            if request.stream and response.code != ResponseCode.SUCCESS:
                 self._streams.refused(request.stream, request.sequence)
             self._answer(connection, frame, response)
 
@@ -162,10 +163,3 @@ class ClientRequests:
     def _status(self, connection: Connection, frame: Frame, request: StatusRequest) -> None:
         status = status_of(self._replica(request.group), self._node.config.self_id)
         self._answer(connection, frame, status)
-
-
-def did_not_happen(response: AppendResponse) -> bool:
-    """Whether an answer to an append says for certain that nothing was stored."""
-    if response.code == ResponseCode.SUCCESS:
-        return False
-    return error_for(response.code, "").outcome is Outcome.DID_NOT_HAPPEN

@@ -1,7 +1,7 @@
 """A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
@@ -28,6 +28,7 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     check,
 )
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.base import Span, WritePlan
 from quorumlog.storage.checkpoint import Checkpoint, CheckpointFile, DurableHint
 from quorumlog.storage.file_sequence import FileSequence, SequenceFile
@@ -68,6 +69,7 @@ class FileLog:
         index: FileSequence,
         recovered: Recovered,
         checkpoints: CheckpointFile,
+        checkpoint: Checkpoint | None,
         hint: DurableHint,
         tail_cache_bytes: int,
     ) -> None:
@@ -87,7 +89,7 @@ class FileLog:
         self._durable = self._end
         self._staged: deque[_Mark] = deque()
         self._committed_index = -1
-        self._checkpointed: Checkpoint | None = None
+        self._checkpointed = checkpoint
         self._index_synced = max(0, recovered.end_index)
         self._data_synced = recovered.end_position
         self._tail = TailCache(tail_cache_bytes)
@@ -235,6 +237,7 @@ class FileLog:
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
+        old_end = replace(self._end)  # marks of staged writes are lowered in place below
         self._end = end
         for mark in self._staged:
             if mark.index >= from_index:
@@ -242,28 +245,35 @@ class FileLog:
                 mark.chain_crc, mark.term = end.chain_crc, end.term
         if self._durable.index >= from_index:
             self._durable = end
+        floor = replace(self._durable)  # entries up to `end` may still be waiting in this commit
         containing = self._data.file_at(position)
         later = self._data.drop_from(position + 1)
         place = from_index * INDEX_RECORD_SIZE
         index_file = self._index.file_at(place)
         later_index = self._index.drop_from(place + 1)
-        lowered = self._lowered_checkpoint(end)
+        old_place = (old_end.index + 1) * INDEX_RECORD_SIZE
+        covered = self._covered_files(floor)
+        lowered = self._lowered_checkpoint(floor)
 
         def cut() -> None:
+            for file in covered:
+                file.writable().sync()
             if lowered is not None:
                 self._checkpoints.write(lowered)
-            self._hint.write(end.index, end.position, durable=True)
+            self._hint.write(floor.index, floor.position, durable=True)
             for file in (*later, *later_index):
                 file.remove()
-            containing.cut(position)
-            index_file.cut(place)
+            self._data.forget_maps(later)
+            self._index.forget_maps(later_index)
+            containing.zero(position, old_end.position)
+            index_file.zero(place, old_place)
 
         self._staged.append(end)
         return Plan(self, [Do(cut)], done=self._completed)
 
     def _lowered_checkpoint(self, end: _Mark) -> Checkpoint | None:
         """A checkpoint must never name entries that are being removed."""
-        if self._checkpointed is not None and self._checkpointed.index <= end.index:
+        if self._checkpointed is None or self._checkpointed.index <= end.index:
             return None
         self._checkpointed = self._checkpoint_of(end)
         return self._checkpointed
@@ -354,8 +364,8 @@ class FileLog:
     def _damaged(self, index: int, start: int, offset: int, reason: str) -> CorruptionError:
         path = f"{self._data.directory}/{start:020d}"
         return CorruptionError(
-            f"{path}: byte {offset}, entry {index}: {reason}; it is not served. Restore this "
-            "replica's files, or remove its directory and let the others fill it again",
+            f"{path}: byte {offset}, entry {index}: {reason}; it is not served. Restore "
+            f"this replica's files. {EMPTYING_IS_SAFE_WHEN}",
             path,
             offset,
             index,
@@ -406,29 +416,27 @@ class FileLog:
         if checkpoint == self._checkpointed:
             return None
         self._checkpointed = checkpoint
-        unsynced_from = min(self._index_synced, checkpoint.index)
-        self._index_synced = checkpoint.index
-        first = self._index.start_of(unsynced_from * INDEX_RECORD_SIZE)
-        last = self._index.start_of(checkpoint.index * INDEX_RECORD_SIZE)
-        starts = [start for start in self._index.starts if first <= start <= last]
-        touched = [self._index.file_starting(start) for start in starts]
-        # with flush=async the entries themselves may not be fsynced yet
-        touched += self._data_files_since_checkpoint(checkpoint)
+        covered = self._covered_files(self._durable)
 
         def write() -> None:
-            for file in touched:
+            for file in covered:
                 file.writable().sync()
             self._checkpoints.write(checkpoint)
 
         return Plan(self, [Do(write)])
 
-    def _data_files_since_checkpoint(self, checkpoint: Checkpoint) -> list[SequenceFile]:
-        first = self._data.start_of(min(self._data_synced, checkpoint.position))
-        self._data_synced = checkpoint.position
+    def _covered_files(self, mark: _Mark) -> list[SequenceFile]:
+        """Return the files to fsync before a checkpoint may name `mark`.
+
+        Index records are never fsynced otherwise, entries not yet with flush=async.
+        """
+        place = max(0, mark.index) * INDEX_RECORD_SIZE
+        synced_place = min(self._index_synced * INDEX_RECORD_SIZE, place)
+        synced_position = min(self._data_synced, mark.position)
+        self._index_synced, self._data_synced = max(0, mark.index), mark.position
         return [
-            self._data.file_starting(start)
-            for start in self._data.starts
-            if first <= start < checkpoint.position
+            *self._index.files_over(synced_place, place),
+            *self._data.files_over(synced_position, mark.position),
         ]
 
     def close(self) -> None:

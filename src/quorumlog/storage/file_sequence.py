@@ -5,9 +5,11 @@ from itertools import pairwise
 from threading import Lock
 
 from quorumlog.model.errors import CorruptionError, StorageError, check
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.files import File, FileSystem
 
 NAME_DIGITS = 20
+ZERO_BYTES = 1024 * 1024
 MAPS_MAX = 64
 """Files of one sequence mapped for reading at a time; the least recently used is let go."""
 
@@ -41,16 +43,30 @@ class SequenceFile:
         return self._file
 
     def cut(self, position: int) -> None:
-        """Zero everything from a position of the sequence on; durable on return."""
+        """Zero everything from a position on; durable. Only while nobody has the file mapped."""
         file = self.writable()
         file.resize(position - self.start)
         file.resize(self.size)
         file.sync()
 
+    def zero(self, position: int, until: int) -> None:
+        """Zero from a position of the sequence on up to another or the file's end; durable.
+
+        In place: a file that is mapped by readers must never shrink, not even for a moment.
+        """
+        file = self.writable()
+        offset, end = position - self.start, min(until, self.end) - self.start
+        while offset < end:
+            length = min(ZERO_BYTES, end - offset)
+            file.write_at([bytes(length)], offset)
+            offset += length
+        file.sync()
+
     def remove(self) -> None:
-        """Remove the file from disk."""
+        """Remove the file from disk, durably."""
         self.close()
         self._files.remove(self.path)
+        self._files.sync_directory(self._directory)
 
     def close(self) -> None:
         """Give the open file back."""
@@ -95,7 +111,7 @@ class FileSequence:
             if start - before != self.file_size:
                 raise CorruptionError(
                     f"{self.directory}: no file between {before:020d} and {start:020d}, files have "
-                    f"{self.file_size} bytes; restore it, or let this replica join anew",
+                    f"{self.file_size} bytes; restore it. {EMPTYING_IS_SAFE_WHEN}",
                     f"{self.directory}/{start:020d}",
                     0,
                 )
@@ -104,8 +120,8 @@ class FileSequence:
             size = _size_of(self._files, path)
             if size > self.file_size or (size < self.file_size and start != starts[-1]):
                 raise CorruptionError(
-                    f"{path} has {size} bytes instead of {self.file_size}; restore it, or let this "
-                    "replica join anew",
+                    f"{path} has {size} bytes instead of {self.file_size}; restore it. "
+                    f"{EMPTYING_IS_SAFE_WHEN}",
                     path,
                     min(size, self.file_size),
                 )
@@ -153,6 +169,34 @@ class FileSequence:
                 if len(self._maps) > MAPS_MAX:
                     self._maps.popitem(last=False)
             return start, view
+
+    def files_over(self, first: int, last: int) -> list[SequenceFile]:
+        """Return the files that hold positions first … last."""
+        return [
+            file
+            for start, file in self._by_start.items()
+            if start <= last and first < start + self.file_size
+        ]
+
+    def forget_maps(self, removed: list[SequenceFile]) -> None:
+        """Let go of maps that readers made of files before those were removed; on any thread."""
+        with self._maps_lock:
+            for file in removed:
+                self._maps.pop(file.start, None)
+
+    def settle(self, position: int) -> None:
+        """Make what will be read from a position on what the disk holds, not the page cache.
+
+        After a failed fsync the cache may show bytes that never reached the disk (RELIABILITY 2.2).
+        """
+        for start, file in self._by_start.items():
+            if position < start + self.file_size:
+                opened = self._files.open(file.path)
+                try:
+                    opened.sync()
+                    opened.drop_cache()
+                finally:
+                    opened.close()
 
     def drop_from(self, position: int) -> list[SequenceFile]:
         """Take all files that begin at or behind a position out; return them, last first."""

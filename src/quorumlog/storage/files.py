@@ -43,6 +43,10 @@ class File(Protocol):
         """Make everything written to the file durable."""
         ...
 
+    def drop_cache(self) -> None:
+        """Forget cached bytes that are not waiting to be written: the next read is of the disk."""
+        ...
+
     def size(self) -> int:
         """Length in bytes."""
         ...
@@ -72,7 +76,7 @@ class FileSystem(Protocol):
     """Directories and files by path."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents, durably; nothing happens if it exists."""
+        """Make a directory and its parents; their names are durable on return, also old ones."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -153,6 +157,11 @@ class OsFile:
         with _named(self.path, "fdatasync"):
             os.fdatasync(self._descriptor)
 
+    def drop_cache(self) -> None:
+        """See `File`."""
+        with _named(self.path, "fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def size(self) -> int:
         """See `File`."""
         with _named(self.path, "stat"):
@@ -195,13 +204,12 @@ class OsFileSystem:
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem`."""
-        if os.path.isdir(path):
-            return
         parent = os.path.dirname(os.path.abspath(path))
-        self.make_directory(parent)
-        with _named(path, "mkdir"):
-            os.mkdir(path, DIRECTORY_MODE)
-        self.sync_directory(parent)
+        if not os.path.isdir(path):
+            self.make_directory(parent)
+            with _named(path, "mkdir"):
+                os.mkdir(path, DIRECTORY_MODE)
+        self.sync_directory(parent)  # a crash may have come between making it and this
 
     def names(self, path: str) -> list[str]:
         """See `FileSystem`."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
 from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.scan import Scanner, Stop
 
@@ -31,7 +32,7 @@ def judge(
     raise CorruptionError(
         f"{path}: byte {offset}, entry {last_good + 1}: {stop.reason or 'entries are missing'}; "
         f"entries up to {max(durable_index, last_good + 1)} were durable. Nothing was changed. "
-        "Restore this replica's files, or remove its directory and let the others fill it again",
+        f"Restore this replica's files. {EMPTYING_IS_SAFE_WHEN}",
         path,
         offset,
         last_good + 1,

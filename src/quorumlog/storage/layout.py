@@ -59,6 +59,7 @@ def claim_group_directory(
     """
     for name in ("", f"/{DATA}", f"/{INDEX}"):
         files.make_directory(directory + name)
+        files.sync_directory(directory + name)  # names made just before a crash count from now on
     path = f"{directory}/{IDENTITY_NAME}"
     if files.exists(path):
         identity = _read_identity(files, path)

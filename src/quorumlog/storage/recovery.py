@@ -88,7 +88,6 @@ class Recovery:
         end_index = last.index if last else base.index if base else -1
         position = last.position + last.size if last else base.position if base else 0
         cut = self._cut(position, scanned.stop)
-        self._sync_scanned(scanned.found)
         mended = self._mend_index(scanned.found, end_index)
         first_index, begin_position, before_term = self._begin(scanned.found)
         return Recovered(
@@ -121,6 +120,7 @@ class Recovery:
         return checkpoint if fits else None
 
     def _scan(self, base: Checkpoint | None) -> _Scanned:
+        self._data.settle(base.position if base is not None else 0)
         if base is None:
             first = self._data.starts[0] if len(self._data) else 0
             scanner = Scanner(self._data, first)
@@ -142,15 +142,6 @@ class Recovery:
         last_good = found[-1].index if found else base.index if base else -1
         judge(self._data, self._index, last_good, stop, self._durable_index)
         return _Scanned(found, stop)
-
-    def _sync_scanned(self, found: list[Found]) -> None:
-        """What was read may so far be in the page cache only; it counts as durable from now on."""
-        if found:
-            first = self._data.start_of(found[0].position)
-            last = self._data.start_of(found[-1].position)
-            for start in self._data.starts:
-                if first <= start <= last:
-                    self._data.file_starting(start).writable().sync()
 
     # -- mending ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Final
 from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import CorruptionError, check
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.files import File, FileSystem
 
 SLOT_SIZE: Final = 4_096
@@ -47,26 +48,31 @@ class SlotFile:
         self._sequence = 0
 
     def read(self) -> bytes | None:
-        """Return the value, or None if none was ever written.
+        """Return the value, made durable in both copies, or None if none was ever written.
 
         Raises `CorruptionError` when both copies are damaged.
         """
         if not self._files.exists(self.path):
             return None
         self._file = self._files.open(self.path)
-        found = []
+        found: dict[int, tuple[int, bytes]] = {}
         for offset in (0, SLOT_SIZE):
             slot = _unpacked(self._file.read_at(SLOT_SIZE, offset))
             if slot is not None:
-                found.append(slot)
+                found[offset] = slot
         if not found:
             raise CorruptionError(
-                f"{self.path}: both copies are damaged; this replica cannot know what it promised: "
-                "remove its directory and let it join as a new member",
+                f"{self.path}: both copies are damaged; what this replica promised is not known; "
+                f"restore it. {EMPTYING_IS_SAFE_WHEN}",
                 self.path,
                 0,
             )
-        self._sequence, value = max(found)
+        newest = max(found, key=lambda offset: found[offset][0])
+        self._sequence, value = found[newest]
+        # what was read may be in the page cache only, or in one copy: it is relied on from now on
+        for offset in (SLOT_SIZE - newest, newest):
+            self._file.write_at([_packed(self._sequence, value)], offset)
+            self._file.sync()
         return value
 
     def write(self, value: bytes) -> None:

@@ -57,7 +57,8 @@ def open_group(
     checkpoints, hint = CheckpointFile(files, directory), DurableHint(files, directory)
     checkpoint = checkpoints.load()
     recovered = Recovery(data, index, checkpoint, hint.load()).run()
-    log = FileLog(data, index, recovered, checkpoints, hint, limits.tail_cache_bytes)
+    hint.write(recovered.end_index, recovered.end_position, durable=True)
+    log = FileLog(data, index, recovered, checkpoints, checkpoint, hint, limits.tail_cache_bytes)
     committed = min(checkpoint.committed_index if checkpoint else -1, log.end_index)
     if committed >= 0:
         log.note_committed(committed)

@@ -1,0 +1,127 @@
+"""What must be on disk before what: order of writes and fsyncs, seen at the door to the files."""
+
+import mmap
+
+import pytest
+
+from quorumlog.model.hard_state import HardState
+from quorumlog.storage.files import OsFile, OsFileSystem
+from quorumlog.storage.hard_state import FILE_NAME
+from quorumlog.storage.slots import SLOT_SIZE, SlotFile
+from store_access import Opened
+
+SIZES = {"data_file": 2_000, "index_file": 32 * 8}
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Every fsync of a file or directory, in order, as `kind name`."""
+    happened = []
+    file_sync, directory_sync = OsFile.sync, OsFileSystem.sync_directory
+
+    def sync(file):
+        happened.append("file " + "/".join(file.path.rsplit("/", 2)[-2:]))
+        file_sync(file)
+
+    def sync_directory(files, path):
+        happened.append("directory " + path.rsplit("/", 1)[-1])
+        directory_sync(files, path)
+
+    monkeypatch.setattr(OsFile, "sync", sync)
+    monkeypatch.setattr(OsFileSystem, "sync_directory", sync_directory)
+    return happened
+
+
+def index_file(number):
+    return f"file index/{32 * 8 * number:020d}"
+
+
+def test_after_a_truncation_a_checkpoint_covers_index_records_written_again(tmp_path, seen):
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.append([b"x"] * 35)
+    opened.checkpoint()
+    opened.truncate(18)
+    opened.append([b"y"] * 20, term=2)
+    del seen[:]
+    opened.checkpoint()
+    first = next(place for place, name in enumerate(seen) if "quorumlog.checkpoint" in name)
+    assert {index_file(2), index_file(3), index_file(4)} <= set(seen[:first])
+    opened.close()
+
+
+def test_a_truncation_names_nothing_that_was_not_reported_durable(tmp_path, monkeypatch):
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.append([b"x"] * 5)
+    hints = []
+    log = opened.log
+    written = log._hint.write
+    monkeypatch.setattr(
+        log._hint,
+        "write",
+        lambda index, *rest, **how: (hints.append(index), written(index, *rest, **how)),
+    )
+    opened.append([b"y"] * 10, run=False)
+    opened.truncate(12, run=False)
+    opened.run()
+    assert hints == [4]
+    opened.close()
+    again = Opened(tmp_path / "g", **SIZES)
+    assert again.log.end_index == 11
+    again.close()
+
+
+def test_a_truncation_never_shrinks_a_file_that_readers_may_have_mapped(tmp_path, monkeypatch):
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.append([b"x" * 50] * 30)
+    path = tmp_path / "g" / "data" / f"{0:020d}"
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    resized = []
+    monkeypatch.setattr(OsFile, "resize", lambda file, size: resized.append(file.path))
+    opened.truncate(7)
+    assert resized == []
+    assert mapped[7 * 98 :] == bytes(len(mapped) - 7 * 98)
+    opened.close()
+
+
+def test_75_what_is_read_at_start_is_made_durable_in_both_copies(tmp_path, seen):
+    opened = Opened(tmp_path / "g")
+    for term in (1, 2):
+        opened.waiting.append(opened.group.hard_states.plan_save(HardState(term, "n1")))
+        opened.run()
+    opened.close()
+    path = tmp_path / "g" / FILE_NAME
+    newest = path.read_bytes()
+    opened = Opened(tmp_path / "g")
+    opened.waiting.append(opened.group.hard_states.plan_save(HardState(3, "n2")))
+    opened.run()
+    opened.close()
+    one_copy_only = path.read_bytes()[:SLOT_SIZE] + newest[SLOT_SIZE:]
+    path.write_bytes(one_copy_only)
+    del seen[:]
+    slots = SlotFile(OsFileSystem(), str(tmp_path / "g"), FILE_NAME)
+    slots.read()
+    slots.close()
+    assert seen == [f"file g/{FILE_NAME}"] * 2
+    raw = path.read_bytes()
+    assert raw[:SLOT_SIZE] == raw[SLOT_SIZE:] == one_copy_only[:SLOT_SIZE]
+
+
+def test_names_made_just_before_a_crash_are_durable_after_the_next_start(tmp_path, seen):
+    Opened(tmp_path / "g").close()
+    del seen[:]
+    Opened(tmp_path / "g").close()
+    assert {"directory g", "directory data", "directory index"} <= set(seen)
+    assert f"directory {tmp_path.name}" in seen
+
+
+def test_entries_found_at_start_are_fsynced_and_read_from_the_disk(tmp_path, seen, monkeypatch):
+    opened = Opened(tmp_path / "g")
+    opened.append([b"x"] * 10)
+    opened.close()
+    dropped = []
+    monkeypatch.setattr(OsFile, "drop_cache", lambda file: dropped.append(file.path))
+    del seen[:]
+    Opened(tmp_path / "g").close()
+    assert f"file data/{0:020d}" in seen
+    assert dropped == [str(tmp_path / "g" / "data" / f"{0:020d}")]
