@@ -1,12 +1,10 @@
-"""Producer and client against a scripted server: retries, redirects, order, honest outcomes."""
+"""Producer and client against scripted servers: retries, redirects, order, honest outcomes."""
 
 import asyncio
-from collections import deque
 
 import pytest
 
 from quorumlog.client import Client, Producer
-from quorumlog.model.block import decode_entries, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     ConfigError,
@@ -14,143 +12,12 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     NoLeaderError,
     Outcome,
-    OutOfOrderError,
     QuorumAckTimeoutError,
     RequestError,
     UnexpectedArgumentError,
     UnknownGroupError,
 )
-from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
-    AppendRequest,
-    AppendResponse,
-    GroupMetadata,
-    MetadataRequest,
-    MetadataResponse,
-    Response,
-)
-from quorumlog.service.streams import OrderedStreams
-from quorumlog.transport.listener import Listener
-
-LIMITS = Limits()
-DROP = "drop the connection"
-SILENT = "never answer"
-LOSE_ANSWER = "store, then drop the connection"
-
-
-class Server:
-    """One node's worth of answers; stores what it accepts. `script` is used up append by append."""
-
-    def __init__(self, node_id, world):
-        self.node_id = node_id
-        self.world = world
-        self.script = deque()
-        self.listener = Listener(
-            "127.0.0.1",
-            0,
-            lambda hello: Handler(self),
-            cluster="c",
-            node_id=node_id,
-            known_nodes=lambda: (),
-            limits=LIMITS,
-        )
-
-    @property
-    def address(self):
-        return f"127.0.0.1:{self.listener.port}"
-
-
-class Handler:
-    def __init__(self, server):
-        self.server = server
-        self.streams = OrderedStreams(8)
-
-    def opened(self, connection, hello):
-        pass
-
-    def closed(self, connection, reason):
-        pass
-
-    def frame_received(self, connection, frame):
-        world, message = self.server.world, frame.message
-        if isinstance(message, MetadataRequest):
-            response = world.metadata(message.group)
-        else:
-            assert isinstance(message, AppendRequest)
-            response = self.append(connection, message, frame.attachment)
-        if response is not None:
-            connection.send(response, correlation_id=frame.correlation_id)
-
-    def append(self, connection, message, attachment):
-        world = self.server.world
-        world.requests += 1
-        if message.stream:
-            try:
-                self.streams.accept(message.stream, message.sequence)
-            except OutOfOrderError as error:
-                return AppendResponse(code=error.code, text=str(error))
-        planned = self.server.script.popleft() if self.server.script else None
-        if world.leader_id != self.server.node_id:
-            planned = planned or ResponseCode.NOT_LEADER
-        if planned is SILENT:
-            return None
-        if planned is DROP:
-            connection.abort("scripted")
-            return None
-        if planned is None or planned is LOSE_ANSWER:
-            first = len(world.stored)
-            block = parse_block(attachment, count=message.count, entry_bytes_max=1 << 22)
-            world.stored += [entry.body for entry in decode_entries(block)]
-            if planned is LOSE_ANSWER:
-                connection.abort("scripted")
-                return None
-            return AppendResponse(
-                first_index=first, last_index=len(world.stored) - 1, term=1, spans=[(first, 0)]
-            )
-        if message.stream:
-            self.streams.refused(message.stream, message.sequence)
-        return AppendResponse(code=planned, text="scripted", leader_id=world.leader_id)
-
-
-class World:
-    """Two servers, one of them the leader."""
-
-    def __init__(self):
-        self.stored = []
-        self.requests = 0
-        self.leader_id = "n0"
-        self.servers = {}
-
-    async def start(self):
-        for node_id in ("n0", "n1"):
-            self.servers[node_id] = Server(node_id, self)
-            await self.servers[node_id].listener.start()
-
-    async def stop(self):
-        for server in self.servers.values():
-            await server.listener.stop()
-
-    @property
-    def addresses(self):
-        return ",".join(server.address for server in self.servers.values())
-
-    def metadata(self, group):
-        if group != "g":
-            text = f"node does not host group {group!r}"
-            return Response(code=ResponseCode.UNKNOWN_GROUP, text=text)
-        peers = {node_id: server.address for node_id, server in self.servers.items()}
-        return MetadataResponse(groups=[GroupMetadata("g", peers, self.leader_id, 1)])
-
-    def script(self, *steps, node_id="n0"):
-        self.servers[node_id].script.extend(steps)
-
-
-@pytest.fixture
-async def world():
-    made = World()
-    await made.start()
-    yield made
-    await made.stop()
+from scripted_cluster import DROP, LIMITS, LOSE_ANSWER, SILENT
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The user's door: asynchronous and synchronous clients, and the producer."""
 
 from quorumlog.client.client import Client
-from quorumlog.client.producer import Delivery, Producer, ProducerStats
+from quorumlog.client.delivery import Delivery, ProducerStats
+from quorumlog.client.producer import Producer
 from quorumlog.client.sync import SyncClient, SyncProducer
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
 

@@ -3,11 +3,13 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Literal, TypeVar
 
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.reader import BlockReader
 from quorumlog.client.retry import Backoff
 from quorumlog.client.values import (
     Appended,
@@ -25,6 +27,7 @@ from quorumlog.model.errors import (
     DeadlineExceededError,
     EmptyBatchError,
     IndexOutOfRangeError,
+    NetworkError,
     NoLeaderError,
     Outcome,
     RequestError,
@@ -44,9 +47,9 @@ from quorumlog.model.message import (
 
 T = TypeVar("T")
 
-POLL_WAIT_MS = 10_000
-"""How long a reader at the tail lets the server wait for the next entry."""
 FETCH_BYTES = 1024 * 1024
+READ_ATTEMPTS = 3
+"""A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
 
 
 class Client:
@@ -181,46 +184,36 @@ class Client:
         With `leader_only=False` any replica may answer. Leader changes and restarts are ridden
         out; an outage longer than `timeout_ms` raises `RequestError`.
         """
-        index = await self._start_index(start, leader_only)
-        ahead: asyncio.Task[FetchedBlock] | None = None
-        try:
-            while end is None or index <= end:
-                fetch = ahead or self._fetch_ahead(index, end, follow, leader_only)
-                ahead = None
-                fetched = await fetch
-                if not fetched.count:
-                    if not follow or (end is not None and end <= fetched.committed_index):
-                        return
-                    continue
-                index = fetched.first_index + fetched.count
-                if follow or index <= min(end or index, fetched.committed_index):
-                    ahead = self._fetch_ahead(index, end, follow, leader_only)
-                for entry in self._decoded(fetched):
-                    if entry.is_data or include_all:
-                        yield entry
-        finally:
-            if ahead is not None:
-                ahead.cancel()
-
-    def _fetch_ahead(
-        self, index: int, end: int | None, follow: bool, leader_only: bool
-    ) -> "asyncio.Task[FetchedBlock]":
-        """Start to fetch the next block while the one before is being used."""
-        last = -1 if end is None else max(end, index)
-        wait_ms = POLL_WAIT_MS if follow else 0
-        return asyncio.ensure_future(
-            self._fetch_range(index, last, wait_ms=wait_ms, leader_only=leader_only)
+        blocks = self.read_blocks(
+            start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
         )
+        async with aclosing(blocks):
+            async for entries in blocks:
+                for entry in entries:
+                    yield entry
 
-    async def _fetch_range(
-        self, index: int, last: int, *, wait_ms: int, leader_only: bool
-    ) -> FetchedBlock:
-        try:
-            return await self.fetch(
-                index, last, bytes_max=FETCH_BYTES, wait_ms=wait_ms, leader_only=leader_only
-            )
-        except IndexOutOfRangeError:  # one entry was left of the range, and it is not there yet
-            return FetchedBlock(index, 0, memoryview(b""), memoryview(b""), -1, index - 1)
+    async def read_blocks(
+        self,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: int | None = None,
+        follow: bool = True,
+        include_all: bool = False,
+        leader_only: bool = True,
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
+
+        async def fetch(begin: int, last: int, wait_ms: int) -> FetchedBlock:
+            return await self.fetch(begin, last, wait_ms=wait_ms, leader_only=leader_only)
+
+        index = await self._start_index(start, leader_only)
+        blocks = BlockReader(fetch, index, end, follow=follow).blocks()
+        async with aclosing(blocks):
+            async for fetched in blocks:
+                entries = self._decoded(fetched)
+                wanted = entries if include_all else [e for e in entries if e.is_data]
+                if wanted:
+                    yield wanted
 
     async def _start_index(
         self, start: int | Literal["earliest", "latest"], leader_only: bool
@@ -254,33 +247,47 @@ class Client:
         end_index -1: as far as committed. When begin_index is not committed yet the server waits
         up to wait_ms, then the block is empty. Retried until `timeout_ms` (plus wait_ms).
         """
-        request = FetchRequest(
-            group=self.group,
-            begin_index=begin_index,
-            end_index=end_index,
-            bytes_max=bytes_max,
-            wait_ms=wait_ms,
-            index_records=index_records,
-            leader_only=leader_only,
-        )
+        loop = asyncio.get_running_loop()
+        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        begun = loop.time()
 
         async def ask(connection: ServerConnection) -> FetchedBlock:
-            answer = await connection.request(request)
-            response = self._expect(connection, answer, FetchResponse)
-            records = answer.attachment[: response.index_bytes]
-            data = answer.attachment[response.index_bytes :]
-            return FetchedBlock(
-                response.first_index,
-                response.count,
-                data,
-                records,
-                response.begin_index,
-                response.committed_index,
+            left_ms = max(0, wait_ms - int((loop.time() - begun) * 1000))
+            request = FetchRequest(
+                group=self.group,
+                begin_index=begin_index,
+                end_index=end_index,
+                bytes_max=bytes_max,
+                wait_ms=left_ms,
+                index_records=index_records,
+                leader_only=leader_only,
             )
+            return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
-        limit_ms = (timeout_ms or self.timeout_ms) + wait_ms
         locate = self.view.leader if leader_only else self._any_server
-        return await self._retrying(locate, ask, limit_ms, repeat_unknown=True)
+        return await self._retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
+
+    async def _fetch_once(
+        self, connection: ServerConnection, request: FetchRequest, limit_ms: float
+    ) -> FetchedBlock:
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                answer = await connection.request(request)
+        except TimeoutError:
+            raise NetworkError(
+                f"{connection.address} did not answer a fetch within {limit_ms:.0f} ms"
+            ) from None
+        response = self._expect(connection, answer, FetchResponse)
+        records = answer.attachment[: response.index_bytes]
+        data = answer.attachment[response.index_bytes :]
+        return FetchedBlock(
+            response.first_index,
+            response.count,
+            data,
+            records,
+            response.begin_index,
+            response.committed_index,
+        )
 
     async def _any_server(self) -> ServerConnection:
         addresses = self.view.addresses()
@@ -373,13 +380,15 @@ class Client:
     ) -> T:
         """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
 
-        The errors' attributes decide which; only asking can leave an unknown fate.
+        The errors' attributes decide which; only asking can leave an unknown fate, and what comes
+        after that does not make it known again.
         """
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1000
         backoff = Backoff(self._generator)
         last: RequestError | None = None
+        in_doubt = False
         while True:
             asked = False
             try:
@@ -388,17 +397,20 @@ class Client:
                     asked = True
                     return await ask(connection)
             except TimeoutError:
-                raise self._out_of_time(last, limit_ms, asked=asked) from None
+                late = self._out_of_time(last, limit_ms, asked=asked)
+                raise _honest(late, in_doubt=in_doubt) from None
             except RequestError as error:
                 last = error
                 if error.refresh_leader and error.leader_id is None:
                     self.view.forget_leader()
                 unknown = error.outcome is Outcome.UNKNOWN
                 if not error.retriable or (unknown and not repeat_unknown):
+                    _honest(error, in_doubt=in_doubt)
                     raise
+                in_doubt = in_doubt or (unknown and asked)
             pause = backoff.next_pause_s()
             if loop.time() + pause >= deadline:
-                raise last
+                raise _honest(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
 
     def _out_of_time(
@@ -413,3 +425,10 @@ class Client:
                 f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
             )
         return DeadlineExceededError(f"no answer from {self.group} within {limit_ms} ms{said}")
+
+
+def _honest(error: RequestError, *, in_doubt: bool) -> RequestError:
+    """Return the last error of several attempts; an earlier one may have been executed."""
+    if in_doubt:
+        error.outcome = Outcome.UNKNOWN
+    return error

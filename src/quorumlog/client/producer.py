@@ -1,32 +1,27 @@
 """The producer: many entries to one group, in order, in blocks, with bounded memory."""
 
 import asyncio
-import itertools
 import random
 import struct
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
 
 from isal.isal_zlib import crc32
 
 from quorumlog.client.client import Client
-from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.connection import ServerConnection
+from quorumlog.client.delivery import Delivery, OutgoingBlock, ProducerStats, SentBlock
 from quorumlog.client.retry import Backoff
-from quorumlog.client.values import Appended, position_at
 from quorumlog.model.block import HEADER_SIZE, Buffer
-from quorumlog.model.codes import Magic, ResponseCode
+from quorumlog.model.codes import Magic
 from quorumlog.model.errors import (
     ConfigError,
     DeadlineExceededError,
     LeaderPendingFullError,
-    NetworkError,
     Outcome,
     RequestError,
     UnexpectedArgumentError,
-    error_for,
 )
 from quorumlog.model.message import AppendRequest, AppendResponse
 
@@ -36,69 +31,6 @@ _STREAM = 1
 CONNECT_TIMEOUT_S = 1.5
 EXPIRY_CHECK_S = 0.25
 """How often blocks are checked for their delivery time-out while nothing else happens."""
-
-
-@dataclass(slots=True)
-class ProducerStats:
-    """Totals since the producer was made."""
-
-    entries_sent: int = 0
-    bytes_sent: int = 0
-    entries_acknowledged: int = 0
-    bytes_acknowledged: int = 0
-    blocks_acknowledged: int = 0
-    blocks_resent_after_refusal: int = 0
-    blocks_resent_after_unknown: int = 0
-    entries_resent_after_unknown: int = 0
-    """Entries that may be in the log twice."""
-
-
-class _Block:
-    """Entries that travel together, and one future for all of them."""
-
-    __slots__ = ("deadline", "future", "number", "parts", "size", "sizes", "tries")
-
-    def __init__(self, number: int, deadline: float) -> None:
-        self.number = number
-        self.deadline = deadline
-        self.parts: list[Buffer] = []
-        self.sizes: list[int] = []
-        self.size = 0
-        self.tries = 0
-        self.future: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
-        self.future.add_done_callback(_seen)
-
-
-def _seen(future: "asyncio.Future[AppendResponse]") -> None:
-    """Errors also surface on flush and the next send, so one nobody awaits is not lost."""
-    if not future.cancelled():
-        future.exception()
-
-
-class Delivery:
-    """Resolves, when awaited, with where the entry went, or raises why it did not."""
-
-    __slots__ = ("_block", "_ordinal")
-
-    def __init__(self, block: _Block, ordinal: int) -> None:
-        self._block = block
-        self._ordinal = ordinal
-
-    def __await__(self) -> Generator[Any, None, Appended]:
-        response = yield from asyncio.shield(self._block.future).__await__()
-        position = position_at(response, self._block.sizes, self._ordinal)
-        return Appended(response.first_index + self._ordinal, response.term, position)
-
-    def done(self) -> bool:
-        """Whether awaiting it will return at once."""
-        return self._block.future.done()
-
-
-@dataclass(slots=True)
-class _Sent:
-    block: _Block
-    sequence: int
-    answer: "asyncio.Future[Answer]"
 
 
 class _Ended(Exception):  # noqa: N818  (never leaves this module: a session is over)
@@ -111,8 +43,9 @@ class Producer:
     A block leaves when it has `batch_bytes` or its first entry has waited `linger_ms`; up to
     `in_flight_blocks` are unanswered at a time; `buffer_bytes` bounds what is held in memory.
     Refused blocks and (with `retry_unknown`) blocks of unknown fate are sent again until
-    `delivery_timeout_ms`; the latter may be stored twice and are counted in `stats`. After an error
-    that cannot be retried every unresolved and later entry fails with it.
+    `delivery_timeout_ms`; the latter may be stored twice and are counted in `stats`. The fate of a
+    block is unknown too when its leader says nothing for `request_timeout_ms`. After an error that
+    cannot be retried every unresolved and later entry fails with it.
     """
 
     def __init__(  # noqa: PLR0913  (named options of a public door)
@@ -124,6 +57,7 @@ class Producer:
         linger_ms: float = 5,
         buffer_bytes: int = 32 * 1024 * 1024,
         in_flight_blocks: int = 8,
+        request_timeout_ms: int = 5_000,
         delivery_timeout_ms: int = 30_000,
         retry_unknown: bool = True,
         channel: int = 0,
@@ -144,19 +78,20 @@ class Producer:
         self._linger_s = linger_ms / 1000
         self._buffer_bytes = buffer_bytes
         self._in_flight_max = in_flight_blocks
+        self._request_timeout_s = request_timeout_ms / 1000
         self._timeout_s = delivery_timeout_ms / 1000
         self._retry_unknown = retry_unknown
         self._channel = channel
-        self._numbers = itertools.count()
-        self._open: _Block | None = None
+        self._open: OutgoingBlock | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._waiting: deque[_Block] = deque()
-        self._sent: deque[_Sent] = deque()
+        self._waiting: deque[OutgoingBlock] = deque()
+        self._sent: deque[SentBlock] = deque()
         self._buffered = 0
         self._space = asyncio.Event()
         self._wake = asyncio.Event()
         self._error: RequestError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
         self.stats = ProducerStats()
 
@@ -205,15 +140,19 @@ class Producer:
             self._seal()
             await self._space.wait()
 
-    def _add(self, body: Buffer) -> Delivery:
+    def check(self, body: Buffer) -> None:
+        """Raise what `send` would raise for a body, without taking it."""
         if self._error is not None:
-            self._raise_error()
+            raise self._error
+        if HEADER_SIZE + len(body) > self._limits.entry_bytes_max:
+            raise UnexpectedArgumentError(
+                f"a body of {len(body)} bytes is above {self._limits.entry_bytes_max - HEADER_SIZE}"
+            )
+
+    def _add(self, body: Buffer) -> Delivery:
+        self.check(body)
         length = len(body)
         size = HEADER_SIZE + length
-        if size > self._limits.entry_bytes_max:
-            raise UnexpectedArgumentError(
-                f"a body of {length} bytes is above {self._limits.entry_bytes_max - HEADER_SIZE}"
-            )
         block = self._open
         if block is None or block.size + size > self._batch_bytes:
             block = self._next_block()
@@ -221,20 +160,21 @@ class Producer:
             _HEADER.pack(_NORMAL, size, 0, 0, 0, self._channel, 0, crc32(body), length)
         )
         block.parts.append(body)
-        block.sizes.append(length)
+        block.offsets.append(block.size)
         block.size += size
         self._buffered += size
-        if block.size >= self._batch_bytes or len(block.sizes) >= self._limits.block_entries_max:
+        if block.size >= self._batch_bytes or block.count >= self._limits.block_entries_max:
             self._seal()
-        return Delivery(block, len(block.sizes) - 1)
+        return Delivery(block, block.count - 1)
 
-    def _next_block(self) -> _Block:
+    def _next_block(self) -> OutgoingBlock:
         self._seal()
         loop = asyncio.get_running_loop()
-        block = self._open = _Block(next(self._numbers), loop.time() + self._timeout_s)
+        block = self._open = OutgoingBlock(loop.time() + self._timeout_s)
         self._linger = loop.call_later(self._linger_s, self._seal)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="quorumlog producer")
+            self._task.add_done_callback(self._run_ended)
         return block
 
     def _seal(self) -> None:
@@ -244,7 +184,7 @@ class Producer:
             self._linger.cancel()
             self._linger = None
         if block is not None:
-            self.stats.entries_sent += len(block.sizes)
+            self.stats.entries_sent += block.count
             self.stats.bytes_sent += block.size
             self._waiting.append(block)
             self._wake.set()
@@ -259,16 +199,22 @@ class Producer:
         self._raise_error()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush (unless told not to) and end. Raises the error that ended the producer."""
+        """Flush (unless told not to) and end. Raises the error that ended the producer.
+
+        What was not delivered by then fails, as does every later `send`.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             if flush:
                 await self.flush()
         finally:
-            if self._linger is not None:
-                self._linger.cancel()
             if self._task is not None:
                 self._task.cancel()
                 await asyncio.gather(self._task, return_exceptions=True)
+            if self._error is None:
+                self._fail(_not_delivered("the producer is closed"))
             if self._owns_client:
                 await self._client.close()
 
@@ -306,23 +252,31 @@ class Producer:
             self._expire()
             await asyncio.sleep(backoff.next_pause_s())
 
+    def _run_ended(self, task: "asyncio.Task[None]") -> None:
+        """Nothing is sent any more: if that is our own mistake, nobody may wait for it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failure = RequestError(f"the producer failed: {error!r}")
+            failure.__cause__ = error
+            self._fail(failure)
+
     async def _session(self, connection: ServerConnection) -> None:
         """Send blocks to one leader until something ends it."""
         sequence = 0
         backoff = Backoff(self._generator)
         while True:
-            while self._waiting and len(self._sent) < self._in_flight_max:
-                self._transmit(connection, self._waiting.popleft(), sequence)
-                sequence += 1
+            is_taking = True  # until the connection has more unsent than it may
+            while is_taking and self._waiting and len(self._sent) < self._in_flight_max:
+                is_taking = self._transmit(connection, sequence)
+                sequence += is_taking
             while self._sent and self._sent[0].answer.done():
                 if self._resolve_first(connection):
                     backoff = Backoff(self._generator)
                     continue
-                sequence = await self._after_refusal(connection)
+                sequence = await self._after_refusal()
                 await asyncio.sleep(backoff.next_pause_s())
-            if self._error is not None or self._expire():
+            if self._error is not None or self._expire() or self._is_silent(connection):
                 raise _Ended
-            room = self._waiting and len(self._sent) < self._in_flight_max
+            room = is_taking and self._waiting and len(self._sent) < self._in_flight_max
             ready = self._sent and self._sent[0].answer.done()
             if not room and not ready:
                 await self._pause()
@@ -335,28 +289,41 @@ class Producer:
         except TimeoutError:
             return
 
-    def _transmit(self, connection: ServerConnection, block: _Block, sequence: int) -> None:
+    def _transmit(self, connection: ServerConnection, sequence: int) -> bool:
+        """Send the block that waits longest; return False if the connection takes no more now."""
+        block = self._waiting[0]
         if len(block.parts) > 1:
             block.parts = [b"".join(block.parts)]
-        block.tries += 1
         request = AppendRequest(
             group=self._client.group,
-            count=len(block.sizes),
+            count=block.count,
             stream=_STREAM,
             sequence=sequence,
         )
         try:
             answer = connection.request(request, block.parts)
+        except LeaderPendingFullError:
+            return False
         except RequestError as error:
-            self._waiting.appendleft(block)
             raise _Ended from error
+        self._waiting.popleft()
         answer.add_done_callback(lambda _: self._wake.set())
-        self._sent.append(_Sent(block, sequence, answer))
+        now = asyncio.get_running_loop().time()
+        self._sent.append(SentBlock(block, sequence, now, answer))
+        return True
+
+    def _is_silent(self, connection: ServerConnection) -> bool:
+        """Whether the leader has not answered for too long; then somebody else is asked for it."""
+        now = asyncio.get_running_loop().time()
+        if not self._sent or now - self._sent[0].sent_at < self._request_timeout_s:
+            return False
+        self._client.view.forget_leader(connection.address)
+        return True
 
     def _resolve_first(self, connection: ServerConnection) -> bool:
         """Take the oldest answer; return whether the session can simply go on."""
         sent = self._sent[0]
-        error = _error_of(sent.answer)
+        error = sent.error()
         if error is None:
             self._sent.popleft()
             self._acknowledged(sent)
@@ -371,17 +338,17 @@ class Producer:
             raise _Ended
         return False
 
-    async def _after_refusal(self, connection: ServerConnection) -> int:
+    async def _after_refusal(self) -> int:
         """The oldest block was refused (and so those behind it): send them again, in order.
 
         Returns the sequence the server expects next.
         """
         expected = self._sent[0].sequence
-        await asyncio.wait([sent.answer for sent in self._sent])
-        for sent in self._sent:
-            error = _error_of(sent.answer)
-            if error is not None and error.outcome is Outcome.UNKNOWN:
-                raise _Ended
+        answers = [sent.answer for sent in self._sent]
+        _, missing = await asyncio.wait(answers, timeout=self._request_timeout_s)
+        errors = [] if missing else [sent.error() for sent in self._sent]
+        if missing or any(error and error.outcome is Outcome.UNKNOWN for error in errors):
+            raise _Ended
         self._take_back()
         return expected
 
@@ -390,20 +357,21 @@ class Producer:
 
         Without `retry_unknown` a block of unknown fate ends the producer instead.
         """
-        again: list[_Block] = []
+        again: list[OutgoingBlock] = []
         unknown: RequestError | None = None
         for sent in self._sent:
             if not sent.answer.done():
                 sent.answer.cancel()
-            error = _error_of(sent.answer)
+            error = sent.error()
             if error is None:
                 self._acknowledged(sent)
                 continue
             again.append(sent.block)
             if error.outcome is Outcome.UNKNOWN:
                 unknown = unknown or error
+                sent.block.is_in_doubt = True
                 self.stats.blocks_resent_after_unknown += 1
-                self.stats.entries_resent_after_unknown += len(sent.block.sizes)
+                self.stats.entries_resent_after_unknown += sent.block.count
             else:
                 self.stats.blocks_resent_after_refusal += 1
         self._sent.clear()
@@ -411,17 +379,17 @@ class Producer:
         if unknown is not None and not self._retry_unknown and self._error is None:
             self._fail(unknown)
 
-    def _acknowledged(self, sent: _Sent) -> None:
+    def _acknowledged(self, sent: SentBlock) -> None:
         response = sent.answer.result().response
-        if isinstance(response, AppendResponse):
+        if isinstance(response, AppendResponse):  # `SentBlock.error` has made sure
             block = sent.block
-            self.stats.entries_acknowledged += len(block.sizes)
+            self.stats.entries_acknowledged += block.count
             self.stats.bytes_acknowledged += block.size
             self.stats.blocks_acknowledged += 1
             self._release(block)
             block.future.set_result(response)
 
-    def _release(self, block: _Block) -> None:
+    def _release(self, block: OutgoingBlock) -> None:
         block.parts = []
         self._buffered -= block.size
         self._space.set()
@@ -431,21 +399,24 @@ class Producer:
         oldest = self._sent[0].block if self._sent else self._waiting[0] if self._waiting else None
         if oldest is None or asyncio.get_running_loop().time() < oldest.deadline:
             return False
-        text = f"not delivered to {self._client.group} within {self._timeout_s:g} s"
-        error = DeadlineExceededError(f"{text}; {'it may have happened' if oldest.tries else ''}")
-        if not oldest.tries:
+        error = DeadlineExceededError(
+            f"not delivered to {self._client.group} within {self._timeout_s:g} s"
+        )
+        if not self._sent:
             error.outcome = Outcome.DID_NOT_HAPPEN
         self._fail(error)
         return True
 
     def _fail(self, error: RequestError) -> None:
         """Order cannot be kept beyond a lost block: everything unresolved fails with it."""
-        self._error = error
         self._seal()
-        for block in [*(sent.block for sent in self._sent), *self._waiting]:
+        unresolved = [*(sent.block for sent in self._sent), *self._waiting]
+        if any(block.is_in_doubt for block in unresolved):
+            error.outcome = Outcome.UNKNOWN
+        self._error = error
+        for block in unresolved:
             self._release(block)
-            if not block.future.done():
-                block.future.set_exception(error)
+            block.future.set_exception(error)
         for sent in self._sent:
             sent.answer.cancel()
         self._sent.clear()
@@ -453,16 +424,7 @@ class Producer:
         self._space.set()
 
 
-def _error_of(answer: "asyncio.Future[Answer]") -> RequestError | None:
-    """Return what an answer says went wrong, or None."""
-    if answer.cancelled():
-        return NetworkError("the connection ended before the answer came")
-    failed = answer.exception()
-    if isinstance(failed, RequestError):
-        return failed
-    if failed is not None:
-        return NetworkError(f"no answer: {failed!r}")
-    response = answer.result().response
-    if response.code == ResponseCode.SUCCESS:
-        return None
-    return error_for(response.code, response.text, response.leader_id)
+def _not_delivered(text: str) -> RequestError:
+    error = RequestError(text)
+    error.outcome = Outcome.DID_NOT_HAPPEN
+    return error

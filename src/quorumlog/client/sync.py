@@ -13,10 +13,12 @@ from typing import Any, Literal, TypeVar
 import uvloop
 
 from quorumlog.client.client import Client
-from quorumlog.client.producer import Producer, ProducerStats
+from quorumlog.client.delivery import ProducerStats
+from quorumlog.client.producer import Producer
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.message import MetadataResponse, StatusResponse
 
 T = TypeVar("T")
@@ -37,6 +39,9 @@ class _LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and return what it returns; Ctrl-C first lets it end."""
+        if self._loop.is_closed():
+            work.close()
+            raise QuorumlogError("this client is closed; make a new one")
         tasks: list[asyncio.Task[T]] = []
         ended: Future[None] = Future()
 
@@ -55,6 +60,10 @@ class _LoopThread:
             ended.result(CANCEL_SECONDS)
             raise
         return tasks[0].result()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine there; nobody waits for it or hears of its errors."""
+        asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         """End whatever still runs there, the loop and the thread."""
@@ -81,8 +90,8 @@ class SyncClient:
     def __init__(
         self, servers: str | Sequence[str], group: str = "default", **options: Any
     ) -> None:
-        self._thread = _LoopThread()
         self._client = Client(servers, group, **options)
+        self._thread = _LoopThread()
         self.group = group
         self._closed = False
 
@@ -128,26 +137,19 @@ class SyncClient:
         leader_only: bool = True,
     ) -> Iterator[Entry]:
         """See `Client.read`."""
-        entries = self._client.read(
+        blocks = self._client.read_blocks(
             start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
         )
-        iterator = entries.__aiter__()
 
-        async def some() -> list[Entry]:
-            """Take what one block holds, so that there is one hop between threads a block."""
-            taken: list[Entry] = []
-            async for entry in iterator:
-                taken.append(entry)
-                if len(taken) >= ENTRIES_PER_HOP or follow:
-                    break
-            return taken
+        async def next_block() -> list[Entry]:
+            return await anext(blocks, [])
 
         try:
-            while taken := self._thread.wait(some()):
-                yield from taken
+            while entries := self._thread.wait(next_block()):
+                yield from entries
         finally:
             if not self._closed:
-                self._thread.wait(entries.aclose())
+                self._thread.wait(blocks.aclose())
 
     def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
         """See `Client.bounds`."""
@@ -166,25 +168,27 @@ class SyncClient:
         return self._thread.wait(self._client.metadata())
 
 
-ENTRIES_PER_HOP = 1_024
-"""Entries a synchronous reader takes from the loop's thread at a time."""
 SEND_BYTES = 128 * 1024
-"""Bytes a synchronous producer gathers before it hands them to the loop's thread."""
+"""Bytes that may wait for the loop's thread before `SyncProducer.send` waits as well."""
 
 
 class SyncProducer:
-    """`Producer` for code without an event loop: entries are handed over in batches.
+    """`Producer` for code without an event loop; one thread at a time may use it.
 
-    `flush` (or leaving the `with` block) waits until all are acknowledged and raises their error.
+    Entries leave by themselves, as with `Producer`. `flush` (or leaving the `with` block) waits
+    until all are acknowledged; it raises the error that ended the producer, as does `send`.
     """
 
     def __init__(
         self, servers: str | Sequence[str], group: str = "default", **options: Any
     ) -> None:
+        self._producer = Producer(servers, group, **options)
         self._thread = _LoopThread()
-        self._producer = self._thread.wait(_made(servers, group, options))
+        self._lock = threading.Lock()  # guards the next two
         self._bodies: list[Buffer] = []
         self._size = 0
+        self._taking = asyncio.Lock()
+        self._closed = False
 
     def __enter__(self) -> "SyncProducer":
         return self
@@ -203,31 +207,37 @@ class SyncProducer:
         return self._producer.stats
 
     def send(self, body: Buffer) -> None:
-        """Take one entry; waits while the producer's buffer is full."""
-        self._bodies.append(body)
-        self._size += HEADER_SIZE + len(body)
+        """Take one entry; waits while the producer's buffer is full. Raises as `Producer.send`."""
+        self._producer.check(body)
+        with self._lock:
+            is_first = not self._bodies
+            self._bodies.append(body)
+            self._size += HEADER_SIZE + len(body)
         if self._size >= SEND_BYTES:
-            self._hand_over()
+            self._thread.wait(self._take())
+        elif is_first:
+            self._thread.begin(self._take())
 
-    def _hand_over(self) -> None:
-        bodies, self._bodies, self._size = self._bodies, [], 0
-        if bodies:
-            self._thread.wait(self._producer.send_batch(bodies))
+    async def _take(self) -> None:
+        """Give the producer all that waits, in order."""
+        async with self._taking:
+            with self._lock:
+                bodies, self._bodies, self._size = self._bodies, [], 0
+            await self._producer.send_batch(bodies)
 
     def flush(self) -> None:
         """See `Producer.flush`."""
-        self._hand_over()
+        self._thread.wait(self._take())
         self._thread.wait(self._producer.flush())
 
     def close(self, *, flush: bool = True) -> None:
         """See `Producer.close`."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             if flush:
-                self._hand_over()
+                self._thread.wait(self._take())
             self._thread.wait(self._producer.close(flush=flush))
         finally:
             self._thread.stop()
-
-
-async def _made(servers: str | Sequence[str], group: str, options: dict[str, Any]) -> Producer:
-    return Producer(servers, group, **options)

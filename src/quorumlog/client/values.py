@@ -63,9 +63,8 @@ def positions_of(response: AppendResponse, sizes: list[int]) -> list[int]:
     return positions
 
 
-def position_at(response: AppendResponse, sizes: list[int], ordinal: int) -> int:
-    """Return the position of one entry of an acknowledged block."""
+def position_at(response: AppendResponse, offsets: list[int], ordinal: int) -> int:
+    """Return the position of one entry of an acknowledged block, from offsets in the block."""
     index = response.first_index + ordinal
     first, position = max(span for span in response.spans if span[0] <= index)
-    skipped = sizes[first - response.first_index : ordinal]
-    return position + sum(skipped) + HEADER_SIZE * len(skipped)
+    return position + offsets[ordinal] - offsets[first - response.first_index]

@@ -1,0 +1,103 @@
+"""Blocks of a producer, what a caller holds of them, and the totals."""
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.client.connection import Answer
+from quorumlog.client.values import Appended, position_at
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import NetworkError, RequestError, error_for
+from quorumlog.model.message import AppendResponse
+
+
+@dataclass(slots=True)
+class ProducerStats:
+    """Totals since the producer was made."""
+
+    entries_sent: int = 0
+    bytes_sent: int = 0
+    entries_acknowledged: int = 0
+    bytes_acknowledged: int = 0
+    blocks_acknowledged: int = 0
+    blocks_resent_after_refusal: int = 0
+    blocks_resent_after_unknown: int = 0
+    entries_resent_after_unknown: int = 0
+    """Entries that may be in the log twice."""
+
+
+class OutgoingBlock:
+    """Entries that travel together, and one future for all of them.
+
+    `offsets` are those of the entries within the block. `is_in_doubt`: it may be in the log already
+    although no answer said so.
+    """
+
+    __slots__ = ("deadline", "future", "is_in_doubt", "offsets", "parts", "size")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.parts: list[Buffer] = []
+        self.offsets: list[int] = []
+        self.size = 0
+        self.is_in_doubt = False
+        self.future: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(_seen)
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return len(self.offsets)
+
+
+def _seen(future: "asyncio.Future[AppendResponse]") -> None:
+    """Errors also surface on flush and the next send, so one nobody awaits is not lost."""
+    if not future.cancelled():
+        future.exception()
+
+
+class Delivery:
+    """Resolves, when awaited, with where the entry went, or raises why it did not."""
+
+    __slots__ = ("_block", "_ordinal")
+
+    def __init__(self, block: OutgoingBlock, ordinal: int) -> None:
+        self._block = block
+        self._ordinal = ordinal
+
+    def __await__(self) -> Generator[Any, None, Appended]:
+        response = yield from asyncio.shield(self._block.future).__await__()
+        position = position_at(response, self._block.offsets, self._ordinal)
+        return Appended(response.first_index + self._ordinal, response.term, position)
+
+    def done(self) -> bool:
+        """Whether awaiting it will return at once."""
+        return self._block.future.done()
+
+
+@dataclass(slots=True)
+class SentBlock:
+    """A block under way on one connection, since `sent_at` of the loop's clock (seconds)."""
+
+    block: OutgoingBlock
+    sequence: int
+    sent_at: float
+    answer: "asyncio.Future[Answer]"
+
+    def error(self) -> RequestError | None:
+        """Return what the answer says went wrong, or None. The answer must have come."""
+        if self.answer.cancelled():
+            return NetworkError("the connection ended before the answer came")
+        failed = self.answer.exception()
+        if isinstance(failed, RequestError):
+            return failed
+        if failed is not None:
+            return NetworkError(f"no answer: {failed!r}")
+        response = self.answer.result().response
+        if response.code != ResponseCode.SUCCESS:
+            return error_for(response.code, response.text, response.leader_id)
+        if not isinstance(response, AppendResponse) or not response.spans:
+            return NetworkError(f"{type(response).__name__} is no answer to an append")
+        return None

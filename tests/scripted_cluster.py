@@ -1,0 +1,169 @@
+"""Two scripted servers behind real sockets: what a client sees of a cluster, step by step."""
+
+from collections import deque
+
+from quorumlog.model.block import decode_entries, encode_block, parse_block, stamp
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import OutOfOrderError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GroupMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
+from quorumlog.service.streams import OrderedStreams
+from quorumlog.transport.listener import Listener
+
+LIMITS = Limits()
+DROP = "drop the connection"
+SILENT = "never answer"
+LOSE_ANSWER = "store, then drop the connection"
+
+
+class Server:
+    """One node's worth of answers; stores what it accepts.
+
+    `script` is used up append by append. While `is_frozen` it takes everything and says nothing,
+    like a stopped process.
+    """
+
+    def __init__(self, node_id, world):
+        self.node_id = node_id
+        self.world = world
+        self.script = deque()
+        self.is_frozen = False
+        self.listener = Listener(
+            "127.0.0.1",
+            0,
+            lambda hello: Handler(self),
+            cluster="c",
+            node_id=node_id,
+            known_nodes=lambda: (),
+            limits=LIMITS,
+        )
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.listener.port}"
+
+
+class Handler:
+    def __init__(self, server):
+        self.server = server
+        self.streams = OrderedStreams(8)
+
+    def opened(self, connection, hello):
+        pass
+
+    def closed(self, connection, reason):
+        pass
+
+    def frame_received(self, connection, frame):
+        world, message = self.server.world, frame.message
+        if self.server.is_frozen:
+            return
+        attachments = []
+        if isinstance(message, MetadataRequest):
+            response = world.metadata(message.group)
+        elif isinstance(message, FetchRequest):
+            response, attachments = self.fetch(message)
+        else:
+            assert isinstance(message, AppendRequest)
+            response = self.append(connection, message, frame.attachment)
+        if response is not None:
+            connection.send(response, correlation_id=frame.correlation_id, attachments=attachments)
+
+    def fetch(self, message):
+        world = self.server.world
+        world.fetches.append((self.server.node_id, message))
+        if message.leader_only and world.leader_id != self.server.node_id:
+            code = ResponseCode.NOT_LEADER
+            return FetchResponse(code=code, leader_id=world.leader_id), []
+        committed = len(world.stored) - 1
+        last = committed if message.end_index < 0 else min(message.end_index, committed)
+        bodies = world.stored[message.begin_index : last + 1]
+        attachments = [stamped(bodies, message.begin_index)] if bodies else []
+        response = FetchResponse(
+            begin_index=0,
+            committed_index=committed,
+            first_index=message.begin_index if bodies else -1,
+            count=len(bodies),
+        )
+        return response, attachments
+
+    def append(self, connection, message, attachment):
+        world = self.server.world
+        world.requests += 1
+        if message.stream:
+            try:
+                self.streams.accept(message.stream, message.sequence)
+            except OutOfOrderError as error:
+                return AppendResponse(code=error.code, text=str(error))
+        planned = self.server.script.popleft() if self.server.script else None
+        if world.leader_id != self.server.node_id:
+            planned = planned or ResponseCode.NOT_LEADER
+        if planned is SILENT:
+            return None
+        if planned is DROP:
+            connection.abort("scripted")
+            return None
+        if planned is None or planned is LOSE_ANSWER:
+            first = len(world.stored)
+            block = parse_block(attachment, count=message.count, entry_bytes_max=1 << 22)
+            world.stored += [entry.body for entry in decode_entries(block)]
+            if planned is LOSE_ANSWER:
+                connection.abort("scripted")
+                return None
+            return AppendResponse(
+                first_index=first, last_index=len(world.stored) - 1, term=1, spans=[(first, 0)]
+            )
+        if message.stream:
+            self.streams.refused(message.stream, message.sequence)
+        return AppendResponse(code=planned, text="scripted", leader_id=world.leader_id)
+
+
+class World:
+    """Two servers, one of them the leader."""
+
+    def __init__(self):
+        self.stored = []
+        self.requests = 0
+        self.fetches = []
+        self.leader_id = "n0"
+        self.servers = {}
+
+    async def start(self):
+        for node_id in ("n0", "n1"):
+            self.servers[node_id] = Server(node_id, self)
+            await self.servers[node_id].listener.start()
+
+    async def stop(self):
+        for server in self.servers.values():
+            await server.listener.stop()
+
+    @property
+    def addresses(self):
+        return ",".join(server.address for server in self.servers.values())
+
+    def metadata(self, group):
+        if group != "g":
+            text = f"node does not host group {group!r}"
+            return Response(code=ResponseCode.UNKNOWN_GROUP, text=text)
+        peers = {node_id: server.address for node_id, server in self.servers.items()}
+        return MetadataResponse(groups=[GroupMetadata("g", peers, self.leader_id, 1)])
+
+    def script(self, *steps, node_id="n0"):
+        self.servers[node_id].script.extend(steps)
+
+
+def stamped(bodies, first_index):
+    """Return a block as a server would send it."""
+    data = memoryview(bytearray(encode_block(bodies)))
+    block = parse_block(data, count=len(bodies), entry_bytes_max=LIMITS.entry_bytes_max)
+    stamp(block, first_index, 1, block.offsets, 0)
+    return data
