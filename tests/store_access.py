@@ -14,22 +14,23 @@ from quorumlog.storage.store import GroupStore, open_group
 ENTRY_MAX = 4 << 20
 
 
-def config(data_file=1 << 20, index_file=32 * 1024):
+def config(data_file=1 << 20, index_file=32 * 1024, **settings):
     return GroupConfig(
         group="g",
-        peers="n0-127.0.0.1:1",
+        peers="n0-127.0.0.1:1;n7-127.0.0.1:2",
         mapped_file_size_for_entry_data=data_file,
         mapped_file_size_for_entry_index=index_file,
+        **settings,
     )
 
 
 class Opened:
     """A group with its disk: plans wait until `run` carries them out."""
 
-    def __init__(self, directory, cache=1 << 20, **sizes):
+    def __init__(self, directory, cache=1 << 20, files=None, self_id="n0", **settings):
         limits = Limits(tail_cache_bytes=cache)
         self.group = open_group(
-            OsFileSystem(), str(directory), config(**sizes), limits, self_id="n0"
+            files or OsFileSystem(), str(directory), config(**settings), limits, self_id=self_id
         )
         self.log = self.group.log
         self.store = GroupStore()
@@ -52,6 +53,11 @@ class Opened:
 
     def truncate(self, from_index, run=True):
         self.waiting.append(self.log.truncate(from_index))
+        if run:
+            self.run()
+
+    def submit(self, plan, run=True):
+        self.waiting.append(plan)
         if run:
             self.run()
 

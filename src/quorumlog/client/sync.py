@@ -49,11 +49,15 @@ class _LoopThread:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda _: ended.set_result(None))
 
-        def cancel() -> None:  # runs after `begin`, so the task exists
-            tasks[0].cancel()
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before it was begun
+                work.close()
+                ended.set_result(None)
 
-        self._loop.call_soon_threadsafe(begin)
         try:
+            self._loop.call_soon_threadsafe(begin)
             ended.result()
         except BaseException:
             self._loop.call_soon_threadsafe(cancel)

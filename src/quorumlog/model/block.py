@@ -286,13 +286,23 @@ def _chain_crcs(rows: npt.NDArray[Any], chain: int) -> list[int]:
     return chains
 
 
-def chain_crcs(block: Block, chain_crc: int) -> list[int]:
-    """Return the chain CRCs that the entries should have after an entry with `chain_crc`."""
+def chain_crc_rows(block: Block) -> list[memoryview]:
+    """Return what the chain CRC of each entry covers, besides the chain CRC of the one before."""
     table = headers(block)
     rows = np.empty(block.count, dtype=_CHAIN_DTYPE)
     for name in rows.dtype.names or ():
         rows[name] = table[name]
-    return _chain_crcs(rows, chain_crc)
+    raw = memoryview(rows.tobytes())
+    return [raw[start : start + _CHAIN_SIZE] for start in range(0, len(raw), _CHAIN_SIZE)]
+
+
+def chain_crcs(block: Block, chain_crc: int) -> list[int]:
+    """Return the chain CRCs that the entries should have after an entry with `chain_crc`."""
+    chains = []
+    for row in chain_crc_rows(block):
+        chain_crc = crc32(row, chain_crc)
+        chains.append(chain_crc)
+    return chains
 
 
 def index_records(block: Block, positions: Int64s) -> bytes:

@@ -57,6 +57,10 @@ def parse_peers(text: str) -> dict[str, str]:
     return peers
 
 
+def _split_paths(text: str) -> list[str]:
+    return [path.strip().rstrip("/") or "/" for path in text.split(",") if path.strip()]
+
+
 class GroupConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
@@ -73,6 +77,34 @@ class GroupConfig(
     flush_file_interval: int = 10
     """With flush=async: pause between fsyncs."""
     check_point_interval: int = 1_000
+    data_store_path: str = ""
+    """Directories for data files, joined by `,`; empty: `data` in the group's directory."""
+    read_only_data_store_dirs: str = ""
+    """Directories, joined by `,`, whose data files are used but in which none is made."""
+    file_reserved_hours: int = 72
+    """Data files last written longer ago may be deleted (at least 1)."""
+    delete_when: str = "04"
+    """Hours of the day (local time), joined by `;`, in which old data files are deleted."""
+    disk_space_ratio_to_check_expired: float = 0.70
+    """Above it, old data files are deleted at any hour."""
+    disk_space_ratio_to_force_clean: float = 0.85
+    """Above it, the oldest data files are deleted whatever their age; 0.05 higher, appends are
+    answered DISK_FULL."""
+    enable_disk_force_clean: bool = True
+    disk_ample_bytes: int = 20 * 1024 * 1024 * 1024
+    """With so much free, a disk is not short of room whatever the three ratios say."""
+    disk_reserve_bytes: int = 32 * 1024 * 1024
+    """With less free, appends are answered DISK_FULL whatever the ratios say."""
+    retention_bytes: int = 0
+    """The oldest data files beyond so many bytes are deleted; 0: no such bound."""
+    follower_retention_bytes: int = 4 * 1024 * 1024 * 1024
+    """A live follower may lag so far before entries that it still needs are deleted."""
+    clean_interval: int = 1_000
+    """Pause between looks at disk space and old files."""
+    scrub_bytes_per_second: int = 8 * 1024 * 1024
+    """Rate at which what is on disk is checked in the background; 0: never."""
+    scrub_interval_hours: float = 24
+    """From the begin of one pass over the log to the next."""
     heart_beat_time_interval_ms: int = 100
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1_000
@@ -96,6 +128,7 @@ class GroupConfig(
             raise ConfigError(f"{where} electionTimeoutMaxMs must exceed electionTimeoutMinMs")
         if self.mapped_file_size_for_entry_index % INDEX_RECORD_SIZE:
             raise ConfigError(f"{where} mappedFileSizeForEntryIndex must be a multiple of 32")
+        self._check_disk(where)
         for name in (
             "mapped_file_size_for_entry_data",
             "mapped_file_size_for_entry_index",
@@ -103,9 +136,57 @@ class GroupConfig(
             "check_point_interval",
             "max_push_time_out_ms",
             "max_wait_ack_time_ms",
+            "clean_interval",
+            "scrub_interval_hours",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{where} {name} must be above 0")
+
+    def _check_disk(self, where: str) -> None:
+        expired, forced = (
+            self.disk_space_ratio_to_check_expired,
+            self.disk_space_ratio_to_force_clean,
+        )
+        if not 0 < expired <= 1 or not 0.5 <= forced <= 1:
+            raise ConfigError(
+                f"{where} diskSpaceRatioToCheckExpired must be above 0 and at most 1, "
+                "diskSpaceRatioToForceClean between 0.5 and 1"
+            )
+        if self.file_reserved_hours < 1:
+            raise ConfigError(f"{where} fileReservedHours must be at least 1")
+        for name in (
+            "disk_ample_bytes",
+            "disk_reserve_bytes",
+            "retention_bytes",
+            "follower_retention_bytes",
+            "scrub_bytes_per_second",
+        ):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where} {name} must not be below 0")
+        if not self.delete_hours:
+            raise ConfigError(
+                f"{where} deleteWhen {self.delete_when!r}: hours 00 to 23, joined by ;"
+            )
+        writable = set(self.data_directories) - set(self.read_only_directories)
+        if self.data_directories and not writable:
+            raise ConfigError(f"{where} all of dataStorePath is in readOnlyDataStoreDirs")
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of `delete_when`; empty if one of them is none."""
+        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
+        fit = all(hour.isdecimal() and int(hour) <= 23 for hour in hours)
+        return frozenset(int(hour) for hour in hours) if fit else frozenset()
+
+    @property
+    def data_directories(self) -> list[str]:
+        """The directories of `data_store_path`; empty: the default."""
+        return _split_paths(self.data_store_path)
+
+    @property
+    def read_only_directories(self) -> list[str]:
+        """The directories of `read_only_data_store_dirs`."""
+        return _split_paths(self.read_only_data_store_dirs)
 
     @property
     def members(self) -> dict[str, str]:
@@ -151,6 +232,7 @@ class NodeConfig(
                     f"group {group.group}: mappedFileSizeForEntryData must exceed "
                     "limits.entryBytesMax by 8"
                 )
+        self._check_paths()
         known: dict[str, str] = {}
         for group in self.groups:
             for member, address in group.members.items():
@@ -165,6 +247,17 @@ class NodeConfig(
                 f"listen {self.listen_address}: without TLS only loopback addresses are allowed; "
                 "set insecure = true to listen there all the same"
             )
+
+    def _check_paths(self) -> None:
+        owners: dict[str, str] = {}
+        for group in self.groups:
+            for path in {*group.data_directories, *group.read_only_directories}:
+                owner = owners.setdefault(path, group.group)
+                if owner != group.group:
+                    raise ConfigError(
+                        f"groups {owner} and {group.group} both keep data files in {path}; "
+                        "give each group directories of its own"
+                    )
 
     @property
     def listen_address(self) -> str:

@@ -11,6 +11,7 @@
     │                                 DeadlineExceededError, DiskError, InternalError
     ├── StorageError                  bytes on disk cannot be used or written
     │   ├── CorruptionError           which file, which byte, what to do
+    │   ├── NoSpaceError              the disk or the quota is full
     │   └── StoreLockedError          another process has the directory open
     ├── RemoteProtocolError           the other side sent bytes that are no frame of ours
     └── InvariantViolation            a bug of ours; the replica must stop
@@ -55,6 +56,10 @@ class StorageError(QuorumlogError):
 
 class StoreLockedError(StorageError):
     """Another process has this directory open."""
+
+
+class NoSpaceError(StorageError):
+    """The disk, or the user's share of it, is full."""
 
 
 class CorruptionError(StorageError):

@@ -153,11 +153,7 @@ class Replica:
         block, chain_fits = None, True
         if isinstance(message, PushRequest):
             self.counters.pushes_received += 1
-            try:
-                chain_fits = self._chain_fits(message)
-            except StorageError as error:  # damaged here: nothing can be said about it
-                self._alarm(fx.Alarm(f"a push cannot be compared: {error}"))
-                return
+            chain_fits = self._chain_fits(message)
             if message.type is PushType.APPEND:
                 block = read_push_block(message, attachment, self._limits)
                 if block is None:
@@ -398,10 +394,10 @@ class Replica:
 
         None if that entry is damaged here: the peer waits, everything else goes on.
         """
-        try:
-            chain = self.log.chain_crc_at(message.prev_index)
-        except StorageError as error:
-            self._alarm(fx.Alarm(f"{message.remote_id} cannot be served: {error}"))
+        chain = self.log.chain_crc_at(message.prev_index)
+        if chain is None:
+            text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
+            self._alarm(fx.Alarm(text))
             return None
         return msgspec.structs.replace(message, prev_chain_crc=chain)
 
@@ -410,7 +406,8 @@ class Replica:
         inside = self.log.before_begin_index < message.prev_index <= self.log.end_index
         if not compared or not inside:
             return True
-        return self.log.chain_crc_at(message.prev_index) == message.prev_chain_crc
+        known = self.log.chain_crc_at(message.prev_index)
+        return known is None or known == message.prev_chain_crc
 
     def _read_entries(self, effect: fx.ReadEntries, item: _Item) -> None:
         """Find entries for a push: from memory at once, else beside the loop."""

@@ -39,6 +39,6 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
 def _chain_crc_at(replica: Replica, index: int) -> int:
     """Return the chain CRC at an index, 0 where it is not known (nothing there, or damaged)."""
     try:
-        return replica.log.chain_crc_at(index)
+        return replica.log.chain_crc_at(index) or 0
     except StorageError:
         return 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.model.block import Block
+from quorumlog.storage.damage import DamagedRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,37 @@ class Span:
     def last_index(self) -> int:
         """Index of the last entry."""
         return self.first_index + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Entries up to `last_index` that can only be removed together, `size_bytes` on disk.
+
+    `modified_ms` is when they were last written (wall clock), None if that is not known.
+    """
+
+    last_index: int
+    size_bytes: int
+    modified_ms: int | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What can be appended without asking the disk for more."""
+
+    size_bytes: int
+    entries: int
+
+
+class Preparable(Protocol):
+    """A file that will be needed soon."""
+
+    path: str
+
+    def prepare(self) -> None:
+        """Make it; on any thread. Raises `NoSpaceError` when the disk is full."""
+        ...
 
 
 class WritePlan(Protocol):
@@ -106,10 +138,62 @@ class Log(Protocol):
         """Remove from_index and all after it. The log reads as truncated at once."""
         ...
 
-    def chain_crc_at(self, index: int) -> int:
-        """Return the chain CRC stored at an index (0 at or below before_begin_index).
+    def reset(
+        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+    ) -> WritePlan:
+        """Remove everything up to before_begin_index; the log reads so at once.
 
-        Raises `IndexOutOfRangeError` beyond the end.
+        Beyond the end the log becomes empty and goes on behind before_begin_index, whose term and
+        chain CRC (-1: not known) are then given. Inside, only committed entries may go. Nothing
+        happens when the log begins behind it already.
+        """
+        ...
+
+    def chain_crc_at(self, index: int) -> int | None:
+        """Return the chain CRC stored at an index (0 before the first entry there ever was).
+
+        None where it is not known: the entry is damaged, or gone. Raises `IndexOutOfRangeError`
+        beyond the end.
+        """
+        ...
+
+    def segments(self) -> list[Segment]:
+        """Return what `reset` can remove whole, oldest first; never the newest data."""
+        ...
+
+    def room(self) -> Room:
+        """Return what can be appended into files that are made already."""
+        ...
+
+    def upcoming(self) -> list[Preparable]:
+        """Return the files to make now, so that appends never wait for it."""
+        ...
+
+    # -- damage -----------------------------------------------------------------------------
+
+    @property
+    def damaged(self) -> DamagedRanges:
+        """Entries that cannot be read until they are repaired."""
+        ...
+
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """Check entries on disk, at least one; return the last one checked. On any thread.
+
+        Raises `CorruptionError` naming the first damaged one.
+        """
+        ...
+
+    def quarantine(self, index: int) -> WritePlan:
+        """Find out what is wrong with a damaged entry: mend its index record, or set it aside.
+
+        Raises `CorruptionError` when nobody can say any more which entry it was.
+        """
+        ...
+
+    def repair(self, block: Block) -> WritePlan:
+        """Put entries of another replica in the place of damaged ones.
+
+        Raises `CorruptionError`, and changes nothing, unless they are exactly those.
         """
         ...
 
@@ -120,8 +204,8 @@ class Log(Protocol):
     def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
         """Return entries from first_index on, as many as are contiguous and fit the bounds.
 
-        Always at least one entry. Bytes that come from disk are checked against their body CRC
-        before they are returned. May be called from another thread when not `is_in_memory`.
+        Always at least one entry. Bytes that come from disk are checked against their CRCs before
+        they are returned. May be called from another thread when not `is_in_memory`.
         Raises `IndexOutOfRangeError`, `IndexRemovedError`, or `CorruptionError`.
         """
         ...

@@ -1,9 +1,10 @@
 """How much of a log is known to be good without reading it.
 
-`quorumlog.checkpoint` (slots, fsynced about once a second) names a point up to which data and index
-are durable: opening reads only what lies behind it. `quorumlog.durable` is written after every
-group commit without fsync: it states only what was durable before, so it is never wrong, merely
-old; it tells a torn tail (behind it) from corruption (at or below it).
+`quorumlog.checkpoint` (slots, fsynced about once a second and before anything is removed) says
+where the log begins, and names a point up to which data and index are durable: opening reads only
+what lies behind it. `quorumlog.durable` is written after every group commit without fsync: it
+states only what was durable before, so it is never wrong, merely old; it tells a torn tail (behind
+it) from corruption (at or below it).
 """
 
 import struct
@@ -11,25 +12,55 @@ import struct
 import msgspec
 from isal.isal_zlib import crc32
 
+from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.files import File, FileSystem
 from quorumlog.storage.slots import SlotFile
 
 CHECKPOINT_NAME = "quorumlog.checkpoint"
 DURABLE_NAME = "quorumlog.durable"
-_HINT = struct.Struct(">4sqq")
-_HINT_MAGIC = b"QDUR"
+TERM_RUNS_MAX = 150
+"""Newest runs of terms that a checkpoint names; they fit one slot with all else."""
+UNKNOWN_CRC = -1
+"""Stands for the chain CRC of an entry that is not there any more and was not noted."""
+_HINT = struct.Struct(">4sqqqIqq")
+_HINT_MAGIC = b"QDU2"
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A point in the log: entries up to `index` end at byte `position`.
+
+    `chain_crc` and `term` are those of the last one.
+    """
+
+    index: int = -1
+    position: int = 0
+    chain_crc: int = 0
+    term: int = -1
+
+
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
+    """Where the log begins: at byte `position`, after an entry that is not there any more.
+
+    `chain_crc` of that entry, UNKNOWN_CRC if it was never noted.
+    """
+
+    before_begin_index: int = -1
+    before_begin_term: int = -1
+    position: int = 0
+    chain_crc: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Entries up to `index` end at byte `position`; `chain_crc` is that of the last one."""
+    """What is durable. `is_end`: whatever lies behind `mark` is being removed.
 
-    index: int
-    position: int
-    chain_crc: int
-    term: int
-    before_begin_index: int
-    before_begin_term: int
+    `term_runs` are the newest runs of terms as (term, first index).
+    """
+
+    boundary: Boundary
+    mark: Mark
     committed_index: int
+    term_runs: list[tuple[int, int]] = []
+    is_end: bool = False
 
 
 class CheckpointFile:
@@ -38,10 +69,19 @@ class CheckpointFile:
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._slots = SlotFile(files, directory, CHECKPOINT_NAME)
 
-    def load(self) -> Checkpoint | None:
+    def load(self, *, read_only: bool = False) -> Checkpoint | None:
         """Return the last checkpoint, or None. Raises `CorruptionError` if it is unreadable."""
-        raw = self._slots.read()
-        return None if raw is None else msgspec.msgpack.decode(raw, type=Checkpoint)
+        raw = self._slots.read(read_only=read_only)
+        if raw is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(raw, type=Checkpoint)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"{self._slots.path}: written by another version of quorumlog ({error})",
+                self._slots.path,
+                0,
+            ) from error
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, durably."""
@@ -53,31 +93,46 @@ class CheckpointFile:
 
 
 class DurableHint:
-    """The last index known to be durable, as of the last group commit whose hint reached disk."""
+    """What was durable, and where the log began, as of the last group commit that reached disk."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{DURABLE_NAME}"
         self._file: File | None = None
 
-    def load(self) -> int:
-        """Return the index, -1 if there is none (or the hint itself is torn)."""
-        if not self._files.exists(self._path):
-            return -1
-        file = self._files.open(self._path, writable=False)
-        raw = file.read_at(_HINT.size + 4, 0)
-        file.close()
-        if len(raw) < _HINT.size + 4:
-            return -1
-        body, crc = raw[: _HINT.size], int.from_bytes(raw[_HINT.size :], "big")
-        magic, index, _ = _HINT.unpack(body)
-        return int(index) if magic == _HINT_MAGIC and crc32(body) == crc else -1
+    def load(self) -> tuple[Mark, int, int] | None:
+        """Return mark, before_begin_index and the position of the first entry.
 
-    def write(self, index: int, position: int, *, durable: bool = False) -> None:
-        """State that entries up to index are durable; `durable` also makes the statement so."""
+        None if nothing was ever noted, or if the note itself is damaged.
+        """
+        if not self._files.exists(self._path):
+            return None
+        file = self._files.open(self._path, writable=False)
+        try:
+            raw = file.read_at(_HINT.size + 4, 0)
+        finally:
+            file.close()
+        if len(raw) < _HINT.size + 4:
+            return None
+        body, crc = raw[: _HINT.size], int.from_bytes(raw[_HINT.size :], "big")
+        magic, index, position, term, chain_crc, before, begin = _HINT.unpack(body)
+        if magic != _HINT_MAGIC or crc32(body) != crc:
+            return None
+        return Mark(index, position, chain_crc, term), before, begin
+
+    def write(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
+        """State that entries up to the mark are durable; `durable` makes the statement so, too."""
         if self._file is None:
             self._file = self._files.open(self._path, create=True)
-        body = _HINT.pack(_HINT_MAGIC, index, position)
+        body = _HINT.pack(
+            _HINT_MAGIC,
+            mark.index,
+            mark.position,
+            mark.term,
+            mark.chain_crc,
+            boundary.before_begin_index,
+            boundary.position,
+        )
         self._file.write_at([body + crc32(body).to_bytes(4, "big")], 0)
         if durable:
             self._file.sync()

@@ -1,20 +1,18 @@
 """A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
 
+import dataclasses
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from threading import Lock
 
 import numpy as np
 
 from quorumlog.model.block import (
     HEADER_SIZE,
-    INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
     Block,
     Buffer,
-    Int64s,
     encode_entry,
-    first_damaged,
     first_index_of,
     headers,
     index_records,
@@ -28,79 +26,91 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     check,
 )
-from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
-from quorumlog.storage.base import Span, WritePlan
-from quorumlog.storage.checkpoint import Checkpoint, CheckpointFile, DurableHint
-from quorumlog.storage.file_sequence import FileSequence, SequenceFile
+from quorumlog.storage.base import Preparable, Room, Segment, Span, WritePlan
+from quorumlog.storage.checkpoint import (
+    TERM_RUNS_MAX,
+    UNKNOWN_CRC,
+    Boundary,
+    Checkpoint,
+    Mark,
+)
+from quorumlog.storage.disk_reader import DiskReader
+from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.mending import Mending
+from quorumlog.storage.notes import Notes
+from quorumlog.storage.placement import Run, place
 from quorumlog.storage.plans import Do, Plan, Step, Write
-from quorumlog.storage.recovery import Recovered
+from quorumlog.storage.recovery import Recovered, write_leading_blank
+from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
+from quorumlog.storage.sequence_file import SequenceFile
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
 
-BLANK_RESERVE = 8
-"""Bytes that stay free behind the last entry of a data file, for a blank record."""
 
+@dataclasses.dataclass(slots=True)
+class _Staged:
+    """The end of the log as a staged write leaves it; a truncation lowers it in place."""
 
-@dataclass(slots=True)
-class _Mark:
-    """The end of the log as a staged write leaves it."""
-
-    index: int
-    position: int
-    chain_crc: int
-    term: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Entries start … stop - 1 of a block that lie together in one file."""
-
-    start: int
-    stop: int
-    position: int
+    mark: Mark
 
 
 class FileLog:
-    """See `Log`. Staging methods are called on one thread; `read` on any."""
+    """See `Log`. Staging methods are called on one thread; `read` and `verify` on any."""
 
     def __init__(
         self,
         data: FileSequence,
         index: FileSequence,
         recovered: Recovered,
-        checkpoints: CheckpointFile,
-        checkpoint: Checkpoint | None,
-        hint: DurableHint,
+        notes: Notes,
         tail_cache_bytes: int,
     ) -> None:
         self._data = data
         self._index = index
-        self._checkpoints = checkpoints
-        self._hint = hint
-        self._begin_position = recovered.begin_position
-        self.before_begin_index = recovered.before_begin_index
-        self.before_begin_term = recovered.before_begin_term
-        self._end = _Mark(
-            recovered.end_index,
-            recovered.end_position,
-            recovered.end_chain_crc,
-            recovered.end_term,
-        )
-        self._durable = self._end
-        self._staged: deque[_Mark] = deque()
+        self._notes = notes
+        self._reader = DiskReader(data, index, recovered.boundary)
+        self._mending = Mending(data, index, self._reader, notes)
+        self._end = recovered.end
+        self._durable = recovered.end
+        self._synced = recovered.end
+        self._staged: deque[_Staged] = deque()
         self._committed_index = -1
-        self._checkpointed = checkpoint
-        self._index_synced = max(0, recovered.end_index)
-        self._data_synced = recovered.end_position
+        self._planned: Checkpoint | None = None
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
-        self._runs = TermRuns()
-        if recovered.end_index > recovered.before_begin_index:
-            self._runs = TermRuns.found(
-                recovered.before_begin_index + 1, recovered.end_index, self._term_on_disk
-            )
+        self.damaged = recovered.damaged
+        self._runs = self._found_runs()
+
+    def _found_runs(self) -> TermRuns:
+        """Return the runs of terms: those that were noted, the others by search."""
+        noted = self._notes.checkpoint
+        return TermRuns.joined(
+            noted.term_runs if noted is not None else (),
+            noted.mark.index if noted is not None else -1,
+            self.before_begin_index + 1,
+            self._end.index,
+            self._reader.term_at,
+        )
+
+    def noted_runs(self) -> list[tuple[int, int]]:
+        """Return the newest runs of terms, as many as a checkpoint names."""
+        return self._runs.pairs()[-TERM_RUNS_MAX:]
 
     # -- ends -------------------------------------------------------------------------------
+
+    @property
+    def _boundary(self) -> Boundary:
+        return self._reader.boundary
+
+    @property
+    def before_begin_index(self) -> int:
+        """See `Log`."""
+        return self._boundary.before_begin_index
+
+    @property
+    def before_begin_term(self) -> int:
+        """See `Log`."""
+        return self._boundary.before_begin_term
 
     @property
     def end_index(self) -> int:
@@ -110,24 +120,36 @@ class FileLog:
     @property
     def end_chain_crc(self) -> int:
         """See `Log`."""
-        return self._end.chain_crc
+        return max(0, self._end.chain_crc)
 
     @property
     def size_bytes(self) -> int:
         """See `Log`."""
-        return self._end.position - self._begin_position
+        return self._end.position - self._boundary.position
 
     def term_runs(self) -> list[tuple[int, int]]:
         """See `Log`."""
         return self._runs.pairs()
+
+    def segments(self) -> list[Segment]:
+        """See `Log`."""
+        return sealed_segments(self._data, self._index, self._boundary, self._end)
+
+    def room(self) -> Room:
+        """See `Log`."""
+        return room_behind(self._data, self._index, self._end)
+
+    def upcoming(self) -> list[Preparable]:
+        """See `Log`."""
+        return upcoming_files(self._data, self._index, self._end)
 
     # -- staging ----------------------------------------------------------------------------
 
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """See `Log`."""
         first_index = self._end.index + 1
-        runs, positions = self._place(block.sizes)
-        chain_crc = stamp(block, first_index, term, positions, self._end.chain_crc)
+        runs, positions = place(self._data, self._end.position, block.sizes)
+        chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
         plan = self._stage(block, runs, positions, chain_crc, term)
         return plan, [(first_index + run.start, run.position) for run in runs]
@@ -142,37 +164,14 @@ class FileLog:
     def append_received(self, block: Block) -> WritePlan:
         """See `Log`."""
         check(first_index_of(block) == self._end.index + 1, "entries follow the end", self._end)
-        runs, positions = self._place(block.sizes)
+        runs, positions = place(self._data, self._end.position, block.sizes)
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
         last = headers(block.slice(block.count - 1, block.count))[0]
         return self._stage(block, runs, positions, int(last["chain_crc"]), int(last["term"]))
 
-    def _place(self, sizes: Int64s) -> tuple[list[_Run], Int64s]:
-        """Decide where entries of these sizes go: none spans files (spec 20 section 3.1)."""
-        ends = np.cumsum(sizes)
-        positions = ends - sizes
-        runs: list[_Run] = []
-        start, position = 0, self._end.position
-        while start < len(sizes):
-            file_start = self._data.start_of(position)
-            room = file_start + self._data.file_size - BLANK_RESERVE - position
-            used = int(positions[start])
-            stop = int(np.searchsorted(ends, used + room, side="right"))
-            if stop > start:
-                runs.append(_Run(start, stop, position))
-                position += int(ends[stop - 1]) - used
-                start = stop
-            else:
-                check(position > file_start, "an entry fits into a file", int(sizes[start]))
-                position = file_start + self._data.file_size
-        for run in runs:
-            shift = run.position - int(positions[run.start])
-            positions[run.start : run.stop] += shift
-        return runs, positions
-
     def _stage(
-        self, block: Block, runs: list[_Run], positions: Int64s, chain_crc: int, term: int
+        self, block: Block, runs: list[Run], positions: np.ndarray, chain_crc: int, term: int
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
         first_index = self._end.index + 1
@@ -181,30 +180,29 @@ class FileLog:
         for run in runs:
             steps += self._blank_steps(run.position)
             part = block if len(runs) == 1 else block.slice(run.start, run.stop)
-            self._end = _Mark(
+            self._end = Mark(
                 first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
             )
             target = self._data.file_at(run.position)
-            offset = run.position - target.start
             buffers: list[Buffer] = [part.data]
-            steps.append(Write(target, offset, buffers, durable=True))
+            steps.append(Write(target, run.position - target.start, buffers, durable=True))
             piece_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
             with self._lock:
                 self._tail.add(Piece(first_index + run.start, part, piece_records))
         steps += self._index_steps(first_index, records)
-        self._staged.append(self._end)
-        mark = self._end
+        staged = _Staged(self._end)
+        self._staged.append(staged)
         return Plan(
             self,
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: self._hint.write(mark.index, mark.position),
+            synced=lambda: self._notes.write_hint(staged.mark, self._boundary),
         )
 
     def _blank_steps(self, position: int) -> list[Step]:
         """Fill the rest of the file before the one that an entry begins."""
-        if position == self._end.position or not len(self._data):
+        if position == self._end.position:
             return []
         target = self._data.file_at(self._end.position)
         left = target.end - self._end.position
@@ -214,83 +212,142 @@ class FileLog:
     def _index_steps(self, first_index: int, records: memoryview) -> list[Step]:
         """Index records are written but not fsynced: they can be made again from the data."""
         steps: list[Step] = []
-        place, done = first_index * INDEX_RECORD_SIZE, 0
+        begin, done = first_index * INDEX_RECORD_SIZE, 0
         while done < len(records):
-            target = self._index.file_at(place + done)
-            offset = place + done - target.start
+            target = self._index.file_at(begin + done)
+            offset = begin + done - target.start
             part = records[done : done + self._index.file_size - offset]
             steps.append(Write(target, offset, [part], durable=False))
             done += len(part)
         return steps
 
     def _completed(self) -> None:
-        self._durable = self._staged.popleft()
+        self._durable = self._staged.popleft().mark
         with self._lock:
             self._tail.evict(self._durable.index)
+
+    # -- removing ---------------------------------------------------------------------------
 
     def truncate(self, from_index: int) -> WritePlan:
         """See `Log`."""
         check(self.before_begin_index < from_index <= self._end.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
-        end = self._mark_before(from_index)
-        position = end.position
+        old_end, end = self._end, self._mark_before(from_index)
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
-        old_end = replace(self._end)  # marks of staged writes are lowered in place below
+        self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
+        for item in self._staged:
+            item.mark = min(item.mark, end, key=lambda mark: mark.index)
         self._end = end
-        for mark in self._staged:
-            if mark.index >= from_index:
-                mark.index, mark.position = end.index, end.position
-                mark.chain_crc, mark.term = end.chain_crc, end.term
-        if self._durable.index >= from_index:
-            self._durable = end
-        floor = replace(self._durable)  # entries up to `end` may still be waiting in this commit
-        containing = self._data.file_at(position)
-        later = self._data.drop_from(position + 1)
-        place = from_index * INDEX_RECORD_SIZE
-        index_file = self._index.file_at(place)
-        later_index = self._index.drop_from(place + 1)
+        self._durable = min(self._durable, end, key=lambda mark: mark.index)
+        containing = self._data.file_at(end.position)
+        index_place = from_index * INDEX_RECORD_SIZE
+        index_file = self._index.file_at(index_place)
+        later = self._data.drop_from(end.position + 1)
+        later_index = self._index.drop_from(index_place + 1)
         old_place = (old_end.index + 1) * INDEX_RECORD_SIZE
-        covered = self._covered_files(floor)
-        lowered = self._lowered_checkpoint(floor)
 
         def cut() -> None:
+            self._remove(later, later_index)
+            containing.zero(end.position, old_end.position)
+            index_file.zero(index_place, old_place)
+
+        return self._plan_removal(cut)
+
+    def reset(
+        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+    ) -> WritePlan:
+        """See `Log`."""
+        if before_begin_index <= self.before_begin_index:
+            return Plan(self, [])
+        if before_begin_index <= self._end.index:
+            before_begin_term = self._runs.term_at(before_begin_index, self.before_begin_term)
+            known = self.chain_crc_at(before_begin_index)
+            chain_crc = UNKNOWN_CRC if known is None else known
+        emptied = before_begin_index >= self._end.index
+        if emptied:
+            position = self._data.start_of(self._end.position) + self._data.file_size
+            end = Mark(before_begin_index, position, chain_crc, before_begin_term)
+        else:
+            check(before_begin_index <= self._committed_index, "only committed entries go")
+            position, end = self._place_of(before_begin_index + 1)[0], self._end
+        boundary = Boundary(before_begin_index, before_begin_term, position, chain_crc)
+        with self._lock:
+            self._tail.drop_before(before_begin_index + 1)
+        if emptied:
+            self._runs.clear()
+            self._end = self._durable = end
+            for item in self._staged:
+                item.mark = end
+        else:
+            self._runs.remove_before(before_begin_index + 1)
+        self._reader.boundary = boundary
+        self.damaged = self.damaged.within(before_begin_index + 1, end.index)
+        earlier = self._data.drop_before(position)
+        earlier_index = self._index.drop_before((before_begin_index + 1) * INDEX_RECORD_SIZE)
+        if not len(self._data):
+            self._data.set_origin(position)
+
+        def cut() -> None:
+            self._remove(earlier, earlier_index)
+            if not emptied:
+                write_leading_blank(self._data, position)
+
+        return self._plan_removal(cut)
+
+    def _remove(self, files: list[SequenceFile], index_files: list[SequenceFile]) -> None:
+        for file in (*files, *index_files):
+            file.remove()
+        self._data.forget_maps(files)
+        self._index.forget_maps(index_files)
+
+    def _plan_removal(self, cut: Callable[[], None]) -> WritePlan:
+        """Return the write that makes the log's present ends durable, then removes the rest.
+
+        The checkpoint in the middle is the point of no return: before it a crash leaves the log as
+        it was, behind it opening finishes the work.
+        """
+        end, boundary, damaged = self._end, self._boundary, self.damaged
+        covered = self._covered_files(end)
+        ended = self._checkpoint_of(end, is_end=True)
+        self._planned = self._checkpoint_of(end)
+        after = self._planned
+
+        def remove() -> None:
             for file in covered:
                 file.writable().sync()
-            if lowered is not None:
-                self._checkpoints.write(lowered)
-            self._hint.write(floor.index, floor.position, durable=True)
-            for file in (*later, *later_index):
-                file.remove()
-            self._data.forget_maps(later)
-            self._index.forget_maps(later_index)
-            containing.zero(position, old_end.position)
-            index_file.zero(place, old_place)
+            self._notes.write_checkpoint(ended)
+            self._notes.write_hint(end, boundary, durable=True)
+            cut()
+            self._notes.save_damage(damaged)
+            self._notes.write_checkpoint(after)
 
-        self._staged.append(end)
-        return Plan(self, [Do(cut)], done=self._completed)
+        self._staged.append(_Staged(end))
+        return Plan(self, [Do(remove)], done=self._completed)
 
-    def _lowered_checkpoint(self, end: _Mark) -> Checkpoint | None:
-        """A checkpoint must never name entries that are being removed."""
-        if self._checkpointed is None or self._checkpointed.index <= end.index:
-            return None
-        self._checkpointed = self._checkpoint_of(end)
-        return self._checkpointed
-
-    def _mark_before(self, from_index: int) -> _Mark:
+    def _mark_before(self, from_index: int) -> Mark:
         """Return the end of the log without from_index and what follows."""
         index = from_index - 1
-        position = self._begin_position
-        if index > self.before_begin_index:
-            begin, size = self._place_of(index)
-            position = begin + size
-        return _Mark(
+        if index <= self.before_begin_index:
+            boundary = self._boundary
+            return Mark(index, boundary.position, boundary.chain_crc, boundary.before_begin_term)
+        begin, size = self._place_of(index)
+        chain = self.chain_crc_at(index)
+        return Mark(
             index,
-            position,
-            self.chain_crc_at(index),
+            begin + size,
+            UNKNOWN_CRC if chain is None else chain,
             self._runs.term_at(index, self.before_begin_term),
         )
+
+    def _place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins, and its size."""
+        with self._lock:
+            piece = self._tail.piece_at(index) if self._tail.holds(index) else None
+        if piece is None:
+            return self._reader.place_of(index)
+        return piece.place_of(index)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -307,7 +364,13 @@ class FileLog:
             last_on_disk = self._tail.before_first(self._end.index)
         if piece is not None:
             return piece.cut(first_index, last_index, bytes_max)
-        return self._read_from_disk(first_index, min(last_index, last_on_disk), bytes_max)
+        damaged = self.damaged.next_from(first_index)
+        if damaged == first_index:
+            position = self._reader.place_of(first_index)[0]
+            raise self._reader.damaged(first_index, position, "it is damaged")
+        if damaged is not None:
+            last_on_disk = min(last_on_disk, damaged - 1)
+        return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
 
     def _check_range(self, index: int) -> None:
         if index <= self.before_begin_index:
@@ -317,79 +380,54 @@ class FileLog:
         if index > self._end.index:
             raise IndexOutOfRangeError(f"index {index} is beyond the end, {self._end.index}")
 
-    def _read_from_disk(self, first_index: int, last_index: int, bytes_max: int) -> Span:
-        """Cut one contiguous stretch out of a data file, as many entries as fit."""
-        place = first_index * INDEX_RECORD_SIZE
-        start, view = self._index.map_at(place)
-        count = min(
-            last_index - first_index + 1,
-            (start + self._index.file_size - place) // INDEX_RECORD_SIZE,
-            max(1, bytes_max // HEADER_SIZE),
-        )
-        table = np.frombuffer(view, INDEX_RECORD_DTYPE, count, place - start)
-        positions = table["pos"].astype(np.int64)
-        sizes = table["size"].astype(np.int64)
-        file_start, data = self._data.map_at(int(positions[0]))
-        ends = positions + sizes
-        fits = ends - positions[0] <= bytes_max
-        fits &= ends <= file_start + len(data)
-        fits[1:] &= positions[1:] == ends[:-1]
-        fits[0] = ends[0] <= file_start + len(data) and sizes[0] >= HEADER_SIZE
-        count = count if fits.all() else int(np.argmin(fits))
-        if not count:
-            raise self._damaged(first_index, file_start, int(positions[0]) - file_start, "index")
-        offsets = positions[:count] - positions[0]
-        begin = int(positions[0]) - file_start
-        block = Block(data[begin : int(ends[count - 1]) - file_start], offsets, sizes[:count])
-        self._verify(block, table[:count], first_index, file_start + begin)
-        records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
-        return Span(first_index, count, block.data, records, False)
-
-    def _verify(self, block: Block, records: np.ndarray, first_index: int, position: int) -> None:
-        """Raise `CorruptionError` unless headers, index records and body CRCs agree."""
-        table = headers(block)
-        agrees = table["size"] == records["size"]
-        agrees &= table["body_size"] == table["size"] - HEADER_SIZE
-        agrees &= table["index"] == np.arange(first_index, first_index + block.count)
-        agrees &= table["term"] == records["term"]
-        wrong = None if agrees.all() else int(np.argmin(agrees))
-        reason = "header and index record disagree"
-        if wrong is None:
-            wrong, reason = first_damaged(block), "the body does not fit its CRC"
-        if wrong is not None:
-            start = self._data.start_of(position)
-            offset = position - start + int(block.offsets[wrong])
-            raise self._damaged(first_index + wrong, start, offset, reason)
-
-    def _damaged(self, index: int, start: int, offset: int, reason: str) -> CorruptionError:
-        path = f"{self._data.directory}/{start:020d}"
-        return CorruptionError(
-            f"{path}: byte {offset}, entry {index}: {reason}; it is not served. Restore "
-            f"this replica's files. {EMPTYING_IS_SAFE_WHEN}",
-            path,
-            offset,
-            index,
-        )
-
-    def chain_crc_at(self, index: int) -> int:
+    def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
+        known: int | None = None
         if index == self._end.index:
-            return self._end.chain_crc
-        if index <= self.before_begin_index:
-            return 0
-        span = self.read(index, index, 1)
-        return int.from_bytes(span.data[36:40], "big")
+            known = self._end.chain_crc
+        elif index <= self.before_begin_index:
+            known = self._boundary.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
+        else:
+            try:
+                known = int.from_bytes(self.read(index, index, 1).data[36:40], "big")
+            except CorruptionError:
+                return None
+        return None if known == UNKNOWN_CRC else known
 
-    def _place_of(self, index: int) -> tuple[int, int]:
-        """Return where an entry begins on disk, and its size."""
-        span = self.read(index, index, 1)
-        record = np.frombuffer(span.records, INDEX_RECORD_DTYPE, 1)[0]
-        return int(record["pos"]), int(record["size"])
+    # -- damage -----------------------------------------------------------------------------
 
-    def _term_on_disk(self, index: int) -> int:
-        start, view = self._index.map_at(index * INDEX_RECORD_SIZE)
-        place = index * INDEX_RECORD_SIZE - start
-        return int(np.frombuffer(view, INDEX_RECORD_DTYPE, 1, place)[0]["term"])
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """See `Log`."""
+        self._check_range(first_index)
+        damaged = self.damaged.range_at(first_index)
+        if damaged is not None:
+            return min(damaged[1], last_index)
+        limit = self.damaged.next_from(first_index)
+        last = min(last_index, self._durable.index, last_index if limit is None else limit - 1)
+        return self._reader.verify(first_index, max(first_index, last), bytes_max)
+
+    def quarantine(self, index: int) -> WritePlan:
+        """See `Log`."""
+        steps, self.damaged = self._mending.quarantine(index, self._durable.index, self.damaged)
+        return Plan(self, steps)
+
+    def repair(self, block: Block) -> WritePlan:
+        """See `Log`."""
+        first = first_index_of(block)
+        last = first + block.count - 1
+        follows_end = last == self._end.index
+        end_chain = self._end.chain_crc if follows_end else UNKNOWN_CRC
+        following = None
+        if not follows_end and self.damaged.range_at(last + 1) is None:
+            span = self.read(last + 1, last + 1, 1)
+            following = Block(span.data, np.zeros(1, np.int64), np.array([len(span.data)]))
+        left = self.damaged.minus(first, last)
+        steps = self._mending.repair(block, end_chain, following, left)
+
+        def done() -> None:
+            self.damaged = self.damaged.minus(first, last)
+
+        return Plan(self, steps, len(block.data), done=done)
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -397,51 +435,46 @@ class FileLog:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
 
-    def _checkpoint_of(self, mark: _Mark) -> Checkpoint:
+    def _checkpoint_of(self, mark: Mark, *, is_end: bool = False) -> Checkpoint:
         return Checkpoint(
-            index=mark.index,
-            position=mark.position,
-            chain_crc=mark.chain_crc,
-            term=mark.term,
-            before_begin_index=self.before_begin_index,
-            before_begin_term=self.before_begin_term,
-            committed_index=min(self._committed_index, mark.index),
+            self._boundary,
+            mark,
+            min(self._committed_index, mark.index),
+            [run for run in self.noted_runs() if run[1] <= mark.index],
+            is_end,
         )
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`: names only what was reported durable before."""
-        if self._durable.index <= self.before_begin_index:
-            return None
         checkpoint = self._checkpoint_of(self._durable)
-        if checkpoint == self._checkpointed:
+        if checkpoint == self._planned:
             return None
-        self._checkpointed = checkpoint
+        self._planned = checkpoint
         covered = self._covered_files(self._durable)
 
         def write() -> None:
             for file in covered:
                 file.writable().sync()
-            self._checkpoints.write(checkpoint)
+            self._notes.write_checkpoint(checkpoint)
 
         return Plan(self, [Do(write)])
 
-    def _covered_files(self, mark: _Mark) -> list[SequenceFile]:
+    def _covered_files(self, mark: Mark) -> list[SequenceFile]:
         """Return the files to fsync before a checkpoint may name `mark`.
 
         Index records are never fsynced otherwise, entries not yet with flush=async.
         """
-        place = max(0, mark.index) * INDEX_RECORD_SIZE
-        synced_place = min(self._index_synced * INDEX_RECORD_SIZE, place)
-        synced_position = min(self._data_synced, mark.position)
-        self._index_synced, self._data_synced = max(0, mark.index), mark.position
+        before = self._synced
+        self._synced = mark
+        first = max(0, min(before.index, mark.index)) * INDEX_RECORD_SIZE
+        position = min(before.position, mark.position)
         return [
-            *self._index.files_over(synced_place, place),
-            *self._data.files_over(synced_position, mark.position),
+            *self._index.files_over(first, max(0, mark.index) * INDEX_RECORD_SIZE),
+            *self._data.files_over(position, mark.position),
         ]
 
     def close(self) -> None:
         """Give all files back."""
         self._data.close()
         self._index.close()
-        self._checkpoints.close()
-        self._hint.close()
+        self._notes.close()

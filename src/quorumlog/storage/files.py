@@ -5,20 +5,30 @@
 fsync the page cache says nothing about the disk (RELIABILITY 2.2).
 """
 
+import errno
 import fcntl
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.model.errors import NoSpaceError, StorageError, StoreLockedError
 
 IO_VECTOR_MAX = 1_024
 """Buffers in one pwritev (Linux's IOV_MAX)."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room of the disk that holds a path, as an ordinary user may use it."""
+
+    total_bytes: int
+    free_bytes: int
 
 
 class File(Protocol):
@@ -43,8 +53,11 @@ class File(Protocol):
         """Make everything written to the file durable."""
         ...
 
-    def drop_cache(self) -> None:
-        """Forget cached bytes that are not waiting to be written: the next read is of the disk."""
+    def drop_cache(self, offset: int = 0, length: int = 0) -> None:
+        """Forget cached bytes that are not waiting to be written: the next read is of the disk.
+
+        `length` 0: to the end.
+        """
         ...
 
     def size(self) -> int:
@@ -103,8 +116,16 @@ class FileSystem(Protocol):
         """Remove a file; nothing happens if there is none."""
         ...
 
+    def space(self, path: str) -> Space:
+        """Return how much room there is where a path lies."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Return when a file was last written, in milliseconds of the wall clock."""
+        ...
+
     def lock(self, path: str) -> Lock:
-        """Claim a lock file. Raises `StoreLockedError` when another process holds it."""
+        """Claim a directory, or a file of this name. Raises `StoreLockedError` if it is taken."""
         ...
 
     def random_bytes(self, length: int) -> bytes:
@@ -117,7 +138,9 @@ def _named(path: str, operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{path}: {operation} failed: {error.strerror or error}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = NoSpaceError if full else StorageError
+        raise kind(f"{path}: {operation} failed: {error.strerror or error}") from error
 
 
 class OsFile:
@@ -157,10 +180,10 @@ class OsFile:
         with _named(self.path, "fdatasync"):
             os.fdatasync(self._descriptor)
 
-    def drop_cache(self) -> None:
+    def drop_cache(self, offset: int = 0, length: int = 0) -> None:
         """See `File`."""
         with _named(self.path, "fadvise"):
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         """See `File`."""
@@ -246,15 +269,29 @@ class OsFileSystem:
             if os.path.exists(path):
                 os.unlink(path)
 
+    def space(self, path: str) -> Space:
+        """See `FileSystem`."""
+        with _named(path, "statvfs"):
+            found = os.statvfs(path)
+        usable = found.f_blocks - found.f_bfree + found.f_bavail  # without the reserve of root
+        return Space(usable * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def modified_ms(self, path: str) -> int:
+        """See `FileSystem`."""
+        with _named(path, "stat"):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
     def lock(self, path: str) -> OsLock:
         """See `FileSystem`."""
+        is_directory = os.path.isdir(path)
+        flags = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_RDWR | os.O_CREAT
         with _named(path, "open"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            directory = os.path.dirname(path)
+            directory = path if is_directory else os.path.dirname(path)
             raise StoreLockedError(
                 f"{directory} is in use by another process; stop that one first"
             ) from error

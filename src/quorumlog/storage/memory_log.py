@@ -4,7 +4,6 @@ import numpy as np
 
 from quorumlog.model.block import (
     HEADER_SIZE,
-    INDEX_RECORD_DTYPE,
     Block,
     encode_entry,
     first_index_of,
@@ -14,9 +13,11 @@ from quorumlog.model.block import (
     term_runs_of,
 )
 from quorumlog.model.codes import Magic
-from quorumlog.model.errors import IndexOutOfRangeError, check
-from quorumlog.storage.base import Span, WritePlan
+from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, check
+from quorumlog.storage.base import Preparable, Room, Segment, Span, WritePlan
+from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.plans import Plan
+from quorumlog.storage.segments import SEGMENTS_MAX
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
 
@@ -24,16 +25,24 @@ from quorumlog.storage.term_runs import TermRuns
 class MemoryLog:
     """See `Log`; positions count as if everything lay in one endless file."""
 
-    before_begin_index = -1
-    before_begin_term = -1
+    damaged = DamagedRanges()
 
     def __init__(self) -> None:
+        self.before_begin_index = -1
+        self.before_begin_term = -1
+        self._before_chain_crc = 0
+        self._position = 0
         self._tail = TailCache(None)
         self._runs = TermRuns()
         self._committed_index = -1
         self.end_index = -1
         self.end_chain_crc = 0
-        self.size_bytes = 0
+        self._begin_position = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """See `Log`."""
+        return self._position - self._begin_position
 
     def term_runs(self) -> list[tuple[int, int]]:
         """See `Log`."""
@@ -41,7 +50,7 @@ class MemoryLog:
 
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """See `Log`."""
-        first_index, position = self.end_index + 1, self.size_bytes
+        first_index, position = self.end_index + 1, self._position
         positions = block.offsets + position
         chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
@@ -63,30 +72,83 @@ class MemoryLog:
         return self._stage(block, int(last["chain_crc"]))
 
     def _stage(self, block: Block, chain_crc: int) -> WritePlan:
-        records = memoryview(index_records(block, block.offsets + self.size_bytes))
+        records = memoryview(index_records(block, block.offsets + self._position))
         self._tail.add(Piece(self.end_index + 1, block, records))
         self.end_index += block.count
         self.end_chain_crc = chain_crc
-        self.size_bytes += len(block.data)
+        self._position += len(block.data)
         return Plan(self, [], len(block.data))
 
     def truncate(self, from_index: int) -> WritePlan:
         """See `Log`."""
-        check(0 <= from_index <= self.end_index, "inside", from_index)
+        check(self.before_begin_index < from_index <= self.end_index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
-        chain_crc = self.chain_crc_at(from_index - 1)
-        span = self.read(from_index, from_index, 1)
-        self.size_bytes = int(np.frombuffer(span.records, INDEX_RECORD_DTYPE, 1)[0]["pos"])
+        chain_crc = self.chain_crc_at(from_index - 1) or 0
+        self._position = self._tail.piece_at(from_index).place_of(from_index)[0]
         self._tail.truncate(from_index)
         self._runs.truncate(from_index)
         self.end_index, self.end_chain_crc = from_index - 1, chain_crc
         return Plan(self, [])
 
-    def chain_crc_at(self, index: int) -> int:
+    def reset(
+        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+    ) -> WritePlan:
         """See `Log`."""
-        if index < 0:
-            return 0
+        if before_begin_index <= self.before_begin_index:
+            return Plan(self, [])
+        if before_begin_index <= self.end_index:
+            before_begin_term = self._runs.term_at(before_begin_index, self.before_begin_term)
+            chain_crc = self.chain_crc_at(before_begin_index) or 0
+        if before_begin_index >= self.end_index:
+            self._runs.clear()
+            self._begin_position = self._position
+            self.end_index, self.end_chain_crc = before_begin_index, max(0, chain_crc)
+        else:
+            check(before_begin_index <= self._committed_index, "only committed entries go")
+            self._runs.remove_before(before_begin_index + 1)
+            first = before_begin_index + 1
+            self._begin_position = self._tail.piece_at(first).place_of(first)[0]
+        self._tail.drop_before(before_begin_index + 1)
+        self.before_begin_index, self.before_begin_term = before_begin_index, before_begin_term
+        self._before_chain_crc = chain_crc
+        return Plan(self, [])
+
+    def chain_crc_at(self, index: int) -> int | None:
+        """See `Log`."""
+        if index == self.end_index:
+            return self.end_chain_crc
+        if index <= self.before_begin_index:
+            known = self._before_chain_crc if index == self.before_begin_index else -1
+            return None if known < 0 else known
         return int.from_bytes(self.read(index, index, 1).data[36:40], "big")
+
+    def segments(self) -> list[Segment]:
+        """See `Log`: blocks of entries; when they were written is not remembered."""
+        return [
+            Segment(piece.last_index, len(piece.block.data), None, "memory")
+            for piece in self._tail.oldest(SEGMENTS_MAX)
+            if piece.last_index < self.end_index
+        ]
+
+    def room(self) -> Room:
+        """See `Log`."""
+        return Room(1 << 62, 1 << 62)
+
+    def upcoming(self) -> list[Preparable]:
+        """See `Log`."""
+        return []
+
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """See `Log`: memory is trusted."""
+        return last_index
+
+    def quarantine(self, index: int) -> WritePlan:
+        """See `Log`: never needed."""
+        return Plan(self, [])
+
+    def repair(self, block: Block) -> WritePlan:
+        """See `Log`: never needed."""
+        return Plan(self, [])
 
     def is_in_memory(self, first_index: int) -> bool:
         """See `Log`."""
@@ -94,6 +156,10 @@ class MemoryLog:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
         """See `Log`."""
+        if first_index <= self.before_begin_index:
+            raise IndexRemovedError(
+                f"index {first_index} is below the first index kept, {self.before_begin_index + 1}"
+            )
         if not self._tail.holds(first_index):
             raise IndexOutOfRangeError(f"index {first_index} is beyond the end, {self.end_index}")
         return self._tail.piece_at(first_index).cut(first_index, last_index, bytes_max)

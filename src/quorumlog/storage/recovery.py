@@ -1,19 +1,32 @@
 """Opening a log after whatever happened to it (spec 20 section 10, with its requirements).
 
 Reads from the last checkpoint on. What lies behind the last group commit that was reported durable
-and is no whole entry is a torn tail and is cut; the same at or below it is corruption, and nothing
-is changed. Index records are derived from the entries and mended where they differ.
+and is no whole entry is a torn tail and is cut; the same at or below it is damage: it keeps its
+place and its identity, to be repaired. Index records are derived from the entries and mended where
+they differ. What a crash left half done of a truncation or a reset is finished.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
-from quorumlog.storage.checkpoint import Checkpoint
+from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary, Checkpoint, Mark
+from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_sequence import FileSequence
-from quorumlog.storage.judgement import index_record, judge
-from quorumlog.storage.scan import Found, Scanner, Stop, looks_torn
+from quorumlog.storage.index_records import (
+    Records,
+    differs,
+    first_behind,
+    record_at,
+    records_of,
+    write_records,
+)
+from quorumlog.storage.scan import Stop, Stretch, looks_torn
+from quorumlog.storage.survey import Damage, Survey
 
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
 """How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
@@ -24,24 +37,44 @@ left-over entries further on do not continue the chain CRC of what is written be
 class RecoveryReport:
     """What opening did."""
 
-    scanned_entries: int
-    from_checkpoint: bool
-    cut_bytes: int
-    cut_reason: str
-    mended_index_records: int
+    scanned_entries: int = 0
+    from_checkpoint: bool = False
+    cut_bytes: int = 0
+    cut_reason: str = ""
+    mended_index_records: int = 0
+    damaged_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was noted about a log before: its last checkpoint and its last durable mark."""
+
+    checkpoint: Checkpoint | None = None
+    durable: Mark | None = None
+    boundary: Boundary | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, int, int] | None) -> "Known":
+        """Join both notes: the newer one says what was durable."""
+        durable = boundary = None
+        if hint is not None:
+            durable, before, position = hint
+            boundary = Boundary(before, -1, position, 0 if before < 0 else UNKNOWN_CRC)
+        if checkpoint is not None:
+            boundary = checkpoint.boundary
+            stale = durable is None or durable.index < checkpoint.mark.index
+            if stale or checkpoint.is_end:
+                durable = checkpoint.mark
+        return cls(checkpoint, durable, boundary)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A log that can be used: its ends, and where its bytes end."""
+    """A log that can be used: where it begins and ends, and what of it is damaged."""
 
-    before_begin_index: int
-    before_begin_term: int
-    begin_position: int
-    end_index: int
-    end_term: int
-    end_position: int
-    end_chain_crc: int
+    boundary: Boundary
+    end: Mark
+    damaged: DamagedRanges
     report: RecoveryReport
 
 
@@ -52,174 +85,242 @@ def _used(rest: memoryview) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-@dataclass(slots=True)
-class _Scanned:
-    found: list[Found]
-    stop: Stop
+def derived_records(stretch: Stretch) -> Records:
+    """Return the index records that the entries of a stretch should have."""
+    table = headers(stretch.block)
+    rows = np.zeros(stretch.block.count, dtype=INDEX_RECORD_DTYPE)
+    for name in ("magic", "size", "index", "term"):
+        rows[name] = table[name]
+    rows["pos"] = stretch.position + stretch.block.offsets
+    return rows
 
 
 class Recovery:
-    """One opening. `durable_index` is the last index once reported durable (-1: not known)."""
+    """One opening of a log of which `known` was noted before."""
 
-    def __init__(
-        self,
-        data: FileSequence,
-        index: FileSequence,
-        checkpoint: Checkpoint | None,
-        durable_index: int,
-    ) -> None:
+    def __init__(self, data: FileSequence, index: FileSequence, known: Known) -> None:
         self._data = data
         self._index = index
-        self._checkpoint = self._usable(checkpoint)
-        self._durable_index = durable_index
-        if checkpoint is not None:
-            self._durable_index = max(durable_index, checkpoint.index)
+        self._known = known
+        self._first: tuple[int, int] | None = None
+        self._damages: list[tuple[int, int]] = []
+        self._scanned = 0
+        self._mended = 0
 
     def run(self) -> Recovered:
         """Return the usable log; mends and cuts on disk.
 
-        Raises `CorruptionError` (nothing was changed) when durable entries are damaged.
+        Raises `CorruptionError` when entries are damaged whose identity is not known either.
         """
-        base = self._checkpoint
-        scanned = self._scan(base)
-        if base is None and not scanned.found:
-            return self._empty(scanned.stop)
-        last = scanned.found[-1] if scanned.found else None
-        end_index = last.index if last else base.index if base else -1
-        position = last.position + last.size if last else base.position if base else 0
-        cut = self._cut(position, scanned.stop)
-        mended = self._mend_index(scanned.found, end_index)
-        first_index, begin_position, before_term = self._begin(scanned.found)
-        return Recovered(
-            before_begin_index=first_index - 1,
-            before_begin_term=before_term,
-            begin_position=begin_position,
-            end_index=end_index,
-            end_term=last.term if last else base.term if base else -1,
-            end_position=position,
-            end_chain_crc=last.chain_crc if last else base.chain_crc if base else 0,
-            report=RecoveryReport(
-                len(scanned.found), base is not None, cut, scanned.stop.reason, mended
-            ),
+        known, checkpoint = self._known, self._known.checkpoint
+        if known.boundary is not None:
+            self._finish_reset(known.boundary)
+            if not len(self._data):
+                self._data.set_origin(known.boundary.position)
+        start = checkpoint.mark if checkpoint is not None else None
+        if self._restore_files():
+            start = self._start_of_log()
+        if checkpoint is not None and checkpoint.is_end:
+            end, stop = checkpoint.mark, Stop(checkpoint.mark.position, "a truncation")
+        else:
+            end, stop = self._survey(start)
+        boundary = known.boundary or self._found_boundary()
+        cut = self._cut(end.position, stop)
+        self._cut_index((end.index + 1) * INDEX_RECORD_SIZE)
+        damaged = DamagedRanges(self._damages).within(boundary.before_begin_index + 1, end.index)
+        report = RecoveryReport(
+            self._scanned, start is not None, cut, stop.reason, self._mended, damaged.count
+        )
+        return Recovered(boundary, end, damaged, report)
+
+    # -- what a crash left half done ------------------------------------------------------------
+
+    def _finish_reset(self, boundary: Boundary) -> None:
+        """Remove what lies before the first entry, as a reset that was noted wanted to."""
+        for file in self._data.drop_before(boundary.position):
+            file.remove()
+        place = (boundary.before_begin_index + 1) * INDEX_RECORD_SIZE
+        for file in self._index.drop_before(place):
+            file.remove()
+        if len(self._data) and self._data.has(boundary.position):
+            write_leading_blank(self._data, boundary.position)
+
+    def _restore_files(self) -> bool:
+        """Make files again that are gone or too short; return whether the index must be, too."""
+        known = self._known
+        durable, boundary = known.durable, known.boundary
+        if durable is None or boundary is None:
+            self._refuse_gaps(self._data)
+            return bool(len(self._index)) and bool(self._gaps_between(self._index))
+        lost: list[tuple[int, int]] = []
+        if durable.position > boundary.position:
+            for start in self._data.gaps(boundary.position, durable.position - 1):
+                held = self._restore(self._data, start)
+                lost.append((start + held, start + self._data.file_size))
+        first = boundary.before_begin_index + 1
+        index_lost = False
+        if durable.index >= first:
+            places = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
+            gaps = self._index.gaps(*places)
+            # the last index file is derived from the entries behind the checkpoint anyway
+            index_lost = bool(gaps)
+            if index_lost and lost:
+                raise self._beyond_repair(self._data.path_at(lost[0][0]))
+        self._note_lost(lost, first, durable.index)
+        return index_lost
+
+    def _restore(self, sequence: FileSequence, start: int) -> int:
+        """Give a file its size; return how many bytes of it are there."""
+        file = sequence.file_starting(start)
+        opened = file.writable()
+        held = opened.size()
+        if held == file.size:
+            return 0  # it was not there at all, and is zeros now
+        opened.resize(file.size)
+        opened.sync()
+        sequence.forget_maps([file])
+        return held
+
+    def _note_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
+        """Entries in lost bytes are damaged; the index tells which they are."""
+        for begin, end in lost:
+            low = first_behind(self._index, begin, first, last)
+            record = record_at(self._index, low - 1) if low > first else None
+            if record is not None and int(record["pos"]) + int(record["size"]) > begin:
+                low -= 1
+            high = first_behind(self._index, end, first, last) - 1
+            if low <= high:
+                self._damages.append((low, high))
+
+    def _refuse_gaps(self, sequence: FileSequence) -> None:
+        gaps = self._gaps_between(sequence)
+        if gaps:
+            raise self._beyond_repair(sequence.path_at(gaps[0]))
+
+    def _gaps_between(self, sequence: FileSequence) -> list[int]:
+        starts = sequence.starts
+        return sequence.gaps(starts[0], starts[-1] - 1) if len(starts) > 1 else []
+
+    def _beyond_repair(self, path: str) -> CorruptionError:
+        return CorruptionError(
+            f"{path} is missing or cut short, and it is not known which entries it held. Nothing "
+            f"was changed. Restore it. {REPAIR}. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+
+    def _start_of_log(self) -> Mark | None:
+        """Read everything: without its index files a log is known by its entries only."""
+        boundary = self._known.boundary
+        if boundary is None:
+            return None
+        return Mark(
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.chain_crc,
+            boundary.before_begin_term,
         )
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _usable(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """A checkpoint counts if the entry it names lies where it says."""
-        if checkpoint is None or checkpoint.index <= checkpoint.before_begin_index:
-            return None
-        record = index_record(self._index, checkpoint.index)
-        if record is None:
-            return None
-        fits = (
-            int(record["index"]) == checkpoint.index
-            and int(record["term"]) == checkpoint.term
-            and int(record["pos"]) + int(record["size"]) == checkpoint.position
-        )
-        return checkpoint if fits else None
+    def _survey(self, start: Mark | None) -> tuple[Mark, Stop]:
+        """Read from `start` on, mend index records; return where the log ends and why."""
+        position = start.position if start is not None else 0
+        for file in self._data.files_over(position, 1 << 62):
+            file.settle()
+        durable = self._known.durable
+        chain_known = start is None or start.chain_crc != UNKNOWN_CRC
+        survey = Survey(self._data, self._index, start, durable, chain_known=chain_known)
+        torn: Stretch | None = None
+        for stretch in survey:
+            if self._first is None:
+                self._first = (stretch.first_index, stretch.position)
+            self._scanned += stretch.block.count
+            self._mend(stretch.first_index, derived_records(stretch))
+            torn = None if stretch.checked else stretch
+        for damage in survey.damages:
+            self._take_damage(damage)
+        if torn is not None and torn.end == survey.end.position:
+            without = self._without_torn_entry(torn)
+            if without is not None:
+                return without
+        return survey.end, survey.stop
 
-    def _scan(self, base: Checkpoint | None) -> _Scanned:
-        self._data.settle(base.position if base is not None else 0)
-        if base is None:
-            first = self._data.starts[0] if len(self._data) else 0
-            scanner = Scanner(self._data, first)
+    def _mend(self, first: int, derived: Records) -> None:
+        stored = records_of(self._index, first, first + len(derived) - 1)
+        wrong = int(differs(stored, derived).sum())
+        if wrong:
+            write_records(self._index, first, derived)
+            self._mended += wrong
+
+    def _take_damage(self, damage: Damage) -> None:
+        if damage.last_index >= damage.first_index:
+            self._damages.append((damage.first_index, damage.last_index))
+            write_records(self._index, damage.first_index, damage.identities)
         else:
-            scanner = Scanner(
-                self._data,
-                base.position,
-                index=base.index,
-                term=base.term,
-                chain_crc=base.chain_crc,
-            )
-        found = list(scanner)
-        stop = scanner.stop or Stop(scanner.position, "")
-        if found and not found[-1].checked:
-            start, view = self._data.map_at(found[-1].position)
-            if looks_torn(view, found[-1].position - start, found[-1].size):
-                torn = found.pop()
-                stop = Stop(torn.position, "the last entry ends in zeros", whole_header=True)
-        last_good = found[-1].index if found else base.index if base else -1
-        judge(self._data, self._index, last_good, stop, self._durable_index)
-        return _Scanned(found, stop)
+            write_blank(self._data, damage.position)
 
-    # -- mending ----------------------------------------------------------------------------
+    def _without_torn_entry(self, stretch: Stretch) -> tuple[Mark, Stop] | None:
+        """Drop an unchecked last entry that ends in zeros; None if it does not."""
+        start, view = self._data.map_at(stretch.position)
+        offset, size = int(stretch.block.offsets[-1]), int(stretch.block.sizes[-1])
+        position = stretch.position + offset
+        if not looks_torn(view, position - start, size):
+            return None
+        before = record_at(self._index, stretch.last_index - 1)
+        is_first = self._first is not None and stretch.last_index == self._first[0]
+        term = -1 if before is None or is_first else int(before["term"])
+        stop = Stop(position, "the last entry ends in zeros")
+        return Mark(stretch.last_index - 1, position, 0, term), stop
+
+    def _found_boundary(self) -> Boundary:
+        """Where a log begins of which nothing was noted: at its first entry."""
+        if self._first is None:
+            return Boundary()
+        index, position = self._first
+        return Boundary(index - 1, -1, position, 0 if not index else UNKNOWN_CRC)
+
+    # -- cutting ----------------------------------------------------------------------------
 
     def _cut(self, position: int, stop: Stop) -> int:
         """Remove what lies behind the last good entry; return how many bytes were not blank."""
         dirty = 0
-        for later in self._data.drop_from(position):
+        for later in self._data.drop_from(max(position, 1)):
             dirty += later.size if stop.reason else 0
             later.remove()
+        if not self._data.has(position):
+            return dirty
         start, view = self._data.map_at(position)
         left = _used(view[position - start :])
         if left or len(view) != self._data.file_size:
-            self._data.drop_from(start)
-            self._data.file_starting(start).cut(position)
+            file = self._data.file_starting(start)
+            self._data.forget_maps([file])
+            file.cut(position)
         return dirty + left
-
-    def _mend_index(self, found: list[Found], end_index: int) -> int:
-        """Write the records of scanned entries where they differ; cut what lies behind."""
-        mended = 0
-        table = np.zeros(len(found), dtype=INDEX_RECORD_DTYPE)
-        for name in ("magic", "size", "index", "term"):
-            table[name] = [getattr(entry, name) for entry in found]
-        table["pos"] = [entry.position for entry in found]
-        row = 0
-        while row < len(table):
-            place = int(table["index"][row]) * INDEX_RECORD_SIZE
-            start = self._index.start_of(place)
-            count = (start + self._index.file_size - place) // INDEX_RECORD_SIZE
-            part = table[row : row + count]
-            mended += self._mend_part(start, place, part)
-            row += count
-        self._cut_index((end_index + 1) * INDEX_RECORD_SIZE)
-        return mended
-
-    def _mend_part(self, start: int, place: int, part: np.ndarray) -> int:
-        stored = np.zeros(len(part), dtype=INDEX_RECORD_DTYPE)
-        if start in self._index.starts:
-            _, view = self._index.map_at(place)
-            raw = bytes(view[place - start : place - start + part.nbytes])
-            stored[: len(raw) // INDEX_RECORD_SIZE] = np.frombuffer(
-                raw[: len(raw) // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE], dtype=INDEX_RECORD_DTYPE
-            )
-            if len(view) != self._index.file_size:
-                self._index.drop_from(start)
-        differs = np.zeros(len(part), dtype=bool)
-        for name in ("pos", "size", "index", "term"):  # the original's magic may say NORMAL
-            differs |= stored[name] != part[name]
-        file = self._index.file_starting(start).writable()
-        if differs.any():
-            file.write_at([part.tobytes()], place - start)
-        file.sync()
-        return int(differs.sum())
 
     def _cut_index(self, place: int) -> None:
         for file in self._index.drop_from(max(place, 1)):
             file.remove()
-        if self._index.start_of(place) in self._index.starts:
+        if self._index.has(place):
             start, view = self._index.map_at(place)
-            if _used(view[place - start :]):
-                self._index.file_starting(start).cut(place)
+            if len(view) < self._index.file_size or _used(view[place - start :]):
+                file = self._index.file_starting(start)
+                self._index.forget_maps([file])
+                file.cut(place)
 
-    def _empty(self, stop: Stop) -> Recovered:
-        """No entry at all: start anew at the beginning of the sequence."""
-        dirty = 0
-        for file in self._data.drop_from(0):
-            dirty += file.size if stop.reason else 0
-            file.remove()
-        for file in self._index.drop_from(0):
-            file.remove()
-        report = RecoveryReport(0, False, dirty, stop.reason, 0)
-        return Recovered(-1, -1, 0, -1, -1, 0, 0, report)
 
-    def _begin(self, found: list[Found]) -> tuple[int, int, int]:
-        """Return first index, its position, and the term before it (-1 if not known)."""
-        base = self._checkpoint
-        if base is None:
-            return found[0].index, found[0].position, -1
-        first = base.before_begin_index + 1
-        record = index_record(self._index, first)
-        position = int(record["pos"]) if record is not None else self._data.starts[0]
-        return first, position, base.before_begin_term
+def write_blank(data: FileSequence, position: int) -> None:
+    """Fill the rest of a file with a blank record, durably."""
+    file = data.file_at(position)
+    left = file.end - position
+    blank = int(Magic.BLANK).to_bytes(4, "big", signed=True) + left.to_bytes(4, "big")
+    file.write_through(blank, position)
+
+
+def write_leading_blank(sequence: FileSequence, position: int) -> None:
+    """Cover what a reset left in front of the first entry of a file (spec 20 section 12)."""
+    file = sequence.file_at(position)
+    length = position - file.start
+    blank = int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
+    if length and bytes(sequence.map_at(position)[1][:8]) != blank:
+        file.write_through(blank, file.start)

@@ -1,36 +1,51 @@
-"""Reading data files entry by entry, checking all that can be checked."""
+"""Reading data files a stretch of entries at a time, checking all that can be checked."""
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.block import HEADER_SIZE, Block, chain_crc_rows, headers
 from quorumlog.model.codes import Magic
 from quorumlog.storage.file_sequence import FileSequence
 
-_HEADER = struct.Struct(">iiqqqIIIi")
-_CHAIN = struct.Struct(">iqqIiI")
-_KNOWN = frozenset((Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
+_KNOWN = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
+_MAGIC_SIZE = struct.Struct(">ii")
 BLANK_SIZE_MIN = 8
 SECTOR = 512
+STRETCH_BYTES = 4 * 1024 * 1024
+STRETCH_ENTRIES = 8_192
+
+FOREIGN = "an entry without CRCs behind one with CRCs"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One entry as it lies on disk: header fields, where it is, whether its CRCs fit."""
+class Stretch:
+    """Good entries that lie together in one file from `position` on; consecutive indexes.
 
-    magic: int
-    size: int
-    index: int
-    term: int
-    pos: int
-    channel: int
-    chain_crc: int
-    body_crc: int
+    `checked`: all of them carry CRCs (else some were written by the original).
+    """
+
+    block: Block
     position: int
+    first_index: int
+    last_term: int
+    last_chain_crc: int
     checked: bool
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry."""
+        return self.first_index + self.block.count - 1
+
+    @property
+    def end(self) -> int:
+        """Position behind the last entry."""
+        return self.position + len(self.block.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +54,14 @@ class Stop:
 
     position: int
     reason: str
-    whole_header: bool = False
 
 
 class Scanner:
     """Walks entries from a position on, checking everything that can be checked.
 
-    `index`, `term` and `chain_crc` are those of the entry before; index None: any may come first.
+    `index`, `term` and `chain_crc` are those of the entry before. index None: any may come first;
+    chain_crc None: it is not known. They, and `position`, follow the walk. `pos` in the headers is
+    not looked at: a follower keeps the leader's (spec 20 section 1).
     """
 
     def __init__(
@@ -55,7 +71,7 @@ class Scanner:
         *,
         index: int | None = None,
         term: int = -1,
-        chain_crc: int = 0,
+        chain_crc: int | None = 0,
     ) -> None:
         self._sequence = sequence
         self.position = position
@@ -64,105 +80,140 @@ class Scanner:
         self.chain_crc = chain_crc
         self.stop: Stop | None = None
 
-    def __iter__(self) -> Iterator[Found]:
-        starts = self._sequence.starts
-        for start in starts:
+    def __iter__(self) -> Iterator[Stretch]:
+        for start in self._sequence.made_starts:
             if start + self._sequence.file_size <= self.position:
                 continue
             _, view = self._sequence.map_at(start)
             self.position = max(self.position, start)
             while self.stop is None and self.position < start + len(view):
-                found = self._next(view, self.position - start)
-                if found is not None:
-                    yield found
+                stretch = self._next(view, self.position - start)
+                if stretch is not None:
+                    yield stretch
             if self.stop is not None:
                 break
             self.position = start + self._sequence.file_size
         if self.stop is None:
             self.stop = Stop(self.position, "")
-        elif not self.stop.reason and self._later_file(starts):
+        elif not self.stop.reason and self.has_later_entries(self.stop.position):
             # an empty rest with more files behind it is only legal if those are empty too
             self.stop = Stop(self.stop.position, "nothing here although later files have entries")
 
-    def _later_file(self, starts: list[int]) -> bool:
-        if self.stop is None:
-            return False
-        for start in starts:
-            if start > self.stop.position:
+    def has_later_entries(self, position: int) -> bool:
+        """Whether a file behind the one with this position begins with anything."""
+        for start in self._sequence.made_starts:
+            if start > position:
                 _, view = self._sequence.map_at(start)
                 if any(view[:BLANK_SIZE_MIN]):
                     return True
         return False
 
-    def _end(self, reason: str, *, whole_header: bool = False) -> None:
-        self.stop = Stop(self.position, reason, whole_header)
+    def _end(self, reason: str) -> None:
+        self.stop = Stop(self.position, reason)
 
-    def _next(self, view: memoryview, offset: int) -> Found | None:
-        """Return the entry at an offset of a file; None after a blank or at the end."""
+    def _next(self, view: memoryview, offset: int) -> Stretch | None:
+        """Return the entries from an offset of a file on; None after a blank or at the end."""
+        sizes = self._walk(view, offset)
+        if sizes:
+            return self._checked(view, offset, np.array(sizes, dtype=np.int64))
         left = self._sequence.file_size - offset
         if len(view) - offset < BLANK_SIZE_MIN:
-            self._end("" if not any(view[offset:]) else "the file ends inside a header")
+            self._end("the file ends inside a header" if any(view[offset:]) else "")
             return None
-        magic, size = struct.unpack_from(">ii", view, offset)
-        if magic == 0 and size == 0:
-            self._end("" if not any(view[offset : offset + HEADER_SIZE]) else "no magic")
-            return None
-        if magic == Magic.BLANK:
-            if not BLANK_SIZE_MIN <= size <= left:
-                self._end(f"a blank record of {size} bytes with {left} left")
-                return None
+        magic, size = _MAGIC_SIZE.unpack_from(view, offset)
+        if magic == Magic.BLANK and BLANK_SIZE_MIN <= size <= left:
             self.position += size
-            return None
-        if magic not in _KNOWN or size < HEADER_SIZE or size > left - BLANK_SIZE_MIN:
-            self._end(f"magic {magic}, size {size} is no entry")
-            return None
-        if offset + size > len(view):
+        elif magic == 0 and size == 0:
+            self._end("no magic" if any(view[offset : offset + HEADER_SIZE]) else "")
+        elif magic == Magic.BLANK:
+            self._end(f"a blank record of {size} bytes with {left} left")
+        elif magic in _KNOWN and HEADER_SIZE <= size <= left - BLANK_SIZE_MIN:
             self._end("the file ends inside an entry")
-            return None
-        return self._entry(view, offset, size)
+        else:
+            self._end(f"magic {magic}, size {size} is no entry")
+        return None
 
-    def _entry(self, view: memoryview, offset: int, size: int) -> Found | None:
-        magic, _, index, term, pos, channel, chain_crc, body_crc, body_size = _HEADER.unpack_from(
-            view, offset
+    def _walk(self, view: memoryview, offset: int) -> list[int]:
+        """Follow the size fields; return the sizes of what look like entries."""
+        sizes: list[int] = []
+        limit = min(len(view), self._sequence.file_size - BLANK_SIZE_MIN)
+        until = min(limit, offset + STRETCH_BYTES)
+        unpack = _MAGIC_SIZE.unpack_from
+        while offset + HEADER_SIZE <= limit and len(sizes) < STRETCH_ENTRIES:
+            magic, size = unpack(view, offset)
+            if magic not in _KNOWN or size < HEADER_SIZE or offset + size > limit:
+                break
+            sizes.append(size)
+            offset += size
+            if offset >= until:
+                break
+        return sizes
+
+    def _checked(
+        self, view: memoryview, offset: int, sizes: npt.NDArray[np.int64]
+    ) -> Stretch | None:
+        """Return those entries up to the first that is not good, which ends the walk."""
+        ends = np.cumsum(sizes)
+        block = Block(view[offset : offset + int(ends[-1])], ends - sizes, sizes)
+        table = headers(block)
+        count, reason = self._shape(table)
+        if count:
+            count, reason = self._crcs(block.slice(0, count), table[:count], reason)
+        stretch = None
+        if count:
+            good = block if count == block.count else block.slice(0, count)
+            stretch = self._taken(good, table, count)
+        if reason:
+            self._end(reason)
+        return stretch
+
+    def _taken(self, block: Block, table: npt.NDArray[Any], count: int) -> Stretch:
+        last = table[count - 1]
+        first_index, position = int(table["index"][0]), self.position
+        self.position += len(block.data)
+        self.index, self.term = int(last["index"]), int(last["term"])
+        self.chain_crc = int(last["chain_crc"])
+        checked = bool(((table["chain_crc"][:count] | table["body_crc"][:count]) != 0).all())
+        return Stretch(block, position, first_index, self.term, self.chain_crc, checked)
+
+    def _shape(self, table: npt.NDArray[Any]) -> tuple[int, str]:
+        """Return how many entries have possible headers, and what is wrong with the next."""
+        indexes = table["index"].astype(np.int64)
+        terms = table["term"].astype(np.int64)
+        first = int(indexes[0]) if self.index is None else self.index + 1
+        before = np.concatenate(([self.term], terms[:-1]))
+        wrong = (
+            (table["body_size"] != table["size"] - HEADER_SIZE, "body size {body_size} of {size}"),
+            (indexes != np.arange(first, first + len(table)), "index {index} does not follow"),
+            ((terms < before) | (indexes < 0), "term {term} follows a higher one"),
         )
-        if body_size != size - HEADER_SIZE:
-            self._end(f"body size {body_size} in an entry of {size} bytes")
-            return None
-        if self.index is not None and index != self.index + 1:
-            self._end(f"index {index} after index {self.index}")
-            return None
-        if term < self.term or index < 0:
-            self._end(f"term {term} after term {self.term}")
-            return None
-        checked = bool(chain_crc or body_crc)
-        if not checked and self.chain_crc:
-            self._end("an entry without CRCs behind one with CRCs")
-            return None
-        if checked:
-            identity = _CHAIN.pack(magic, index, term, channel, body_size, body_crc)
-            expected = crc32(identity, self.chain_crc)
-            unknown_before = self.index is None and index > 0
-            if chain_crc != expected and not unknown_before:
-                self._end("the chain CRC does not fit", whole_header=True)
-                return None
-            if crc32(view[offset + HEADER_SIZE : offset + size]) != body_crc:
-                self._end("the body CRC does not fit", whole_header=True)
-                return None
-        found = Found(
-            magic,
-            size,
-            index,
-            term,
-            pos,
-            channel,
-            chain_crc,
-            body_crc,
-            self.position,
-            checked,
-        )
-        self.position += size
-        self.index, self.term, self.chain_crc = index, term, chain_crc
-        return found
+        count, reason = len(table), ""
+        for places, text in wrong:
+            if places.any() and int(np.argmax(places)) < count:
+                count = int(np.argmax(places))
+                row = table[count]
+                reason = text.format(**{name: int(row[name]) for name in row.dtype.names})
+        return count, reason
+
+    def _crcs(self, block: Block, table: npt.NDArray[Any], reason: str) -> tuple[int, str]:
+        """Return how many entries have the chain and body CRCs they should, and what is wrong."""
+        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
+        rows = chain_crc_rows(block)
+        data, chain = block.data, self.chain_crc
+        if self.index is None:
+            chain = 0 if int(table["index"][0]) == 0 else None
+        starts = (block.offsets + HEADER_SIZE).tolist()
+        ends = (block.offsets + block.sizes).tolist()
+        for ordinal, (stored, body_crc) in enumerate(zip(chains, bodies, strict=True)):
+            if stored or body_crc:
+                if chain is not None and stored != crc32(rows[ordinal], chain):
+                    return ordinal, "the chain CRC does not fit"
+                if crc32(data[starts[ordinal] : ends[ordinal]]) != body_crc:
+                    return ordinal, "the body CRC does not fit"
+            elif chain:
+                return ordinal, FOREIGN
+            chain = stored
+        return len(chains), reason
 
 
 def looks_torn(view: memoryview, offset: int, size: int) -> bool:

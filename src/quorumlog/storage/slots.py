@@ -47,14 +47,15 @@ class SlotFile:
         self._file: File | None = None
         self._sequence = 0
 
-    def read(self) -> bytes | None:
+    def read(self, *, read_only: bool = False) -> bytes | None:
         """Return the value, made durable in both copies, or None if none was ever written.
 
-        Raises `CorruptionError` when both copies are damaged.
+        With `read_only` nothing is made durable, and nothing may be written later. Raises
+        `CorruptionError` when both copies are damaged.
         """
         if not self._files.exists(self.path):
             return None
-        self._file = self._files.open(self.path)
+        self._file = self._files.open(self.path, writable=not read_only)
         found: dict[int, tuple[int, bytes]] = {}
         for offset in (0, SLOT_SIZE):
             slot = _unpacked(self._file.read_at(SLOT_SIZE, offset))
@@ -69,6 +70,8 @@ class SlotFile:
             )
         newest = max(found, key=lambda offset: found[offset][0])
         self._sequence, value = found[newest]
+        if read_only:
+            return value
         # what was read may be in the page cache only, or in one copy: it is relied on from now on
         for offset in (SLOT_SIZE - newest, newest):
             self._file.write_at([_packed(self._sequence, value)], offset)
@@ -95,6 +98,7 @@ class SlotFile:
         self._file.sync()
         self._files.replace(beside, self.path)
         self._files.sync_directory(self._directory)
+        self._file.path = self.path
 
     def close(self) -> None:
         """Give the file back."""

@@ -7,28 +7,36 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
 from quorumlog.storage.base import Log
-from quorumlog.storage.checkpoint import CheckpointFile, DurableHint
+from quorumlog.storage.checkpoint import Checkpoint
+from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import HardStates, HardStateStore, MemoryHardStateStore
-from quorumlog.storage.layout import DATA, INDEX, claim_group_directory
+from quorumlog.storage.layout import DATA, INDEX, DataPlaces, Identity, claim_group_directory
 from quorumlog.storage.memory_log import MemoryLog
+from quorumlog.storage.notes import Notes
+from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
-from quorumlog.storage.recovery import Recovery, RecoveryReport
+from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
+from quorumlog.storage.space import DiskState, look
 
 __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedGroup:
-    """An open group. `committed_index` is a lower bound remembered from before."""
+    """An open group. `committed_index` is a lower bound remembered from before.
+
+    `disk_state` looks at how full its disks are; on any thread.
+    """
 
     log: Log
     hard_state: HardState
     hard_states: HardStates
     committed_index: int
     report: RecoveryReport
+    disk_state: Callable[[], DiskState]
     close: Callable[[], None]
 
 
@@ -37,40 +45,97 @@ def open_group(
 ) -> OpenedGroup:
     """Open a group directory, ours or one of the original, and make it usable.
 
-    Raises `CorruptionError` with file and byte when durable bytes are damaged, `StorageError` when
-    the directory belongs to someone else or cannot be read or written.
+    Raises `CorruptionError` with file and byte when what is damaged cannot be set aside,
+    `StorageError` when the directory belongs to someone else or cannot be read or written.
     """
+    places = DataPlaces(
+        files,
+        config.data_directories or [f"{directory}/{DATA}"],
+        config.read_only_directories,
+        config.disk_space_ratio_to_force_clean,
+    )
     identity = claim_group_directory(
         files,
         directory,
+        places.all,
         group=config.group,
         self_id=self_id,
         data_file_bytes=config.mapped_file_size_for_entry_data,
         index_file_bytes=config.mapped_file_size_for_entry_index,
     )
-    hard_states = HardStateStore(files, directory)
-    hard_state = hard_states.load()
-    data = FileSequence(files, f"{directory}/{DATA}", identity.data_file_bytes)
-    index = FileSequence(files, f"{directory}/{INDEX}", identity.index_file_bytes)
-    data.load()
-    index.load()
-    checkpoints, hint = CheckpointFile(files, directory), DurableHint(files, directory)
-    checkpoint = checkpoints.load()
-    recovered = Recovery(data, index, checkpoint, hint.load()).run()
-    hint.write(recovered.end_index, recovered.end_position, durable=True)
-    log = FileLog(data, index, recovered, checkpoints, checkpoint, hint, limits.tail_cache_bytes)
-    committed = min(checkpoint.committed_index if checkpoint else -1, log.end_index)
+    outside = [path for path in places.all if path != f"{directory}/{DATA}"]
+    locks = [files.lock(path) for path in (directory, *outside)]
+    try:
+        hard_states = HardStateStore(files, directory)
+        hard_state = hard_states.load()
+        notes = Notes(files, directory)
+        log, report = open_log(files, directory, places, identity, notes, limits)
+    except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
+    committed = min(max(remembered, committed_index_of(files, directory)), log.end_index)
     if committed >= 0:
         log.note_committed(committed)
 
     def close() -> None:
         log.close()
         hard_states.close()
+        for lock in locks:
+            lock.release()
 
-    return OpenedGroup(log, hard_state, hard_states, committed, recovered.report, close)
+    def disk_state() -> DiskState:
+        return look(files, directory, places.all, config)
+
+    return OpenedGroup(log, hard_state, hard_states, committed, report, disk_state, close)
+
+
+def open_log(
+    files: FileSystem,
+    directory: str,
+    places: DataPlaces,
+    identity: Identity,
+    notes: Notes,
+    limits: Limits,
+) -> tuple[FileLog, RecoveryReport]:
+    """Recover the log of a group directory that nobody else has open."""
+    data = FileSequence(files, places.all, identity.data_file_bytes, places.place)
+    index = FileSequence(files, [f"{directory}/{INDEX}"], identity.index_file_bytes)
+    data.load()
+    index.load()
+    known, damaged = notes.load()
+    recovered = Recovery(data, index, known).run()
+    recovered = _with_damage(recovered, [*damaged, *recovered.damaged])
+    log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
+    checkpoint = Checkpoint(
+        recovered.boundary,
+        recovered.end,
+        min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
+        log.noted_runs(),
+    )
+    # from here on a crash must find the log as it was found now
+    notes.save_damage(recovered.damaged)
+    notes.write_hint(recovered.end, recovered.boundary, durable=True)
+    notes.write_checkpoint(checkpoint)
+    return log, recovered.report
+
+
+def _with_damage(recovered: Recovered, ranges: list[tuple[int, int]]) -> Recovered:
+    """Join what was known to be damaged before with what was found now."""
+    first, last = recovered.boundary.before_begin_index + 1, recovered.end.index
+    damaged = DamagedRanges(ranges).within(first, last)
+    return Recovered(recovered.boundary, recovered.end, damaged, recovered.report)
 
 
 def open_memory_group(config: GroupConfig, limits: Limits) -> OpenedGroup:
     """Return an empty group that keeps nothing."""
-    report = RecoveryReport(0, False, 0, "", 0)
-    return OpenedGroup(MemoryLog(), HardState(), MemoryHardStateStore(), -1, report, lambda: None)
+    return OpenedGroup(
+        MemoryLog(),
+        HardState(),
+        MemoryHardStateStore(),
+        -1,
+        RecoveryReport(),
+        DiskState,
+        lambda: None,
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Block
+from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
 from quorumlog.storage.base import Span
 
 PIECES_MAX = 16_384
@@ -26,6 +26,12 @@ class Piece:
     def last_index(self) -> int:
         """Index of the last entry."""
         return self.first_index + self.block.count - 1
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins on disk, and its size."""
+        ordinal = index - self.first_index
+        record = np.frombuffer(self.records, INDEX_RECORD_DTYPE, 1, ordinal * INDEX_RECORD_SIZE)[0]
+        return int(record["pos"]), int(record["size"])
 
     def cut(self, first_index: int, last_index: int, bytes_max: int) -> Span:
         """Return the entries from first_index on that fit, at least one."""
@@ -69,6 +75,10 @@ class TailCache:
         """Return the piece with an index that `holds`."""
         return self._pieces[bisect_right(self._firsts, index, self._evicted) - 1]
 
+    def oldest(self, count: int) -> list[Piece]:
+        """Return up to so many pieces, oldest first."""
+        return self._pieces[self._evicted : self._evicted + count]
+
     def add(self, piece: Piece) -> None:
         """Add the next piece."""
         self._pieces.append(piece)
@@ -87,10 +97,23 @@ class TailCache:
                 break
             self.size_bytes -= len(piece.block.data)
             self._evicted += 1
+        self._compact()
+
+    def _compact(self) -> None:
         if self._evicted > PIECES_MAX or self._evicted * 2 > len(self._pieces):
             del self._pieces[: self._evicted]
             del self._firsts[: self._evicted]
             self._evicted = 0
+
+    def drop_before(self, index: int) -> None:
+        """Let go of pieces that lie wholly before an index."""
+        while self._evicted < len(self._pieces):
+            piece = self._pieces[self._evicted]
+            if piece.last_index >= index:
+                break
+            self.size_bytes -= len(piece.block.data)
+            self._evicted += 1
+        self._compact()
 
     def truncate(self, from_index: int) -> None:
         """Drop from_index and everything after it."""

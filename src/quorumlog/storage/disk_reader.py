@@ -1,0 +1,209 @@
+"""Reading entries from their files by index: checked against everything there is before use."""
+
+import struct
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    Block,
+    chain_crc_rows,
+    headers,
+)
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.advice import REPAIR
+from quorumlog.storage.base import Span
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
+from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.index_records import Records, record_at, records_of
+
+_HEADER = struct.Struct(">iiqqqIIIi")
+_CHAIN = struct.Struct(">iqqIiI")
+
+
+class DiskReader:
+    """Reads what is on disk; from any thread. `boundary` is where the log begins."""
+
+    def __init__(self, data: FileSequence, index: FileSequence, boundary: Boundary) -> None:
+        self._data = data
+        self._index = index
+        self.boundary = boundary
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+        """Return entries from first_index on that lie together in one file and fit; at least one.
+
+        Raises `CorruptionError` naming the first damaged entry among them.
+        """
+        place = first_index * INDEX_RECORD_SIZE
+        start, view = self._index.map_at(place)
+        count = min(
+            last_index - first_index + 1,
+            (start + self._index.file_size - place) // INDEX_RECORD_SIZE,
+            max(1, bytes_max // HEADER_SIZE),
+        )
+        table = np.frombuffer(view, INDEX_RECORD_DTYPE, count, place - start)
+        positions = table["pos"].astype(np.int64)
+        sizes = table["size"].astype(np.int64)
+        position = int(positions[0])
+        if int(table["index"][0]) != first_index or not self._data.has(position):
+            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+        file_start, data = self._data.map_at(position)
+        ends = positions + sizes
+        fits = (ends - position <= bytes_max) & (ends <= file_start + len(data))
+        fits[1:] &= positions[1:] == ends[:-1]
+        fits[0] = ends[0] <= file_start + len(data) and sizes[0] >= HEADER_SIZE
+        count = count if fits.all() else int(np.argmin(fits))
+        if not count:
+            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+        begin = position - file_start
+        block = Block(
+            data[begin : int(ends[count - 1]) - file_start],
+            positions[:count] - position,
+            sizes[:count],
+        )
+        wrong = self._examine(block, table[:count], first_index)
+        if wrong is not None:
+            ordinal, reason = wrong
+            at = position + int(block.offsets[ordinal])
+            raise self.damaged(first_index + ordinal, at, reason)
+        records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
+        return Span(first_index, count, block.data, records, False)
+
+    def _examine(self, block: Block, records: Records, first_index: int) -> tuple[int, str] | None:
+        """Return the first entry whose header, index record or CRCs do not agree, and how."""
+        table = headers(block)
+        agrees = table["size"] == records["size"]
+        agrees &= table["body_size"] == table["size"] - HEADER_SIZE
+        agrees &= table["index"] == np.arange(first_index, first_index + block.count)
+        agrees &= table["term"] == records["term"]
+        count = block.count if agrees.all() else int(np.argmin(agrees))
+        wrong = None if agrees.all() else (count, "header and index record disagree")
+        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
+        rows, data = chain_crc_rows(block), block.data
+        starts = (block.offsets + HEADER_SIZE).tolist()
+        ends = (block.offsets + block.sizes).tolist()
+        chain = self.chain_before(first_index)
+        for ordinal in range(count):
+            stored = chains[ordinal]
+            if stored or bodies[ordinal]:
+                if chain is not None and crc32(rows[ordinal], chain) != stored:
+                    return ordinal, "the chain CRC does not fit"
+                if crc32(data[starts[ordinal] : ends[ordinal]]) != bodies[ordinal]:
+                    return ordinal, "the body does not fit its CRC"
+            chain = stored
+        return wrong
+
+    def chain_before(self, index: int) -> int | None:
+        """Return the chain CRC of the entry before `index`; None if it cannot be relied on.
+
+        It can if it follows from the one before it: else either of the two may be damaged.
+        """
+        before = index - 1
+        if before <= self.boundary.before_begin_index:
+            chain = self.boundary.chain_crc
+            return None if chain == UNKNOWN_CRC else chain
+        header = self._header(before)
+        if header is None:
+            return None
+        chain = int(header[6])
+        if not chain and not header[7]:
+            return 0  # written by the original: the chain begins anew behind it
+        expected = self._expected_chain(before, header)
+        return chain if expected == chain else None
+
+    def _expected_chain(self, index: int, header: tuple[int, ...]) -> int | None:
+        before: int | None = self.boundary.chain_crc
+        if index - 1 > self.boundary.before_begin_index:
+            earlier = self._header(index - 1)
+            before = None if earlier is None else int(earlier[6])
+        if before is None or before == UNKNOWN_CRC:
+            return None
+        magic, _, stored_index, term, _, channel, _, body_crc, body_size = header
+        return crc32(_CHAIN.pack(magic, stored_index, term, channel, body_size, body_crc), before)
+
+    def _header(self, index: int) -> tuple[int, ...] | None:
+        """Return the header of an entry if it is where the index says and says so itself."""
+        record = record_at(self._index, index)
+        if record is None or int(record["index"]) != index:
+            return None
+        position = int(record["pos"])
+        if position < 0 or not self._data.has(position):
+            return None
+        start, view = self._data.map_at(position)
+        if position - start + HEADER_SIZE > len(view):
+            return None
+        header: tuple[int, ...] = _HEADER.unpack_from(view, position - start)
+        return header if header[2] == index else None
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins and its size. Raises `CorruptionError`."""
+        record = record_at(self._index, index)
+        if record is None or int(record["index"]) != index or int(record["size"]) < HEADER_SIZE:
+            place = index * INDEX_RECORD_SIZE
+            raise self.damaged(index, place, "the index record is damaged", index=True)
+        return int(record["pos"]), int(record["size"])
+
+    def term_at(self, index: int) -> int:
+        """Return the term of an entry; where header and index differ, of the one that is right.
+
+        Raises `CorruptionError` when neither can be relied on.
+        """
+        header, record = self._header(index), record_at(self._index, index)
+        stated = record is not None and int(record["index"]) == index
+        if header is not None and record is not None and stated:
+            if int(record["term"]) == header[3]:
+                return int(header[3])
+            if header[6] and self._expected_chain(index, header) == header[6]:
+                return int(header[3])
+        if record is None or not stated:
+            place = index * INDEX_RECORD_SIZE
+            raise self.damaged(index, place, "the index record is damaged", index=True)
+        return int(record["term"])
+
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """Read entries from the disk rather than from the page cache; return the last one checked.
+
+        Raises `CorruptionError` naming the first damaged one.
+        """
+        count = min(last_index - first_index + 1, max(1, bytes_max // HEADER_SIZE))
+        records = records_of(self._index, first_index, first_index + count - 1)
+        positions = records["pos"].astype(np.int64)
+        sizes = records["size"].astype(np.int64)
+        position = int(positions[0])
+        known = int(records["index"][0]) == first_index and sizes[0] >= HEADER_SIZE
+        if not known or not self._data.has(position):
+            place = first_index * INDEX_RECORD_SIZE
+            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+        file = self._data.file_at(position)
+        ends = positions + sizes
+        fits = (ends - position <= bytes_max) & (ends <= file.end)
+        fits[1:] &= positions[1:] == ends[:-1]
+        fits[0] = ends[0] <= file.end
+        count = count if fits.all() else max(1, int(np.argmin(fits)))
+        length = min(int(ends[count - 1]), file.end) - position
+        data = memoryview(file.read(length, position))
+        if len(data) < int(sizes[:count].sum()):
+            raise self.damaged(first_index, position, "the file ends inside an entry")
+        block = Block(data, positions[:count] - position, sizes[:count])
+        wrong = self._examine(block, records[:count], first_index)
+        if wrong is not None:
+            ordinal, reason = wrong
+            at = position + int(block.offsets[ordinal])
+            raise self.damaged(first_index + ordinal, at, reason)
+        return first_index + count - 1
+
+    def damaged(
+        self, entry: int, position: int, reason: str, *, index: bool = False
+    ) -> CorruptionError:
+        """Return the error that names a damaged entry, its file and the byte in it."""
+        sequence = self._index if index else self._data
+        path, offset = sequence.path_at(position), position - sequence.start_of(position)
+        return CorruptionError(
+            f"{path}: byte {offset}, entry {entry}: {reason}; it is not served. {REPAIR}",
+            path,
+            offset,
+            entry,
+        )

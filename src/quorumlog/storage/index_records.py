@@ -1,0 +1,82 @@
+"""Index records: where each entry lies (spec 20 section 2); derived from the entries."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
+from quorumlog.storage.file_sequence import FileSequence
+
+Records: TypeAlias = npt.NDArray[Any]
+"""Rows of INDEX_RECORD_DTYPE."""
+
+
+def record_at(index: FileSequence, entry_index: int) -> np.void | None:
+    """Return the record of an entry, or None where no file has it."""
+    place = entry_index * INDEX_RECORD_SIZE
+    if place < 0 or not index.has(place):
+        return None
+    start, view = index.map_at(place)
+    if place - start + INDEX_RECORD_SIZE > len(view):
+        return None
+    record: np.void = np.frombuffer(view, INDEX_RECORD_DTYPE, 1, place - start)[0]
+    return record
+
+
+def records_of(index: FileSequence, first: int, last: int) -> Records:
+    """Return the records of entries first … last; zeros where no file has them."""
+    found = np.zeros(last - first + 1, dtype=INDEX_RECORD_DTYPE)
+    row = 0
+    while row < len(found):
+        place = (first + row) * INDEX_RECORD_SIZE
+        start = index.start_of(place)
+        count = min(len(found) - row, (start + index.file_size - place) // INDEX_RECORD_SIZE)
+        if index.has(place):
+            _, view = index.map_at(place)
+            held = max(0, min(count, (len(view) - (place - start)) // INDEX_RECORD_SIZE))
+            if held:
+                part = np.frombuffer(view, INDEX_RECORD_DTYPE, held, place - start)
+                found[row : row + held] = part
+        row += count
+    return found
+
+
+def write_records(index: FileSequence, first: int, records: Records) -> None:
+    """Write records of entries from `first` on, durably; for recovery only."""
+    row = 0
+    while row < len(records):
+        place = (first + row) * INDEX_RECORD_SIZE
+        file = index.file_at(place)
+        count = min(len(records) - row, (file.end - place) // INDEX_RECORD_SIZE)
+        opened = file.writable()
+        if opened.size() != file.size:
+            opened.resize(file.size)
+            index.forget_maps([file])
+        opened.write_at([records[row : row + count].tobytes()], place - file.start)
+        opened.sync()
+        row += count
+
+
+def differs(stored: Records, derived: Records) -> npt.NDArray[np.bool_]:
+    """Return where records differ; the original's magic may say NORMAL for a NOOP."""
+    found: npt.NDArray[np.bool_] = np.zeros(len(derived), dtype=bool)
+    for name in ("pos", "size", "index", "term"):
+        found |= stored[name] != derived[name]
+    return found
+
+
+def first_behind(index: FileSequence, position: int, first: int, last: int) -> int:
+    """Return the first of the entries first … last that begins at or behind a position.
+
+    last + 1 if none does.
+    """
+    low, high = first, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        record = record_at(index, middle)
+        if record is not None and int(record["pos"]) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,93 @@
+"""Setting damaged entries aside in an open log, and putting another replica's in their place."""
+
+from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.checkpoint import UNKNOWN_CRC
+from quorumlog.storage.damage import DamagedRanges
+from quorumlog.storage.disk_reader import DiskReader
+from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.index_records import Records, records_of
+from quorumlog.storage.notes import Notes
+from quorumlog.storage.plans import Do, Step
+from quorumlog.storage.repair import diagnose, mends, misfit
+
+
+class Mending:
+    """Of one log; makes the steps of a plan, and leaves carrying them out to it."""
+
+    def __init__(
+        self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: Notes
+    ) -> None:
+        self._data = data
+        self._index = index
+        self._reader = reader
+        self._notes = notes
+
+    def quarantine(
+        self, entry: int, last: int, damaged: DamagedRanges
+    ) -> tuple[list[Step], DamagedRanges]:
+        """Return steps that mend the entry's index record or set the entry aside; see `Log`."""
+        finding = diagnose(self._data, self._index, self._reader, entry, last)
+        if finding.record is None:
+            place = entry * INDEX_RECORD_SIZE
+            reason = "it and its index record are damaged, and its neighbours do not tell of it"
+            raise self._reader.damaged(entry, place, reason, index=True)
+        steps: list[Step] = []
+        if mends(self._index, finding.record):
+            steps.append(self._record_step(entry, finding.record))
+        if not finding.is_whole:
+            damaged = damaged.plus(entry, entry)
+            saved = damaged
+            steps.append(Do(lambda: self._notes.save_damage(saved)))
+        return steps, damaged
+
+    def _record_step(self, entry: int, record: Records) -> Step:
+        place = entry * INDEX_RECORD_SIZE
+        file = self._index.file_at(place)
+        return Do(lambda: file.write_through(record.tobytes(), place))
+
+    def repair(
+        self, block: Block, end_chain: int, following: Block | None, left: DamagedRanges
+    ) -> list[Step]:
+        """Return steps that write entries over damaged ones and note what is `left`; see `Log`."""
+        first = first_index_of(block)
+        records = records_of(self._index, first, first + block.count - 1)
+        reason = misfit(
+            block,
+            records,
+            self._reader.chain_before(first),
+            following,
+            None if end_chain == UNKNOWN_CRC else end_chain,
+        )
+        if reason:
+            position = int(records["pos"][0])
+            raise self._misfit(first, position, reason)
+        positions = records["pos"].astype("int64").tolist()
+        ends = (block.offsets + block.sizes).tolist()
+        parts = [
+            (position, bytes(block.data[begin:end]))
+            for position, begin, end in zip(positions, block.offsets.tolist(), ends, strict=True)
+        ]
+
+        def write() -> None:
+            files = {}
+            for position, body in parts:
+                file = self._data.file_at(position)
+                file.writable().write_at([body], position - file.start)
+                files[file.start] = file
+            for file in files.values():
+                file.writable().sync()
+            self._notes.save_damage(left)
+
+        return [Do(write)]
+
+    def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:
+        path = self._data.path_at(position)
+        offset = position - self._data.start_of(position)
+        return CorruptionError(
+            f"{path}: byte {offset}, entry {entry}: the bytes offered in its place are of another "
+            f"entry: {reason}; nothing was changed",
+            path,
+            offset,
+            entry,
+        )

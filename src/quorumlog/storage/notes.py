@@ -1,0 +1,41 @@
+"""The small files beside a log: its checkpoint, its durable hint, and what of it is damaged."""
+
+from quorumlog.storage.checkpoint import Boundary, Checkpoint, CheckpointFile, DurableHint, Mark
+from quorumlog.storage.damage import DamagedRanges, DamageFile
+from quorumlog.storage.files import FileSystem
+from quorumlog.storage.recovery import Known
+
+
+class Notes:
+    """Of one group. Written on the disk thread (or while the group is opened)."""
+
+    def __init__(self, files: FileSystem, directory: str) -> None:
+        self._checkpoints = CheckpointFile(files, directory)
+        self._hint = DurableHint(files, directory)
+        self._damage = DamageFile(files, directory)
+        self.checkpoint: Checkpoint | None = None
+
+    def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
+        """Return what was noted before. Raises `CorruptionError` when it cannot be read."""
+        self.checkpoint = self._checkpoints.load(read_only=read_only)
+        known = Known.of(self.checkpoint, self._hint.load())
+        return known, self._damage.load(read_only=read_only)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably. What it names must be durable."""
+        self._checkpoints.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    def write_hint(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
+        """Replace the hint, durably if asked to."""
+        self._hint.write(mark, boundary, durable=durable)
+
+    def save_damage(self, damaged: DamagedRanges) -> None:
+        """Replace what is known to be damaged, durably."""
+        self._damage.save(damaged)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._checkpoints.close()
+        self._hint.close()
+        self._damage.close()

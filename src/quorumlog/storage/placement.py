@@ -1,0 +1,45 @@
+"""Where entries go: none spans files, and a blank record fills what stays free (spec 20 §3.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.model.block import Int64s
+from quorumlog.model.errors import check
+from quorumlog.storage.file_sequence import FileSequence
+
+BLANK_RESERVE = 8
+"""Bytes that stay free behind the last entry of a data file, for a blank record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries start … stop - 1 of a block that lie together in one file."""
+
+    start: int
+    stop: int
+    position: int
+
+
+def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], Int64s]:
+    """Decide where entries of these sizes go behind a position; return runs and positions."""
+    ends = np.cumsum(sizes)
+    positions = ends - sizes
+    runs: list[Run] = []
+    start = 0
+    while start < len(sizes):
+        file_start = data.start_of(position)
+        room = file_start + data.file_size - BLANK_RESERVE - position
+        used = int(positions[start])
+        stop = int(np.searchsorted(ends, used + room, side="right"))
+        if stop > start:
+            runs.append(Run(start, stop, position))
+            position += int(ends[stop - 1]) - used
+            start = stop
+        else:
+            check(position > file_start, "an entry fits into a file", int(sizes[start]))
+            position = file_start + data.file_size
+    for run in runs:
+        shift = run.position - int(positions[run.start])
+        positions[run.start : run.stop] += shift
+    return runs, positions

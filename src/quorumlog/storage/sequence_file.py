@@ -1,0 +1,145 @@
+"""One file of a sequence: made at its full size, beside its name, before it is first written."""
+
+from threading import Lock
+
+from quorumlog.model.errors import StorageError
+from quorumlog.storage.files import File, FileSystem
+
+NAME_DIGITS = 20
+BESIDE = ".new"
+ZERO_BYTES = 1024 * 1024
+
+
+def name_of(start: int) -> str:
+    """Return the name of the file that begins at a position (spec 20 section 3)."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+def is_name(name: str) -> bool:
+    """Whether a name is that of a file of a sequence."""
+    return len(name) == NAME_DIGITS and name.isdecimal()
+
+
+class SequenceFile:
+    """A file that holds positions start … end - 1.
+
+    `prepare` may be called on any thread, the other writing methods on the disk thread only.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: str, start: int, size: int, *, is_made: bool = False
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.start = start
+        self.size = size
+        self.path = f"{directory}/{name_of(start)}"
+        self.is_made = is_made
+        self._is_removed = False
+        self._making = Lock()
+        self._file: File | None = None
+
+    @property
+    def end(self) -> int:
+        """Position behind its last byte."""
+        return self.start + self.size
+
+    def prepare(self) -> None:
+        """Make the file, zero-filled and with all its room reserved, unless it is there.
+
+        Raises `NoSpaceError` when the disk is full; then nothing is left behind.
+        """
+        with self._making:
+            if not self.is_made and not self._is_removed:
+                self._make()
+                self.is_made = True
+
+    def _make(self) -> None:
+        """Write it under another name first: it is never seen at another size (etcd #6368)."""
+        beside = self.path + BESIDE
+        file = self._files.open(beside, create=True)
+        try:
+            file.resize(0)
+            file.resize(self.size)
+            file.sync()
+        except StorageError:
+            file.close()
+            self._files.remove(beside)
+            raise
+        file.close()
+        self._files.replace(beside, self.path)
+        self._files.sync_directory(self._directory)
+
+    def writable(self) -> File:
+        """Return the open file, made if need be."""
+        if self._file is None:
+            self.prepare()
+            self._file = self._files.open(self.path)
+        return self._file
+
+    def cut(self, position: int) -> None:
+        """Zero everything from a position on; durable. Only while nobody has the file mapped."""
+        file = self.writable()
+        file.resize(position - self.start)
+        file.resize(self.size)
+        file.sync()
+
+    def zero(self, position: int, until: int) -> None:
+        """Zero from a position of the sequence on up to another or the file's end; durable.
+
+        In place: a file that is mapped by readers must never shrink, not even for a moment.
+        """
+        file = self.writable()
+        offset, end = position - self.start, min(until, self.end) - self.start
+        while offset < end:
+            length = min(ZERO_BYTES, end - offset)
+            file.write_at([bytes(length)], offset)
+            offset += length
+        file.sync()
+
+    def write_through(self, data: bytes, position: int) -> None:
+        """Write at a position of the sequence, durably, outside any group commit."""
+        file = self.writable()
+        file.write_at([data], position - self.start)
+        file.sync()
+
+    def read(self, length: int, position: int) -> bytes:
+        """Return bytes of the disk, not of the page cache."""
+        file = self._files.open(self.path, writable=False)
+        try:
+            file.drop_cache(position - self.start, length)
+            return file.read_at(length, position - self.start)
+        finally:
+            file.close()
+
+    def settle(self) -> None:
+        """Make what will be read what the disk holds.
+
+        After a failed fsync the page cache may show bytes that never reached the disk
+        (RELIABILITY 2.2).
+        """
+        opened = self._files.open(self.path, writable=False)
+        try:
+            opened.sync()
+            opened.drop_cache()
+        finally:
+            opened.close()
+
+    def modified_ms(self) -> int:
+        """Return when it was last written, in milliseconds of the wall clock."""
+        return self._files.modified_ms(self.path)
+
+    def remove(self) -> None:
+        """Remove the file from disk, durably."""
+        with self._making:
+            self._is_removed = True
+            self.close()
+            if self.is_made:
+                self._files.remove(self.path)
+                self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Give the open file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
