@@ -89,3 +89,19 @@ def entries_of(log, first=None, piece=1 << 20):
         found += decode_entries(block_from_index_records(span.data, span.records))
         index = span.last_index + 1
     return found
+
+
+def stored_block(log, first, last):
+    """Entries first … last as another replica would send them."""
+    parts = []
+    while first <= last:
+        span = log.read(first, last, 1 << 20)
+        parts.append(bytes(span.data))
+        first = span.last_index + 1
+    data = memoryview(b"".join(parts))
+    count = 0
+    offset = 0
+    while offset < len(data):
+        offset += int.from_bytes(data[offset + 4 : offset + 8], "big")
+        count += 1
+    return parse_block(data, count=count, entry_bytes_max=ENTRY_MAX)

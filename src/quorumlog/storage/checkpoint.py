@@ -22,7 +22,7 @@ TERM_RUNS_MAX = 150
 """Newest runs of terms that a checkpoint names; they fit one slot with all else."""
 UNKNOWN_CRC = -1
 """Stands for the chain CRC of an entry that is not there any more and was not noted."""
-_HINT = struct.Struct(">4sqqqIqq")
+_HINT = struct.Struct(">4sqqqqqq")
 _HINT_MAGIC = b"QDU2"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quorumlog.model.block import decode_entries
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import StorageError
-from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.checkpoint import Mark
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files import FileSystem
@@ -27,17 +27,15 @@ class StoreFiles:
 
     def survey(self) -> Survey:
         """Return a walk over all entries, from the first on."""
-        boundary = self.known.boundary
-        if boundary is None or not len(self.data):
-            return Survey(self.data, self.index, None, self.known.durable)
-        start = Mark(
-            boundary.before_begin_index,
-            boundary.position,
-            boundary.chain_crc,
-            boundary.before_begin_term,
-        )
-        chain_known = boundary.chain_crc != UNKNOWN_CRC
-        return Survey(self.data, self.index, start, self.known.durable, chain_known=chain_known)
+        known, boundary, start = self.known, self.known.boundary, None
+        if boundary is not None and len(self.data):
+            start = Mark(
+                boundary.before_begin_index,
+                boundary.position,
+                boundary.chain_crc,
+                boundary.before_begin_term,
+            )
+        return Survey(self.data, self.index, start, known.durable, is_recent=known.is_recent)
 
     def close(self) -> None:
         """Give the files back."""

@@ -52,6 +52,8 @@ class Known:
     checkpoint: Checkpoint | None = None
     durable: Mark | None = None
     boundary: Boundary | None = None
+    is_recent: bool = False
+    """Whether `durable` is of the last group commit, not merely of the last checkpoint."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, int, int] | None) -> "Known":
@@ -65,7 +67,7 @@ class Known:
             stale = durable is None or durable.index < checkpoint.mark.index
             if stale or checkpoint.is_end:
                 durable = checkpoint.mark
-        return cls(checkpoint, durable, boundary)
+        return cls(checkpoint, durable, boundary, hint is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +230,8 @@ class Recovery:
         position = start.position if start is not None else 0
         for file in self._data.files_over(position, 1 << 62):
             file.settle()
-        durable = self._known.durable
-        chain_known = start is None or start.chain_crc != UNKNOWN_CRC
-        survey = Survey(self._data, self._index, start, durable, chain_known=chain_known)
+        known = self._known
+        survey = Survey(self._data, self._index, start, known.durable, is_recent=known.is_recent)
         torn: Stretch | None = None
         for stretch in survey:
             if self._first is None:
@@ -240,6 +241,8 @@ class Recovery:
             torn = None if stretch.checked else stretch
         for damage in survey.damages:
             self._take_damage(damage)
+            if self._first is None or damage.first_index < self._first[0]:
+                self._first = (damage.first_index, damage.position)
         if torn is not None and torn.end == survey.end.position:
             without = self._without_torn_entry(torn)
             if without is not None:

@@ -10,14 +10,14 @@ from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
-from quorumlog.storage.checkpoint import Mark
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, record_at, records_of
 from quorumlog.storage.scan import BLANK_SIZE_MIN, FOREIGN, Scanner, Stop, Stretch
 
 LOOK_AHEAD_ENTRIES = 4
-"""Where it is not known what was durable (stores of the original), a whole entry so close behind a
-bad one is the sign of damage: a torn tail has nothing behind it."""
+"""Where it is not known what was durable last (stores of the original, a damaged hint), a whole
+entry so close behind a bad one is the sign of damage: a torn tail has nothing behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Damage:
 
 
 class Survey:
-    """One walk from `start` on. `durable` is the last mark once reported durable, if known.
+    """One walk from `start` on. `durable` is the last mark once reported durable, if known; without
+    `is_recent` much more may have been.
 
     While it yields good stretches, `damages` fills; in the end `stop` says why nothing follows and
     `end` where the log ends.
@@ -51,11 +52,12 @@ class Survey:
         start: Mark | None,
         durable: Mark | None,
         *,
-        chain_known: bool = True,
+        is_recent: bool,
     ) -> None:
         self._data = data
         self._index = index
         self._durable = durable
+        self._is_recent = is_recent
         self.damages: list[Damage] = []
         self.end = start or Mark()
         self.stop = Stop(self.end.position, "")
@@ -68,7 +70,7 @@ class Survey:
                 start.position,
                 index=start.index,
                 term=start.term,
-                chain_crc=start.chain_crc if chain_known else None,
+                chain_crc=None if start.chain_crc == UNKNOWN_CRC else start.chain_crc,
             )
 
     def _begin(self, position: int) -> Scanner:
@@ -135,7 +137,7 @@ class Survey:
                 "was written by another program behind entries of this one; if it may go: "
                 f"quorumlog store truncate DIR --from {self._next_index}"
             )
-        if self._durable is not None or not self.stop.reason:
+        if (self._durable is not None and self._is_recent) or not self.stop.reason:
             return False
         return self._scanner.has_later_entries(self.stop.position) or any(
             self._good_at(index) is not None
@@ -184,7 +186,7 @@ class Survey:
                 self._scanner = scanner
                 return True
         durable = self._durable
-        if durable is None:
+        if durable is None or durable.index < first:
             raise self._error(self.stop.reason)
         self._note(first, durable.index, durable.position, durable.term)
         self.end = durable

@@ -1,0 +1,312 @@
+"""Damage at rest: found, set aside with its identity, never served, repaired from another copy."""
+
+import pytest
+
+from quorumlog.model.block import block_from_index_records, decode_entries
+from quorumlog.model.errors import CorruptionError, StorageError
+from store_access import Opened, block_of, entries_of, stored_block
+
+SIZES = {"data_file": 2_000, "index_file": 32 * 8}
+BODIES = [f"entry {number} ".encode() * (number % 7 + 1) for number in range(60)]
+
+
+def filled(directory, *, checkpoint=False, **settings):
+    """A store of three terms over many files, closed."""
+    opened = Opened(directory, **{**SIZES, **settings})
+    for term in (1, 2, 3):
+        opened.append(BODIES[20 * (term - 1) : 20 * term], term=term)
+    opened.log.note_committed(50)
+    if checkpoint:
+        opened.checkpoint()
+    places = [opened.log._place_of(index) for index in range(60)]
+    opened.close()
+    return places
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Two equal stores: one to damage, one to repair from."""
+    filled(tmp_path / "other")
+    return tmp_path / "g", filled(tmp_path / "g")
+
+
+def file_of(directory, position, room="data"):
+    size = SIZES["data_file"] if room == "data" else SIZES["index_file"]
+    start = position // size * size
+    return directory / room / f"{start:020d}", position - start
+
+
+def flip(directory, position, room="data", mask=0x10):
+    path, offset = file_of(directory, position, room)
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= mask
+    path.write_bytes(bytes(raw))
+    return path, offset
+
+
+def bodies_that_can_be_read(log):
+    found = {}
+    for index in range(log.before_begin_index + 1, log.end_index + 1):
+        try:
+            (entry,) = entries_of_one(log, index)
+        except CorruptionError as error:
+            found.setdefault("damaged", []).append(error.index)
+        else:
+            found[index] = entry.body
+    return found
+
+
+def entries_of_one(log, index):
+    span = log.read(index, index, 1 << 20)
+    return list(entries_of_span(span))
+
+
+def entries_of_span(span):
+    return decode_entries(block_from_index_records(span.data, span.records))
+
+
+def verify_all(log, piece=700):
+    index = 0
+    while index <= log.end_index:
+        index = log.verify(index, log.end_index, piece) + 1
+
+
+def repair_all(opened, directory):
+    """Ask the other copy for exactly what is damaged."""
+    other = Opened(directory, **SIZES)
+    for first, last in list(opened.log.damaged):
+        opened.submit(opened.log.repair(stored_block(other.log, first, last)))
+    other.close()
+
+
+HEADER_FIELDS = {
+    "magic": 3,
+    "size": 7,
+    "index": 15,
+    "index, highest bit": 8,
+    "term": 23,
+    "channel": 35,
+    "chain CRC": 38,
+    "body CRC": 42,
+    "body size": 47,
+    "body": 50,
+}
+
+
+@pytest.mark.parametrize("field", HEADER_FIELDS)
+@pytest.mark.parametrize("damaged", [0, 1, 30, 58, 59])
+def test_74_a_flipped_bit_in_any_field_sets_exactly_that_entry_aside(store, damaged, field):
+    directory, places = store
+    path, _ = flip(directory, places[damaged][0] + HEADER_FIELDS[field])
+    opened = Opened(directory, **SIZES)
+    assert opened.log.end_index == 59
+    assert opened.log.damaged.ranges == ((damaged, damaged),)
+    assert opened.group.report.damaged_entries == 1
+    expected = dict(enumerate(BODIES)) | {"damaged": [damaged]}
+    del expected[damaged]
+    assert bodies_that_can_be_read(opened.log) == expected
+    with pytest.raises(CorruptionError) as caught:
+        opened.log.read(damaged, damaged, 1)
+    assert (caught.value.index, caught.value.file) == (damaged, str(path))
+    repair_all(opened, directory.parent / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.append([b"goes on"], term=3)
+    opened.close()
+    again = Opened(directory, **SIZES)
+    assert [entry.body for entry in again.entries()] == [*BODIES, b"goes on"]
+    assert not again.log.damaged
+    again.close()
+
+
+def test_several_neighbours_are_one_range_and_survive_a_restart(store):
+    directory, places = store
+    for index in (10, 11, 12, 40):
+        flip(directory, places[index][0] + 50)
+    for _ in range(2):
+        opened = Opened(directory, **SIZES)
+        assert opened.log.damaged.ranges == ((10, 12), (40, 40))
+        opened.close()
+    opened = Opened(directory, **SIZES)
+    repair_all(opened, directory.parent / "other")
+    opened.close()
+    again = Opened(directory, **SIZES)
+    assert [entry.body for entry in again.entries()] == BODIES
+    again.close()
+
+
+@pytest.mark.parametrize("byte", [0, 3, 4, 6, 7])
+def test_a_damaged_blank_record_is_written_again(store, byte):
+    directory, places = store
+    ends = [position + size for position, size in places]
+    last_in_file = next(i for i in range(59) if ends[i] != places[i + 1][0])
+    flip(directory, ends[last_in_file] + byte)
+    opened = Opened(directory, **SIZES)
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+    raw = file_of(directory, places[0][0])[0].read_bytes()
+    assert raw == file_of(directory.parent / "other", places[0][0])[0].read_bytes()
+
+
+def test_a_data_file_that_is_gone_is_made_again_and_its_entries_set_aside(store):
+    directory, places = store
+    file_of(directory, 4_000)[0].unlink()
+    lost = [index for index, (position, _) in enumerate(places) if 4_000 <= position < 6_000]
+    opened = Opened(directory, **SIZES)
+    assert opened.log.damaged.ranges == ((lost[0], lost[-1]),)
+    repair_all(opened, directory.parent / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("position", [2_000, 4_000])
+def test_a_data_file_cut_short_loses_what_lay_behind(tmp_path, position, checkpoint):
+    places = filled(tmp_path / "g", checkpoint=checkpoint)
+    filled(tmp_path / "other")
+    path, _ = file_of(tmp_path / "g", position)
+    path.write_bytes(path.read_bytes()[:700])
+    lost = [
+        index
+        for index, (begin, size) in enumerate(places)
+        if position <= begin < position + 2_000 and begin + size > position + 700
+    ]
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert opened.log.damaged.ranges == ((lost[0], lost[-1]),)
+    repair_all(opened, tmp_path / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_58_an_index_file_that_is_gone_is_made_again_from_the_data(tmp_path, number, checkpoint):
+    filled(tmp_path / "g", checkpoint=checkpoint)
+    path = file_of(tmp_path / "g", 256 * number, "index")[0]
+    before = path.read_bytes()
+    path.unlink()
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert [entry.body for entry in opened.entries()] == BODIES
+    assert not opened.log.damaged
+    opened.close()
+    assert path.read_bytes() == before
+
+
+def test_a_data_file_and_its_index_gone_together_is_beyond_this_replica(store):
+    directory, _ = store
+    file_of(directory, 4_000)[0].unlink()
+    file_of(directory, 256 * 2, "index")[0].unlink()
+    with pytest.raises(CorruptionError, match="it is not known which entries it held"):
+        Opened(directory, **SIZES)
+
+
+def test_damage_below_the_checkpoint_is_found_by_reading_and_by_verifying(tmp_path):
+    places = filled(tmp_path / "g", checkpoint=True)
+    flip(tmp_path / "g", places[20][0] + 49)
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert not opened.log.damaged
+    with pytest.raises(CorruptionError) as caught:
+        entries_of(opened.log)
+    assert caught.value.index == 20
+    with pytest.raises(CorruptionError) as caught:
+        verify_all(opened.log)
+    assert caught.value.index == 20
+    opened.submit(opened.log.quarantine(20))
+    assert opened.log.damaged.ranges == ((20, 20),)
+    opened.close()
+    again = Opened(tmp_path / "g", **SIZES)
+    assert again.log.damaged.ranges == ((20, 20),)
+    again.close()
+
+
+@pytest.mark.parametrize("byte", range(32))
+@pytest.mark.parametrize("entry", [0, 20, 33, 59])
+def test_a_damaged_index_record_is_mended_from_the_entry(tmp_path, entry, byte):
+    filled(tmp_path / "g", checkpoint=True)
+    path, _ = file_of(tmp_path / "g", 32 * entry, "index")
+    before = path.read_bytes()
+    flip(tmp_path / "g", 32 * entry + byte, "index")
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert opened.log.term_runs() == [(1, 0), (2, 20), (3, 40)]
+    try:
+        served = entries_of_one(opened.log, entry)[0]
+    except CorruptionError as error:
+        opened.submit(opened.log.quarantine(error.index))
+        assert path.read_bytes() == before
+    else:
+        assert served.body == BODIES[entry]
+    assert not opened.log.damaged
+    assert [found.body for found in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_bytes_of_another_entry_are_not_taken_for_a_repair(store):
+    directory, places = store
+    flip(directory, places[30][0] + 50)
+    opened = Opened(directory, **SIZES)
+    other = Opened(directory.parent / "foreign", **SIZES)
+    other.append([body.upper() for body in BODIES[:40]], term=1)
+    before = file_of(directory, places[30][0])[0].read_bytes()
+    for offered, reason in [
+        (stored_block(other.log, 30, 30), "term 1 instead of 2"),
+        (stored_block(other.log, 31, 31), "entry 31"),
+    ]:
+        with pytest.raises((CorruptionError, StorageError), match=reason):
+            opened.submit(opened.log.repair(offered))
+    wrong_content = Opened(directory.parent / "same-terms", **SIZES)
+    for term in (1, 2, 3):
+        wrong_content.append(
+            [body.upper() for body in BODIES[20 * (term - 1) : 20 * term]], term=term
+        )
+    with pytest.raises(CorruptionError, match="CRC"):
+        opened.submit(opened.log.repair(stored_block(wrong_content.log, 30, 30)))
+    assert file_of(directory, places[30][0])[0].read_bytes() == before
+    assert opened.log.damaged.ranges == ((30, 30),)
+    for each in (opened, other, wrong_content):
+        each.close()
+
+
+def test_a_truncation_takes_damaged_entries_away(store):
+    directory, places = store
+    for index in (30, 55):
+        flip(directory, places[index][0] + 50)
+    opened = Opened(directory, **SIZES)
+    opened.truncate(52)
+    assert opened.log.damaged.ranges == ((30, 30),)
+    opened.append([b"instead"], term=4)
+    opened.close()
+    again = Opened(directory, **SIZES)
+    assert again.log.damaged.ranges == ((30, 30),)
+    assert again.log.end_index == 52
+    again.close()
+
+
+def test_truncating_just_behind_a_damaged_entry(store):
+    directory, places = store
+    flip(directory, places[54][0] + 50)
+    opened = Opened(directory, **SIZES)
+    opened.truncate(55)
+    assert opened.log.chain_crc_at(54) is None
+    opened.close()
+    again = Opened(directory, **SIZES)
+    assert (again.log.end_index, again.log.damaged.ranges) == (54, ((54, 54),))
+    repair_all(again, directory.parent / "other")
+    assert [entry.body for entry in again.entries()] == BODIES[:55]
+    again.close()
+
+
+def test_entries_of_another_program_behind_ours_are_not_cut_silently(tmp_path):
+    opened = Opened(tmp_path / "g")
+    opened.append([b"ours"] * 5)
+    end = 5 * 52
+    opened.close()
+    foreign = bytearray(block_of([b"theirs"]).data)
+    foreign[8:16], foreign[16:24] = (5).to_bytes(8, "big"), (1).to_bytes(8, "big")
+    foreign[24:32], foreign[40:44] = end.to_bytes(8, "big"), bytes(4)
+    path = tmp_path / "g" / "data" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    raw[end : end + len(foreign)] = foreign
+    path.write_bytes(bytes(raw))
+    with pytest.raises(CorruptionError, match="written by another program"):
+        Opened(tmp_path / "g")
+    assert path.read_bytes() == bytes(raw)
