@@ -46,7 +46,8 @@ class World:
         self.role = role
         self.cold = []
         self.answers = []
-        self.fetches = Fetches(log, Limits(), self.view, self.run_cold)
+        self.damage = []
+        self.fetches = Fetches(log, Limits(), self.view, self.run_cold, self.damage.append)
 
     def view(self):
         return View(self.role, 7, "n0", self.committed_index)

@@ -36,6 +36,8 @@ MESSAGES = [
         term_runs=[(1, 2), (7, 3)],
     ),
     m.PushResponse(**PEER, type=PushType.COMPARE, request_id=4, code=ResponseCode.DISK_FULL),
+    m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
+    m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
     m.AppendRequest(group="g", count=2, stream=1, sequence=5),
     m.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
     m.FetchRequest(group="g", begin_index=3),

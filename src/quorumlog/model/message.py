@@ -53,9 +53,13 @@ class VoteResponse(PeerMessage, frozen=True):
 
 
 class HeartBeatRequest(PeerMessage, frozen=True):
-    """The leader is alive; local_id is the leader. `round` pairs answers with rounds."""
+    """The leader is alive; local_id is the leader. `round` pairs answers with rounds.
+
+    `retention_floor`: every member that was heard of lately has entries up to here.
+    """
 
     round: int
+    retention_floor: int = -1
 
 
 class HeartBeatResponse(PeerMessage, frozen=True):
@@ -103,6 +107,24 @@ class PushResponse(PeerMessage, frozen=True):
     end_index: int = -1
     x_term: int = -1
     x_index: int = -1
+
+
+class RepairRequest(PeerMessage, frozen=True):
+    """Send me entries first_index … last_index, or as many of the first as you have and fit."""
+
+    request_id: int
+    first_index: int
+    last_index: int
+    bytes_max: int
+
+
+class RepairResponse(PeerMessage, frozen=True):
+    """Answer to a repair request: entries first_index … first_index + count - 1, attached."""
+
+    request_id: int
+    code: ResponseCode
+    first_index: int = -1
+    count: int = 0
 
 
 class Request(Message, frozen=True):
@@ -239,6 +261,16 @@ class StatusResponse(Response, frozen=True):
     pending_bytes: int = 0
     store_bytes: int = 0
     peers: list[PeerStatus] = []
+    damaged_entries: int = 0
+    damaged_ranges: list[tuple[int, int]] = []
+    disk_text: str = ""
+    """Why appends are refused for want of room; empty if they are not."""
+    scrub_passes: int = 0
+    scrub_last_pass_ms: int = 0
+    """Wall clock at the end of the last whole pass, 0 before the first."""
+    scrub_checked_index: int = -1
+    """How far the present pass has come."""
+    scrub_found: int = 0
 
 
 PEER_MESSAGES = (
@@ -248,4 +280,6 @@ PEER_MESSAGES = (
     HeartBeatResponse,
     PushRequest,
     PushResponse,
+    RepairRequest,
+    RepairResponse,
 )

@@ -81,7 +81,8 @@ class Observer(Protocol):
 class Doors:
     """All the doors of one replica.
 
-    `now_ms` and `now_us` are one monotonic clock. `defer` calls a function soon, after what is
+    `now_ms` and `now_us` are one monotonic clock, `wall_ms` and `hour_of_day` are of the calendar
+    (for ages of files only, and may jump). `defer` calls a function soon, after what is
     being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
     earlier one replaces a later).
     `broken` is told why the replica stopped for good.
@@ -93,6 +94,8 @@ class Doors:
     observer: Observer
     now_ms: Callable[[], int]
     now_us: Callable[[], int]
+    wall_ms: Callable[[], int]
+    hour_of_day: Callable[[], int]
     defer: Callable[[Callable[[], None]], object]
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]

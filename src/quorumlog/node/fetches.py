@@ -60,7 +60,8 @@ class View:
 class Fetches:
     """Answers fetch requests of one replica.
 
-    `view` tells the replica's present state; `run_cold` runs a read that may touch the disk.
+    `view` tells the replica's present state; `run_cold` runs a read that may touch the disk;
+    `damage_found` is told of entries that cannot be read.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Fetches:
             [Callable[[], list[Span]], Callable[[list[Span]], None], Callable[[Exception], None]],
             None,
         ],
+        damage_found: Callable[[CorruptionError], None],
     ) -> None:
         self._log = log
         self._limits = limits
         self._view = view
         self._run_cold = run_cold
+        self._damage_found = damage_found
         self._waiters: list[_Waiter] = []
         self._numbers = itertools.count()
         self.entries_served = 0
@@ -196,6 +199,7 @@ class Fetches:
             code, text = error.code, str(error)
         elif isinstance(error, CorruptionError):
             self.damaged_reads += 1
+            self._damage_found(error)
             code, text = ResponseCode.DISK_ERROR, str(error)
         answer(self._response(self._view(), code, text), [])
 

@@ -43,6 +43,16 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def wall_ms() -> int:
+    """Milliseconds of the calendar's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def hour_of_day() -> int:
+    """Hour of the day where this node stands."""
+    return time.localtime().tm_hour
+
+
 def raft_config(config: GroupConfig, node: NodeConfig) -> RaftConfig:
     """Return what the core needs to know of a group's configuration."""
     limits = node.limits
@@ -235,11 +245,13 @@ class Node:
             observer=self._observer,
             now_ms=monotonic_ms,
             now_us=monotonic_us,
+            wall_ms=wall_ms,
+            hour_of_day=hour_of_day,
             defer=self._loop.call_soon,
             wake_at=timer.wake_at,
             broken=self._broken,
         )
-        replica = Replica(group, core, log, opened.hard_states, doors, self.config.limits)
+        replica = Replica(group, core, opened, doors, self.config.limits)
         timer.tick = replica.tick
         self._timers.append(timer)
         return replica
@@ -254,7 +266,7 @@ class Node:
             timer.cancel()
         if clean:
             for replica in self.replicas.values():
-                replica.checkpoint()
+                replica.upkeep.checkpoint()
         self._disk.stop()
         self._reads.stop()
         for opened in self._opened:

@@ -16,16 +16,25 @@ import msgspec
 from quorumlog.model.block import Block, Buffer, first_index_of
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import InvariantViolation, RequestError, StorageError, check
+from quorumlog.model.errors import (
+    CorruptionError,
+    InvariantViolation,
+    RequestError,
+    StorageError,
+    check,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import (
     AppendResponse,
     FetchRequest,
     PeerMessage,
     PushRequest,
+    RepairRequest,
+    RepairResponse,
 )
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import FetchAnswer, Fetches, View, gather
+from quorumlog.node.healing import Healing
 from quorumlog.node.log_lines import say
 from quorumlog.node.proposals import (
     Answer,
@@ -37,11 +46,12 @@ from quorumlog.node.proposals import (
     refusal,
 )
 from quorumlog.node.received import read_push_block
+from quorumlog.node.upkeep import Upkeep
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.core import RaftCore
-from quorumlog.storage.base import Log, Span, WritePlan
-from quorumlog.storage.hard_state import HardStates
+from quorumlog.storage.base import Span, WritePlan
+from quorumlog.storage.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +76,10 @@ class ReplicaCounters:
     role_changes: int = 0
     alarms: int = 0
     malformed_pushes: int = 0
+    entries_damaged: int = 0
+    entries_repaired: int = 0
+    segments_removed: int = 0
+    bytes_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +98,18 @@ class Replica:
         self,
         config: GroupConfig,
         core: RaftCore,
-        log: Log,
-        hard_states: HardStates,
+        opened: OpenedGroup,
         doors: Doors,
         limits: Limits,
     ) -> None:
         self.config = config
         self.core = core
-        self.log = log
+        self.log = log = opened.log
         self.counters = ReplicaCounters()
         self.health_text = ""
         self.broken = False
         self.draining = False
-        self._hard_states = hard_states
+        self._hard_states = opened.hard_states
         self._doors = doors
         self._limits = limits
         self._inbox: deque[_Item] = deque()
@@ -108,9 +121,9 @@ class Replica:
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(config.max_wait_ack_time_ms)
-        self.fetches = Fetches(log, limits, self.view, doors.background.run)
-        self._next_checkpoint_ms = doors.now_ms() + config.check_point_interval
-        self._checkpointing = False
+        self.fetches = Fetches(log, limits, self.view, doors.background.run, self._damage_found)
+        self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
+        self.healing = Healing(self, doors, limits)
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
             fx.AppendProposal: self._append_proposal,
@@ -131,7 +144,13 @@ class Replica:
 
     def start(self) -> None:
         """Begin to take part."""
-        self._handle(_Item(ev.Ticked()))
+        if self.log.damaged:
+            self.tell(ev.DamageChanged(is_damaged=True))
+        self.tell(ev.Ticked())
+
+    def tell(self, event: ev.Event) -> None:
+        """Let the core know of something that brings no bytes."""
+        self._handle(_Item(event))
 
     def view(self) -> View:
         """Return what answers to clients say about this replica."""
@@ -140,7 +159,7 @@ class Replica:
 
     def propose(self, block: Block, answer: Answer) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
-        refused = self._admission()
+        refused = self._admission(len(block.data))
         if refused is not None:
             code, text = refused
             self._count_refusal(code)
@@ -150,7 +169,14 @@ class Replica:
 
     def receive(self, message: PeerMessage, attachment: memoryview) -> None:
         """Take a message of a peer."""
-        block, chain_fits = None, True
+        if isinstance(message, RepairRequest):
+            self.healing.serve(message)
+            return
+        if isinstance(message, RepairResponse):
+            self.healing.answered(message, attachment)
+            self.wake()
+            return
+        block, chain_fits, disk_full = None, True, False
         if isinstance(message, PushRequest):
             self.counters.pushes_received += 1
             chain_fits = self._chain_fits(message)
@@ -167,12 +193,13 @@ class Replica:
                         first_index=message.first_index,
                     )
                     return
-        self._handle(_Item(ev.Received(message, chain_fits), block=block))
+                disk_full = bool(self.upkeep.full_text(len(attachment)))
+        self._handle(_Item(ev.Received(message, chain_fits, disk_full), block=block))
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:
         """Read committed entries for a client."""
         self.fetches.fetch(request, answer, self._doors.now_ms())
-        self._wake()
+        self.wake()
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
@@ -185,27 +212,16 @@ class Replica:
             text = _ACK_TIMEOUT.format(self.config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         self.fetches.expire(now_ms)
-        if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + self.config.check_point_interval
-            self.checkpoint()
+        if not self.health_text:
+            self.upkeep.tick(now_ms)
+            self.healing.tick(now_ms)
         self._handle(_Item(ev.Ticked()))
-
-    def checkpoint(self) -> None:
-        """Bound what the next opening has to read; at most one is under way."""
-        if self.health_text or self._checkpointing:
-            return
-        plan = self.log.checkpoint()
-        if plan is not None:
-            self._checkpointing = True
-            self._doors.disk.submit(self, None, plan)
 
     # -- what the disk says -----------------------------------------------------------------
 
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`."""
-        if token is None:
-            self._checkpointing = False
-        else:
+        if token is not None:
             check(token > self._stored_token, "tokens rise", token, self._stored_token)
             self._stored_token = token
 
@@ -216,6 +232,7 @@ class Replica:
         if self._stored_token > self._reported_token:
             self._reported_token = self._stored_token
             self._handle(_Item(ev.Stored(self._stored_token)))
+        self.upkeep.prepare_files()
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: nothing that waits for a write may ever be sent."""
@@ -241,7 +258,7 @@ class Replica:
             raise
         finally:
             self._stepping = False
-        self._wake()
+        self.wake()
 
     def _break(self, error: Exception) -> None:
         """After a bug or a failed check this replica must not go on as if nothing had happened."""
@@ -251,18 +268,20 @@ class Replica:
         self._held.clear()
         self._doors.broken(self.health_text)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have `tick` called when the next thing is due."""
         deadlines = [
             self.core.next_deadline_ms(),
             self.pending.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
-            self._next_checkpoint_ms,
+            self.upkeep.next_deadline_ms(),
+            self.healing.next_deadline_ms(),
         ]
         self._doors.wake_at(min(deadline for deadline in deadlines if deadline is not None))
 
     # -- proposals --------------------------------------------------------------------------
 
-    def _admission(self) -> tuple[ResponseCode, str] | None:
+    def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
         if self.health_text:
             return ResponseCode.DISK_ERROR, f"replica is unhealthy: {self.health_text}"
@@ -270,6 +289,8 @@ class Replica:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping"
         if self.core.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER, f"not the leader of {self.config.group}"
+        if full := self.upkeep.full_text(size_bytes):
+            return ResponseCode.DISK_FULL, full
         limits = self._limits
         requests = len(self.pending) + len(self._proposals)
         size = self.pending.size_bytes + self._proposals.size_bytes
@@ -422,7 +443,9 @@ class Replica:
             self._handle(_Item(event, spans=spans))
 
         def failed(error: Exception) -> None:
-            if not isinstance(error, StorageError | RequestError):
+            if isinstance(error, CorruptionError):
+                self._damage_found(error)
+            elif not isinstance(error, StorageError | RequestError):
                 logger.error("reading entries for a push failed", exc_info=error)
             event = ev.EntriesUnreadable(effect.peer_id, effect.request_id, str(error))
             self._handle(_Item(event))
@@ -444,6 +467,9 @@ class Replica:
         if self._doors.network.send(message.remote_id, message, attachments, bulk=True):
             self.counters.pushes_sent += 1
             self.counters.push_bytes_sent += sum(len(part) for part in attachments)
+
+    def _damage_found(self, error: CorruptionError) -> None:
+        self.healing.found(error)
 
     # -- news -------------------------------------------------------------------------------
 

@@ -26,13 +26,29 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         end_chain_crc=log.end_chain_crc,
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
-        healthy=not replica.health_text,
-        health_text=replica.health_text,
+        healthy=not replica.health_text and not log.damaged,
+        health_text=replica.health_text or _damage_text(replica),
         last_vote_result=core.last_vote_result.name if core.last_vote_result else "",
         pending_requests=len(replica.pending),
         pending_bytes=replica.pending.size_bytes,
         store_bytes=log.size_bytes,
         peers=list(core.peer_progress()),
+        damaged_entries=log.damaged.count,
+        damaged_ranges=list(log.damaged),
+        disk_text=replica.upkeep.full_text(0),
+        scrub_passes=replica.healing.scrub_passes,
+        scrub_last_pass_ms=replica.healing.scrub_last_pass_ms,
+        scrub_checked_index=replica.healing.scrub_index,
+        scrub_found=replica.healing.scrub_found,
+    )
+
+
+def _damage_text(replica: Replica) -> str:
+    damaged = replica.log.damaged
+    if not damaged:
+        return ""
+    return (
+        f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
     )
 
 

@@ -9,6 +9,8 @@ from quorumlog.raft.state import RaftState, Round
 def start_campaign(state: RaftState) -> None:
     """No leader was heard in time: ask whether an election would be won, raising no term yet."""
     state.restart_election_timer()
+    if state.damaged:
+        return  # what is damaged here could not be served; others lead until it is repaired
     if state.round is not None and state.round.own_vote_token > state.writes.stored_token:
         return  # the disk is slower than the time-out; more writes would make it slower still
     state.enter(Role.CANDIDATE, None)

@@ -26,6 +26,8 @@ from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.effects import Effect, RefuseProposal
 from quorumlog.raft.events import (
+    BeginMoved,
+    DamageChanged,
     EntriesRead,
     EntriesUnreadable,
     Event,
@@ -64,6 +66,8 @@ class RaftCore:
             EntriesUnreadable: self._entries_unreadable,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
+            DamageChanged: self._damage_changed,
+            BeginMoved: self._begin_moved,
             PeerConnected: self._peer_connected,
         }
 
@@ -91,6 +95,11 @@ class RaftCore:
         return self._state.election_deadline_ms
 
     # -- what others may know -----------------------------------------------------------------
+
+    @property
+    def self_id(self) -> str:
+        """The member this replica is."""
+        return self._state.config.self_id
 
     @property
     def role(self) -> Role:
@@ -132,6 +141,13 @@ class RaftCore:
         """The last answer to a candidacy of this replica; None once it follows a leader."""
         return self._state.last_vote_result
 
+    @property
+    def retention_floor(self) -> int:
+        """Entries above it are still needed by a live member, as far as is known here."""
+        if self._leadership is not None:
+            return self._leadership.retention_floor()
+        return self._state.retention_floor
+
     def peer_progress(self) -> tuple[PeerStatus, ...]:
         """Return a leader's view of its peers; empty when not leader."""
         return self._leadership.peer_progress() if self._leadership is not None else ()
@@ -161,7 +177,7 @@ class RaftCore:
     def _received(self, event: Received) -> None:
         message = event.message
         if isinstance(message, PushRequest):
-            self._follower.push(message, chain_fits=event.chain_fits)
+            self._follower.push(message, chain_fits=event.chain_fits, disk_full=event.disk_full)
         elif isinstance(message, HeartBeatRequest):
             self._follower.heartbeat(message)
         elif isinstance(message, VoteRequest):
@@ -205,6 +221,20 @@ class RaftCore:
     def _peer_connected(self, event: PeerConnected) -> None:
         if self._leadership is not None:
             self._leadership.peer_connected(event.peer_id)
+
+    def _damage_changed(self, event: DamageChanged) -> None:
+        """Leave leading, and trying to, to others until the damage is repaired."""
+        state = self._state
+        state.damaged = event.is_damaged
+        if event.is_damaged and state.role is Role.LEADER:
+            state.enter(Role.FOLLOWER, None)
+        elif event.is_damaged and state.round is not None:
+            state.enter(Role.CANDIDATE, None)
+
+    def _begin_moved(self, event: BeginMoved) -> None:
+        self._state.log.move_begin(event.before_begin_index, event.before_begin_term)
+        if self._leadership is not None:
+            self._leadership.begin_moved()
 
     # -- endings ------------------------------------------------------------------------------
 

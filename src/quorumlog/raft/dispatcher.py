@@ -80,6 +80,14 @@ class Dispatcher:
         self.write_index = end_index + 1
         self.compare()
 
+    def begin_moved(self) -> None:
+        """Entries were removed: what is asked, or comes next, must not lie among them."""
+        compared = self.write_index - 1
+        if self._outstanding is not None:
+            compared = min(compared, self._outstanding.prev_index)
+        if compared < self._state.log.before_begin_index:
+            self.compare()
+
     def tick(self) -> None:
         """Send again what was not answered in time."""
         now_ms, timeout_ms = self._state.now_ms, self._state.config.push_timeout_ms
@@ -227,6 +235,10 @@ class Dispatcher:
                 self._commit_known, min(push.commit_index, response.match_index)
             )
             self._in_flight.acknowledge(self.match_index)
+        elif response.code is ResponseCode.DISK_FULL:
+            self._in_flight.clear()
+            self.write_index = self.match_index + 1
+            self._pause(f"{self._peer_id} has no room for more entries")
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             # An answer may be overtaken by a later one, so match_index stands.
             self.write_index = max(

@@ -18,10 +18,12 @@ class Received:
     For COMPARE and APPEND, `chain_fits` says whether the chain CRC stored locally at prev_index
     equals the one in the message (True where there is nothing to compare): the core never sees
     bytes, so whoever holds them compares. The block that came with an APPEND stays outside.
+    `disk_full`: there is no room for its entries.
     """
 
     message: PeerMessage
     chain_fits: bool = True
+    disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,21 @@ class StorageFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class DamageChanged:
+    """Whether stored entries are damaged: then this replica may not lead (RELIABILITY 2.3)."""
+
+    is_damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginMoved:
+    """Committed entries up to before_begin_index were removed, that one had before_begin_term."""
+
+    before_begin_index: int
+    before_begin_term: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerConnected:
     """The bulk link to a peer was (re-)established; whatever was in flight may be lost."""
 
@@ -80,5 +97,7 @@ Event: TypeAlias = (
     | EntriesUnreadable
     | Stored
     | StorageFailed
+    | DamageChanged
+    | BeginMoved
     | PeerConnected
 )

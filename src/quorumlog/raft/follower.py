@@ -31,6 +31,8 @@ class Follower:
         """Answer at once: a heartbeat waits for no entries, only for a term just adopted."""
         state = self._state
         code = self._admit(request)
+        if code is ResponseCode.SUCCESS:
+            state.retention_floor = request.retention_floor
         state.send(
             HeartBeatResponse(
                 group=request.group,
@@ -43,7 +45,7 @@ class Follower:
             )
         )
 
-    def push(self, request: PushRequest, *, chain_fits: bool) -> None:
+    def push(self, request: PushRequest, *, chain_fits: bool, disk_full: bool = False) -> None:
         """Carry out one step of the leader's dispatcher."""
         code = self._admit(request)
         if code is not ResponseCode.SUCCESS:
@@ -51,7 +53,10 @@ class Follower:
         elif request.type is PushType.COMMIT:
             self._commit(request)
         elif self._fits(request, chain_fits=chain_fits):
-            if request.type is PushType.APPEND:
+            new = request.type is PushType.APPEND and request.last_index > self._state.log.end_index
+            if new and disk_full:
+                self._reply(request, ResponseCode.DISK_FULL)
+            elif request.type is PushType.APPEND:
                 self._append(request)
             elif request.type is PushType.TRUNCATE:
                 self._truncate(request)

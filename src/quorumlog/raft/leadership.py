@@ -9,6 +9,9 @@ from quorumlog.raft.events import EntriesRead, EntriesUnreadable, Proposed
 from quorumlog.raft.quorum import majority, quorum_index
 from quorumlog.raft.state import NEVER_MS, RaftState
 
+RETENTION_LIVENESS_MS = 60_000
+"""Entries are kept for a peer that was heard of within this time."""
+
 
 class Leadership:
     """Everything that lives exactly as long as one leader's term.
@@ -97,6 +100,21 @@ class Leadership:
         if peer_id in self._dispatchers:
             self._dispatchers[peer_id].restart()
 
+    def begin_moved(self) -> None:
+        """The log begins later: what peers are asked about may be gone."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.begin_moved()
+
+    def retention_floor(self) -> int:
+        """Return the last index that every peer heard of lately has."""
+        oldest_ms = self._state.now_ms - RETENTION_LIVENESS_MS
+        matches = [
+            dispatcher.match_index
+            for dispatcher in self._dispatchers.values()
+            if dispatcher.contact_ms >= oldest_ms
+        ]
+        return min(matches, default=self._state.committed_index)
+
     def advance_commit(self) -> None:
         """Commit what a majority has on disk, if the last of it is of my own term (Raft 5.4.2).
 
@@ -129,6 +147,7 @@ class Leadership:
         state = self._state
         self._round += 1
         self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
+        floor = self.retention_floor()
         for peer_id, dispatcher in self._dispatchers.items():
             self._match_at_beat[peer_id] = dispatcher.match_index
             state.send(
@@ -138,6 +157,7 @@ class Leadership:
                     remote_id=peer_id,
                     term=state.term,
                     round=self._round,
+                    retention_floor=floor,
                 )
             )
 

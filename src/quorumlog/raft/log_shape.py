@@ -96,6 +96,25 @@ class LogShape:
         del self._firsts[kept:]
         self.end_index = from_index - 1
 
+    def move_begin(self, before_begin_index: int, before_begin_term: int) -> None:
+        """Remove everything up to before_begin_index, which must lie inside the log."""
+        check(
+            self.before_begin_index <= before_begin_index <= self.end_index,
+            "the begin moves forward, inside the log",
+            before_begin_index,
+            self.end_index,
+        )
+        kept = bisect_right(self._firsts, before_begin_index + 1) - 1
+        if before_begin_index == self.end_index:
+            self._terms.clear()
+            self._firsts.clear()
+        elif kept >= 0:
+            del self._terms[:kept]
+            del self._firsts[:kept]
+            self._firsts[0] = before_begin_index + 1
+        self.before_begin_index = before_begin_index
+        self.before_begin_term = before_begin_term
+
     def first_conflict(self, runs: Sequence[tuple[int, int]], last_index: int) -> int:
         """Return the first index from which a leader's entries up to last_index must be stored.
 

@@ -63,6 +63,8 @@ class RaftState:
         self.last_vote_result: VoteResult | None = None
         self.effects: list[Effect] = []
         self.failed = False
+        self.damaged = False
+        self.retention_floor = -1
         self._random = random
         self.hard_state_token = 0
         self._request_id = 0

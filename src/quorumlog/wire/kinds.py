@@ -11,6 +11,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     13: m.HeartBeatResponse,
     14: m.PushRequest,
     15: m.PushResponse,
+    16: m.RepairRequest,
+    17: m.RepairResponse,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,

@@ -1,0 +1,258 @@
+"""Finding damage before a reader does, and having peers make good what is damaged.
+
+A damaged entry is asked for by its identity, so any peer that has it can help, leader or not: two
+replicas with damage in different places heal one another (RELIABILITY 2.3).
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from quorumlog.model.block import parse_block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError, RequestError, StorageError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import RepairRequest, RepairResponse
+from quorumlog.node.doors import Doors
+from quorumlog.node.fetches import gather
+from quorumlog.node.log_lines import say
+from quorumlog.raft.events import DamageChanged
+from quorumlog.storage.base import Span, WritePlan
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+REPAIR_RETRY_MS = 1_000
+"""Pause before the next peer is asked for what the last one did not send."""
+SCRUB_BYTES = 512 * 1024
+"""Read and checked at a time; the rate decides how often."""
+NEVER_MS = 1 << 62
+REPAIR = 1
+"""Token of the writes that replace damaged entries."""
+
+
+class Healing:
+    """Of one replica; called on its thread."""
+
+    def __init__(self, replica: "Replica", doors: Doors, limits: Limits) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._limits = limits
+        self._config = replica.config
+        self._request: RepairRequest | None = None
+        self._requests = 0
+        self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
+        self._writing = False
+        self._scrubbing = False
+        self._next_scrub_ms = doors.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
+        self._pass_started_ms = doors.now_ms()
+        self._pass_end = -1
+        self.scrub_index = -1
+        self.scrub_passes = 0
+        self.scrub_last_pass_ms = 0
+        self.scrub_found = 0
+
+    def tick(self, now_ms: int) -> None:
+        """Ask for what is damaged, check what may be, when it is time."""
+        if now_ms >= self._next_ask_ms and not self._writing:
+            self._ask(now_ms)
+        if now_ms >= self._next_scrub_ms and not self._scrubbing:
+            self._scrub(now_ms)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        scrub_ms = NEVER_MS if self._scrubbing else self._next_scrub_ms
+        ask_ms = NEVER_MS if self._writing else self._next_ask_ms
+        return min(scrub_ms, ask_ms)
+
+    # -- finding ----------------------------------------------------------------------------
+
+    def found(self, error: CorruptionError) -> None:
+        """Set a damaged entry aside, and leave leading until it is repaired."""
+        replica, index = self._replica, error.index
+        if replica.health_text or index is None or replica.log.damaged.range_at(index):
+            return
+        if not replica.log.before_begin_index < index <= replica.log.end_index:
+            return
+        replica.counters.entries_damaged += 1
+        say(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
+        try:
+            plan = replica.log.quarantine(index)
+        except CorruptionError as lost:
+            replica.write_failed(lost)
+            self._doors.broken(str(lost))
+            return
+        self._doors.disk.submit(self, None, plan)
+        if replica.log.damaged:
+            self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
+            replica.tell(DamageChanged(is_damaged=True))
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def _ask(self, now_ms: int) -> None:
+        """Ask the next peer for the first damaged range."""
+        replica = self._replica
+        peers = [peer for peer in self._config.members if peer != replica.core.self_id]
+        if not replica.log.damaged or not peers:
+            self._next_ask_ms = NEVER_MS
+            return
+        self._next_ask_ms = now_ms + REPAIR_RETRY_MS
+        first, last = replica.log.damaged.ranges[0]
+        self._requests += 1
+        self._request = RepairRequest(
+            group=self._config.group,
+            local_id=replica.core.self_id,
+            remote_id=peers[self._requests % len(peers)],
+            term=replica.core.term,
+            request_id=self._requests,
+            first_index=first,
+            last_index=last,
+            bytes_max=self._limits.push_bytes_max,
+        )
+        self._doors.network.send(self._request.remote_id, self._request)
+
+    def answered(self, message: RepairResponse, attachment: memoryview) -> None:
+        """Put a peer's entries in the place of damaged ones, if they are those."""
+        asked = self._request
+        if asked is None or message.request_id != asked.request_id or self._writing:
+            return
+        self._request = None
+        if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
+            return
+        try:
+            block = parse_block(
+                attachment, count=message.count, entry_bytes_max=self._limits.entry_bytes_max
+            )
+            plan = self._replica.log.repair(block)
+        except (RequestError, StorageError) as error:
+            say(
+                logger,
+                logging.ERROR,
+                "repair refused",
+                group=self._config.group,
+                peer=message.local_id,
+                text=str(error),
+            )
+            return
+        self._writing = True
+        self._replica.counters.entries_repaired += block.count
+        self._doors.disk.submit(self, REPAIR, plan)
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """See `WriteOwner`: a quarantine was noted, or damaged entries are whole again."""
+        if token != REPAIR:
+            return
+        self._writing = False
+        if self._replica.log.damaged:
+            self._next_ask_ms = self._doors.now_ms()
+        else:
+            self._next_ask_ms = NEVER_MS
+            say(logger, logging.INFO, "repaired", group=self._config.group)
+            self._replica.tell(DamageChanged(is_damaged=False))
+
+    def writes_completed(self) -> None:
+        """See `WriteOwner`: ask for the next range at once."""
+        self.tick(self._doors.now_ms())
+
+    def write_failed(self, error: StorageError) -> None:
+        """See `WriteOwner`: the replica is told as well."""
+
+    # -- helping ----------------------------------------------------------------------------
+
+    def serve(self, request: RepairRequest) -> None:
+        """Send a peer entries that are damaged there, from memory or beside the loop."""
+        log = self._replica.log
+        last = min(request.last_index, log.end_index)
+        bytes_max = min(request.bytes_max, self._limits.push_bytes_max)
+
+        def read() -> list[Span]:
+            return gather(log, request.first_index, last, bytes_max)
+
+        def done(spans: list[Span]) -> None:
+            self._send(
+                request, ResponseCode.SUCCESS if spans else ResponseCode.INDEX_OUT_OF_RANGE, spans
+            )
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, CorruptionError):
+                self.found(error)
+            self._send(request, ResponseCode.DISK_ERROR, [])
+
+        if not log.before_begin_index < request.first_index <= last or bytes_max <= 0:
+            self._send(request, ResponseCode.INDEX_OUT_OF_RANGE, [])
+        elif log.is_in_memory(request.first_index):
+            done(read())
+        else:
+            self._doors.background.run(read, done, failed)
+
+    def _send(self, request: RepairRequest, code: ResponseCode, spans: list[Span]) -> None:
+        response = RepairResponse(
+            group=request.group,
+            local_id=request.remote_id,
+            remote_id=request.local_id,
+            term=self._replica.core.term,
+            request_id=request.request_id,
+            code=code,
+            first_index=request.first_index,
+            count=sum(span.count for span in spans),
+        )
+        parts = [span.data for span in spans]
+        self._doors.network.send(request.local_id, response, parts, bulk=True)
+
+    # -- scrub ------------------------------------------------------------------------------
+
+    def _scrub(self, now_ms: int) -> None:
+        """Check the next stretch of the log; a pass ends where the log was committed to."""
+        replica = self._replica
+        if self.scrub_index >= self._pass_end and not self._begin_pass(now_ms):
+            return
+        first = max(self.scrub_index, replica.log.before_begin_index) + 1
+        last = self._pass_end
+        if first > last:
+            self._end_pass(now_ms)
+            return
+        self._scrubbing = True
+        pause_ms = max(1, SCRUB_BYTES * 1_000 // self._config.scrub_bytes_per_second)
+        log = replica.log
+
+        def check() -> int:
+            return log.verify(first, last, SCRUB_BYTES)
+
+        def done(checked: int) -> None:
+            self._scrubbing = False
+            self.scrub_index = checked
+            self._next_scrub_ms = self._doors.now_ms() + pause_ms
+            if checked >= last:
+                self._end_pass(self._doors.now_ms())
+            replica.wake()
+
+        def failed(error: Exception) -> None:
+            self._scrubbing = False
+            self._next_scrub_ms = self._doors.now_ms() + pause_ms
+            if isinstance(error, CorruptionError) and error.index is not None:
+                self.scrub_found += 1
+                self.scrub_index = error.index
+                self.found(error)
+            elif not isinstance(error, StorageError | RequestError):
+                logger.error("scrub failed", exc_info=error)
+            replica.wake()
+
+        self._doors.background.run(check, done, failed)
+
+    def _begin_pass(self, now_ms: int) -> bool:
+        """Begin again at the first entry; False while there is none."""
+        committed = self._replica.core.committed_index
+        self._pass_started_ms = now_ms
+        if committed <= self._replica.log.before_begin_index:
+            self._next_scrub_ms = now_ms + REPAIR_RETRY_MS
+            return False
+        self.scrub_index, self._pass_end = self._replica.log.before_begin_index, committed
+        return True
+
+    def _end_pass(self, now_ms: int) -> None:
+        self.scrub_passes += 1
+        self.scrub_last_pass_ms = self._doors.wall_ms()
+        self.scrub_index = self._pass_end = -1
+        interval_ms = int(self._config.scrub_interval_hours * 3_600_000)
+        self._next_scrub_ms = max(now_ms + 1, self._pass_started_ms + interval_ms)

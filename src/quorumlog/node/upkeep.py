@@ -1,0 +1,165 @@
+"""What a replica's log needs now and then: checkpoints, files made ahead, room, and retention."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quorumlog.model.errors import NoSpaceError, StorageError
+from quorumlog.model.limits import Limits
+from quorumlog.node.doors import Doors
+from quorumlog.node.log_lines import say
+from quorumlog.raft.events import BeginMoved
+from quorumlog.storage.base import Preparable, WritePlan
+from quorumlog.storage.retention import Moment, last_to_remove
+from quorumlog.storage.space import DiskState
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Of one replica; called on its thread. `look` judges the group's disks, on any thread."""
+
+    def __init__(
+        self, replica: "Replica", look: Callable[[], DiskState], doors: Doors, limits: Limits
+    ) -> None:
+        self._replica = replica
+        self._look = look
+        self._doors = doors
+        self._limits = limits
+        self._config = replica.config
+        now_ms = doors.now_ms()
+        self._next_checkpoint_ms = now_ms + self._config.check_point_interval
+        self._next_look_ms = now_ms
+        self._checkpointing = False
+        self._looking = False
+        self._making: set[str] = set()
+        self.disk = DiskState()
+
+    # -- time -------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due."""
+        if now_ms >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = now_ms + self._config.check_point_interval
+            self.checkpoint()
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + self._config.clean_interval
+            self.prepare_files()
+            if not self._looking:
+                self._looking = True
+                self._doors.background.run(self._look, self._looked, self._look_failed)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        return min(self._next_checkpoint_ms, self._next_look_ms)
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Bound what the next opening has to read; at most one is under way."""
+        if self._replica.health_text or self._checkpointing:
+            return
+        plan = self._replica.log.checkpoint()
+        if plan is not None:
+            self._checkpointing = True
+            self._doors.disk.submit(self, None, plan)
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """See `WriteOwner`: checkpoints and removals are submitted here."""
+        self._checkpointing = False
+
+    def writes_completed(self) -> None:
+        """See `WriteOwner`."""
+
+    def write_failed(self, error: StorageError) -> None:
+        """See `WriteOwner`: the replica is told as well."""
+
+    # -- room -------------------------------------------------------------------------------
+
+    def full_text(self, size_bytes: int) -> str:
+        """Say why so many bytes cannot be appended now; empty if they can."""
+        if self.disk.full_text or not self.disk.is_tight:
+            return self.disk.full_text
+        room = self._replica.log.room()
+        wanted = 2 * max(size_bytes, self._limits.push_bytes_max)
+        if room.size_bytes >= wanted and room.entries >= self._limits.block_entries_max:
+            return ""
+        return "the disk has no room for another data file"
+
+    def prepare_files(self) -> None:
+        """Have the files made that appends will need soon, beside the appends."""
+        if self._replica.health_text:
+            return
+        for file in self._replica.log.upcoming():
+            if file.path not in self._making:
+                self._making.add(file.path)
+                self._make(file)
+
+    def _make(self, file: Preparable) -> None:
+        def done(_: None) -> None:
+            self._making.discard(file.path)
+
+        def failed(error: Exception) -> None:
+            self._making.discard(file.path)
+            if isinstance(error, NoSpaceError):
+                # nothing was promised: appends are refused before they need the file
+                self.disk = DiskState(
+                    str(error), deletes_old=True, deletes_any=False, is_tight=True
+                )
+            elif isinstance(error, StorageError):
+                self._replica.write_failed(error)
+                self._doors.broken(str(error))
+            else:
+                logger.error("making %s ahead failed", file.path, exc_info=error)
+
+        self._doors.background.run(file.prepare, done, failed)
+
+    def _looked(self, disk: DiskState) -> None:
+        self._looking = False
+        if disk.full_text != self.disk.full_text:
+            text = disk.full_text or "there is room again"
+            level = logging.ERROR if disk.full_text else logging.INFO
+            say(logger, level, "disk", group=self._config.group, text=text)
+        self.disk = disk
+        self.prepare_files()
+        self._remove_old()
+
+    def _look_failed(self, error: Exception) -> None:
+        self._looking = False
+        logger.warning("cannot see how full the disk is: %s", error)
+
+    # -- retention --------------------------------------------------------------------------
+
+    def _remove_old(self) -> None:
+        replica = self._replica
+        if replica.health_text or replica.broken:
+            return
+        segments = replica.log.segments()
+        moment = Moment(
+            self._doors.wall_ms(),
+            self._doors.hour_of_day(),
+            applied_index=replica.core.committed_index,
+            peers_have=replica.core.retention_floor,
+        )
+        size_bytes = replica.log.size_bytes
+        last = last_to_remove(segments, size_bytes, self._config, self.disk, moment)
+        if last is None or last <= replica.log.before_begin_index:
+            return
+        removed = [segment for segment in segments if segment.last_index <= last]
+        size = sum(segment.size_bytes for segment in removed)
+        replica.counters.segments_removed += len(removed)
+        replica.counters.bytes_removed += size
+        say(
+            logger,
+            logging.INFO,
+            "old entries removed",
+            group=self._config.group,
+            first_index_kept=last + 1,
+            files=len(removed),
+            bytes=size,
+        )
+        self._doors.disk.submit(self, None, replica.log.reset(last))
+        replica.tell(BeginMoved(replica.log.before_begin_index, replica.log.before_begin_term))
