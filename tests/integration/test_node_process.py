@@ -82,9 +82,9 @@ def test_a_port_in_use_is_refused(cluster, tmp_path):
     assert "cannot listen on" in said or "adminListen" in said
 
 
-def test_damaged_data_is_refused_with_file_and_byte_and_the_rest_goes_on(cluster):
-    with SyncClient(cluster.servers, "g") as client:
-        client.append_batch([b"x" * 1_000] * 200)
+async def test_damaged_data_is_repaired_from_the_other_nodes(cluster, until):
+    async with Client(cluster.servers, "g") as client:
+        await client.append_batch([b"x" * 1_000] * 200)
         leader = cluster.leader("g")
         victim = next(node for node in cluster.node_ids if node != leader)
         cluster.stop(victim)
@@ -94,13 +94,17 @@ def test_damaged_data_is_refused_with_file_and_byte_and_the_rest_goes_on(cluster
         raw = bytearray(path.read_bytes())
         raw[50_000] ^= 0x10
         path.write_bytes(bytes(raw))
-        status, said = serve(config_of(cluster, victim))
-        assert status == 1
-        assert str(path) in said
-        assert "byte " in said
-        assert "Nothing was changed" in said
-        assert path.read_bytes() == bytes(raw)
-        client.append(b"the others go on")
+        cluster.start(victim)
+        whole = (await client.append(b"the others go on")).index
+        committed, damaged = (
+            "quorumlog_replica_committed_index",
+            "quorumlog_replica_damaged_entries",
+        )
+        await until(lambda: metrics(cluster, victim)[committed] >= whole)
+        await until(lambda: metrics(cluster, victim)[damaged] == 0)
+        raw[50_000] ^= 0x10
+        assert path.read_bytes()[:200_000] == bytes(raw)[:200_000]
+        assert '"event": "repaired"' in cluster.log_file(victim).read_text()
 
 
 def test_sigterm_is_a_clean_stop_and_opening_reads_nothing(cluster):

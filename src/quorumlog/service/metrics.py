@@ -31,6 +31,9 @@ REPLICA_GAUGES = {
     "pending_requests": "Appends waiting for a majority.",
     "pending_bytes": "Bytes of appends waiting for a majority.",
     "store_bytes": "Bytes of all entries kept.",
+    "damaged_entries": "Entries set aside as damaged and not yet repaired.",
+    "scrub_passes": "Whole passes of the background check since the start.",
+    "scrub_checked_index": "How far the present pass of the background check has come.",
 }
 
 
@@ -90,6 +93,14 @@ def _replica_gauges(node: Node) -> Iterator[Metric]:
         name: GaugeMetricFamily(f"quorumlog_replica_{name}", text, labels=labels)
         for name, text in REPLICA_GAUGES.items()
     }
+    full = GaugeMetricFamily(
+        "quorumlog_replica_disk_full", "1 while appends are answered DISK_FULL.", labels=labels
+    )
+    scrubbed = GaugeMetricFamily(
+        "quorumlog_replica_scrub_last_pass_seconds",
+        "When the last whole pass of the background check ended (seconds since 1970, 0: never).",
+        labels=labels,
+    )
     leader = GaugeMetricFamily("quorumlog_replica_is_leader", "1 on the leader.", labels=labels)
     healthy = GaugeMetricFamily("quorumlog_replica_healthy", "1 if trusted.", labels=labels)
     for group, replica in list(node.replicas.items()):
@@ -99,7 +110,9 @@ def _replica_gauges(node: Node) -> Iterator[Metric]:
             family.add_metric(key, getattr(status, name))
         leader.add_metric(key, float(status.role == Role.LEADER.value))
         healthy.add_metric(key, float(status.healthy))
-    yield from (*families.values(), leader, healthy)
+        full.add_metric(key, float(bool(status.disk_text)))
+        scrubbed.add_metric(key, status.scrub_last_pass_ms / 1_000)
+    yield from (*families.values(), leader, healthy, full, scrubbed)
 
 
 def _peer_gauges(node: Node) -> Iterator[Metric]:
@@ -135,6 +148,11 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
         "peer_link_push_bytes_sent": ("Bytes of entries pushed.", counters.push_bytes_sent),
         "peer_link_pushes_received": ("Pushes received.", counters.pushes_received),
         "peer_link_malformed_pushes": ("Pushes dropped as malformed.", counters.malformed_pushes),
+        "store_damaged_found": ("Damaged entries found.", counters.entries_damaged),
+        "store_entries_repaired": ("Entries repaired from peers.", counters.entries_repaired),
+        "store_scrub_found": ("Damage that the scrub found.", replica.healing.scrub_found),
+        "store_segments_removed": ("Files removed by retention.", counters.segments_removed),
+        "store_bytes_removed": ("Bytes removed by retention.", counters.bytes_removed),
         "store_damaged_reads": ("Reads that found damaged entries.", fetches.damaged_reads),
     }
 

@@ -133,14 +133,18 @@ class FileSystem(Protocol):
         ...
 
 
+def storage_error(path: str, operation: str, error: OSError) -> StorageError:
+    """Return the error that tells what the operating system refused to do, to which file."""
+    kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    return kind(f"{path}: {operation} failed: {error.strerror or error}")
+
+
 @contextmanager
 def _named(path: str, operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = NoSpaceError if full else StorageError
-        raise kind(f"{path}: {operation} failed: {error.strerror or error}") from error
+        raise storage_error(path, operation, error) from error
 
 
 class OsFile:

@@ -138,7 +138,7 @@ def read_identity(files: FileSystem, directory: str) -> Identity:
     file = files.open(path, writable=False)
     try:
         identity = msgspec.json.decode(file.read_at(IDENTITY_BYTES_MAX, 0), type=Identity)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError(f"{path}: {error}; restore the file", path, 0) from error
     finally:
         file.close()

@@ -1,0 +1,1 @@
+"""A simulated machine, to try what a real one does only rarely."""
