@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.cli.main import main
+from store_access import Opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -54,3 +55,133 @@ def test_a_directory_above_the_store_is_answered_with_the_stores_below(multi_ter
     store = store_of(multi_term)
     assert main(["store", "dump", str(store.parent)]) == 1
     assert f"try {store.parent}" in capsys.readouterr().err
+
+
+def run(capsys, *arguments):
+    """Run `quorumlog store …`; return exit status, output and what was said on standard error."""
+    status = main(["store", *map(str, arguments)])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def stores_of(multi_term):
+    return sorted(path.parent for path in multi_term.rglob("data") if path.is_dir())
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """Two equal stores written by quorumlog, with 40 committed entries of 60."""
+    for name in ("g", "other"):
+        opened = Opened(tmp_path / name, data_file=4_000, index_file=32 * 16)
+        for term in (1, 2, 3):
+            opened.append([f"{term} {n} ".encode() * 20 for n in range(20)], term=term)
+        opened.log.note_committed(39)
+        opened.checkpoint()
+        opened.close()
+    return tmp_path / "g", tmp_path / "other"
+
+
+def overwrite(path, offset, raw=b"?!"):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(raw)
+
+
+def test_verify_says_what_is_wrong_and_where(ours, capsys):
+    store, _ = ours
+    status, out, _ = run(capsys, "verify", store)
+    assert (status, out) == (0, "60 entries checked, 0 to 59: no findings\n")
+    damaged = store / "data" / f"{4_000:020d}"
+    overwrite(damaged, 100)
+    overwrite(store / "index" / f"{0:020d}", 32 * 3 + 8)
+    overwrite(store / "quorumlog.checkpoint", 20)
+    status, out, _ = run(capsys, "verify", store)
+    assert status == 1
+    assert f"damaged: {damaged}: byte " in out
+    assert f"index: {store}/index/{0:020d}: byte 96, entry 3: the index record does not fit" in out
+    assert f"damaged copy: {store}/quorumlog.checkpoint" in out
+    assert out.splitlines()[-1].endswith("3 findings")
+
+
+def test_verify_and_stats_for_programs(ours, capsys):
+    store, _ = ours
+    overwrite(store / "data" / f"{4_000:020d}", 100)
+    status, out, _ = run(capsys, "verify", store, "--json")
+    report = json.loads(out)
+    assert (status, report["findings_total"], report["findings"][0]["kind"]) == (1, 1, "damaged")
+    status, out, _ = run(capsys, "stats", store, "--json")
+    report = json.loads(out)
+    assert (status, report["entries"], report["committed_index"]) == (0, 59, 39)
+    assert report["terms"] == [[1, 0], [2, 20], [3, 40]]
+    assert report["identity"]["group"] == "g"
+
+
+def test_verify_changes_nothing_and_works_beside_a_node(ours, capsys):
+    store, _ = ours
+    opened = Opened(store, data_file=4_000, index_file=32 * 16)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert run(capsys, "verify", store)[0] == 0
+    assert run(capsys, "stats", store)[0] == 0
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+    status, _, err = run(capsys, "repair", store, "--from", store)
+    assert status == 1
+    assert "in use by another process" in err
+    opened.close()
+
+
+def test_repair_takes_what_is_damaged_from_another_directory(ours, capsys):
+    store, other = ours
+    overwrite(store / "data" / f"{4_000:020d}", 100)
+    overwrite(store / "index" / f"{0:020d}", 32 * 3 + 8)
+    (store / "data" / f"{8_000:020d}").unlink()
+    status, out, _ = run(capsys, "repair", store, "--from", other)
+    assert status == 0
+    assert "damage left in no entry" in out
+    assert run(capsys, "verify", store)[:2] == (0, "60 entries checked, 0 to 59: no findings\n")
+    for path in (other / "data").iterdir():
+        assert (store / "data" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_repair_from_a_directory_with_other_damage_says_what_is_left(ours, capsys):
+    store, other = ours
+    for directory in ours:
+        overwrite(directory / "data" / f"{4_000:020d}", 100)
+    status, out, _ = run(capsys, "repair", store, "--from", other, "--json")
+    report = json.loads(out)
+    assert status == 1
+    assert report["found"] == report["left"]
+    assert "does not fit" in report["reasons"][0]
+
+
+def test_truncate_keeps_what_is_committed(ours, capsys):
+    store, _ = ours
+    status, _, err = run(capsys, "truncate", store, "--from", 39)
+    assert status == 1
+    assert "entry 39 is committed" in err
+    assert run(capsys, "truncate", store, "--from", 40)[:2] == (
+        0,
+        "20 entries removed, from 40 on\n",
+    )
+    assert run(capsys, "verify", store)[1].startswith("40 entries checked, 0 to 39")
+
+
+def test_160_a_store_of_the_original_is_checked_and_mended_like_ours(multi_term, capsys):
+    store, other, _ = stores_of(multi_term)
+    before = {path.name: path.read_bytes() for path in (store / "data").iterdir()}
+    status, out, _ = run(capsys, "verify", store)
+    assert status == 0
+    assert "500 of them without CRCs (written by DLedger)" in out
+    (store / "data" / f"{131_072 * 3:020d}").unlink()
+    overwrite(store / "data" / f"{131_072:020d}", 8, b"\xff")
+    status, out, _ = run(capsys, "verify", store)
+    assert status == 1
+    assert "the file that should be here is missing" in out
+    assert run(capsys, "repair", store, "--from", other)[0] == 0
+    assert {path.name: path.read_bytes() for path in (store / "data").iterdir()} == before
+
+
+def test_no_directory_no_store(tmp_path, capsys):
+    for command in ("verify", "stats", "dump"):
+        status, _, err = run(capsys, command, tmp_path / "nothing")
+        assert status == 1
+        assert "no such directory" in err

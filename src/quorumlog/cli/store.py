@@ -1,22 +1,54 @@
-"""`quorumlog store`: look into data files without a server."""
+"""`quorumlog store`: look into a store's files without a server, check them, and mend them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson
-from quorumlog.cli.output import body_text, entry_object, magic_name, print_json, print_line
+from quorumlog.cli.output import (
+    body_text,
+    entry_object,
+    magic_name,
+    print_json,
+    print_line,
+    print_table,
+)
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import DATA
 from quorumlog.storage.offline import scan_store
+from quorumlog.storage.offline_repair import repair_store, truncate_store
+from quorumlog.storage.verify import StoreReport, magic_names, verify_store
 
 PREVIEW_CHARACTERS = 60
 COLUMNS = "{:>10}  {:>6}  {:>12}  {:>8}  {:<13}  {:>10}  {}"
 
-app = typer.Typer(help="Look into a store's files, without a server.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look into a store's files, check and mend them, without a server.", no_args_is_help=True
+)
+
+Directory = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A group's directory (it contains data/), ours or DLedger's."
+    ),
+]
+DataPath = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="PATH,...",
+        help="Directories of the data files, if not DIR/data.",
+        show_default=False,
+    ),
+]
 
 
 @app.callback()
@@ -26,22 +58,18 @@ def _family() -> None:
 
 @app.command(name="dump")
 def dump_command(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="A group's directory (it contains data/), ours or DLedger's."
-        ),
-    ],
+    directory: Directory,
     start: Annotated[int, typer.Option("--from", metavar="INDEX", help="First index.")] = 0,
     count: Annotated[
         int | None,
         typer.Option("--count", min=0, help="At most so many entries.", show_default="all"),
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="Print whole bodies.")] = False,
+    data: DataPath = "",
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of a store as they lie on disk, committed or not."""
-    found = scan_store(OsFileSystem(), str(_group_directory(directory)))
+    found = scan_store(OsFileSystem(), _group_directory(directory, data), _paths(data))
     wanted = (row for row in found if row[0].index >= start)
     last_file = ""
     for entry, file, offset in islice(wanted, count):
@@ -63,10 +91,189 @@ def dump_command(
         )
 
 
-def _group_directory(directory: Path) -> Path:
+@app.command(name="verify")
+def verify_command(directory: Directory, data: DataPath = "", as_json: AsJson = False) -> None:
+    """Read every byte and check every CRC, header and index record. Changes nothing.
+
+    Exit status 1 if anything is wrong. May run beside the node.
+    """
+    report = _verified(directory, data)
+    if as_json:
+        print_json(_report_object(report))
+    else:
+        for finding in report.findings:
+            place = f"{finding.path}: byte {finding.offset}"
+            entry = "" if finding.index is None else f", entry {finding.index}"
+            if finding.last_index not in (None, finding.index):
+                entry += f" to {finding.last_index}"
+            print_line(f"{finding.kind}: {place}{entry}: {finding.text}")
+        if report.tail_text:
+            print_line(f"torn tail, cut at the next start: {report.tail_text}")
+        unchecked = report.unchecked_entries
+        without = f", {unchecked} of them without CRCs (written by DLedger)" if unchecked else ""
+        print_line(
+            f"{report.entries} entries checked, {report.begin_index} to {report.end_index}"
+            f"{without}: {report.findings_total or 'no'} "
+            f"{'finding' if report.findings_total == 1 else 'findings'}"
+        )
+    if report.findings_total:
+        raise typer.Exit(1)
+
+
+@app.command(name="stats")
+def stats_command(directory: Directory, data: DataPath = "", as_json: AsJson = False) -> None:
+    """Say what a store holds: whose it is, indexes, terms, sizes, kinds. Changes nothing."""
+    report = _verified(directory, data)
+    if as_json:
+        print_json(_report_object(report))
+        return
+    owner, state = report.identity, report.hard_state
+    mean = report.body_bytes / report.entries if report.entries else 0.0
+    rows = [
+        ("directory", report.directory),
+        ("written by", f"group {owner.group}, member {owner.self_id}" if owner else "DLedger"),
+        ("term, vote", f"{state.term}, {state.vote or 'none'}" if state else "unreadable"),
+        ("indexes", f"{report.begin_index} to {report.end_index}"),
+        ("committed, at least", str(report.committed_index)),
+        ("entries", str(report.entries)),
+        ("without CRCs", str(report.unchecked_entries)),
+        ("kinds", ", ".join(f"{k} {n}" for k, n in magic_names(report.magics).items())),
+        ("channels", ", ".join(f"{c}: {n}" for c, n in report.channels.most_common(10))),
+        ("terms", _terms_text(report)),
+        ("body bytes", str(report.body_bytes)),
+        ("bodies", f"{report.smallest_body} to {report.largest_body}, on average {mean:.1f} bytes"),
+        ("data files", f"{report.data_files} of {report.data_file_bytes} bytes"),
+        ("index files", str(report.index_files)),
+        ("findings", str(report.findings_total)),
+    ]
+    print_table(("STORE", ""), rows)
+
+
+@app.command(name="repair")
+def repair_command(
+    directory: Directory,
+    sources: Annotated[
+        list[Path],
+        typer.Option(
+            "--from", metavar="DIR2", help="Another replica's directory, or a copy; repeatable."
+        ),
+    ],
+    data: DataPath = "",
+    as_json: AsJson = False,
+) -> None:
+    """Put other replicas' entries in the place of damaged ones. The node must be stopped.
+
+    An entry is taken only if index, term, size and CRCs show that it is the very one that is
+    damaged. Exit status 1 if damage is left.
+    """
+    target = _group_directory(directory, data)
+    with _bar("checking") as progress:
+        report = repair_store(
+            OsFileSystem(),
+            target,
+            [_group_directory(source, "") for source in sources],
+            _paths(data),
+            progress,
+        )
+    if as_json:
+        print_json(asdict(report))
+    else:
+        for reason in report.reasons or ():
+            print_line(f"not taken: {reason}")
+        print_line(
+            f"{report.repaired_entries} entries repaired, {report.mended_index_records} index "
+            f"records mended, damage left in {_ranges_text(report.left)}"
+        )
+    if report.left:
+        raise typer.Exit(1)
+
+
+@app.command(name="truncate")
+def truncate_command(
+    directory: Directory,
+    start: Annotated[
+        int, typer.Option("--from", metavar="INDEX", min=0, help="First index to remove.")
+    ],
+    data: DataPath = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remove an entry and all behind it; never one that is known to be committed.
+
+    The node must be stopped.
+    """
+    removed = truncate_store(OsFileSystem(), _group_directory(directory, data), start, _paths(data))
+    if as_json:
+        print_json({"removed": removed, "end_index": start - 1 if removed else None})
+    else:
+        print_line(f"{removed} entries removed, from {start} on")
+
+
+# -- shared ---------------------------------------------------------------------------------------
+
+
+def _verified(directory: Path, data: str) -> StoreReport:
+    target = _group_directory(directory, data)
+    with _bar("reading") as progress:
+        return verify_store(OsFileSystem(), target, _paths(data), progress)
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far long work has come, on a terminal only."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _report_object(report: StoreReport) -> dict[str, object]:
+    fields: dict[str, object] = asdict(report)
+    fields["magics"] = magic_names(report.magics)
+    fields["channels"] = {str(channel): count for channel, count in report.channels.items()}
+    for name in ("identity", "hard_state"):
+        value = getattr(report, name)
+        fields[name] = (
+            None if value is None else {key: getattr(value, key) for key in _names(value)}
+        )
+    return fields
+
+
+def _names(value: object) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(value, "__struct_fields__", None) or tuple(
+        getattr(value, "__dataclass_fields__", ())
+    )
+    return names
+
+
+def _terms_text(report: StoreReport) -> str:
+    shown = ", ".join(f"{term} from {first}" for term, first in report.terms[:8])
+    more = len(report.terms) - 8
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _ranges_text(ranges: list[tuple[int, int]]) -> str:
+    if not ranges:
+        return "no entry"
+    shown = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
+    return "entries " + ", ".join(shown)
+
+
+def _paths(data: str) -> list[str]:
+    return [path.strip() for path in data.split(",") if path.strip()]
+
+
+def _group_directory(directory: Path, data: str) -> str:
     """Return the directory if it is a group's, else say which ones below it are."""
-    if (directory / DATA).is_dir():
-        return directory
+    if data or (directory / DATA).is_dir():
+        return str(directory)
     if not directory.is_dir():
         raise CommandError(f"{directory}: no such directory")
     below = sorted(str(found.parent) for found in directory.glob(f"*/{DATA}") if found.is_dir())

@@ -65,14 +65,23 @@ class NoSpaceError(StorageError):
 class CorruptionError(StorageError):
     """Stored bytes are damaged.
 
-    Attributes: `file` (path), `position` (byte within the file), `index` (entry index, or None).
+    Attributes: `file` (path), `position` (byte within the file), `index` (entry index, or None),
+    `reason` (what is wrong, without place and advice).
     """
 
-    def __init__(self, message: str, file: str, position: int, index: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        file: str,
+        position: int,
+        index: int | None = None,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.file = file
         self.position = position
         self.index = index
+        self.reason = message if reason is None else reason
 
 
 class RequestError(QuorumlogError):

@@ -206,4 +206,5 @@ class DiskReader:
             path,
             offset,
             entry,
+            reason,
         )

@@ -38,7 +38,7 @@ from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.mending import Mending
 from quorumlog.storage.notes import Notes
-from quorumlog.storage.placement import Run, place
+from quorumlog.storage.placement import Run, blank_record, place
 from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered, write_leading_blank
 from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
@@ -206,8 +206,8 @@ class FileLog:
             return []
         target = self._data.file_at(self._end.position)
         left = target.end - self._end.position
-        blank = int(Magic.BLANK).to_bytes(4, "big", signed=True) + left.to_bytes(4, "big")
-        return [Write(target, self._end.position - target.start, [blank], durable=True)]
+        buffers: list[Buffer] = [blank_record(left)]
+        return [Write(target, self._end.position - target.start, buffers, durable=True)]
 
     def _index_steps(self, first_index: int, records: memoryview) -> list[Step]:
         """Index records are written but not fsynced: they can be made again from the data."""
@@ -422,7 +422,7 @@ class FileLog:
             span = self.read(last + 1, last + 1, 1)
             following = Block(span.data, np.zeros(1, np.int64), np.array([len(span.data)]))
         left = self.damaged.minus(first, last)
-        steps = self._mending.repair(block, end_chain, following, left)
+        steps = self._mending.repair(block, end_chain, following, left, self._end.index)
 
         def done() -> None:
             self.damaged = self.damaged.minus(first, last)

@@ -37,12 +37,12 @@ class HardStateStore:
         self._directory = directory
         self._slots = SlotFile(files, directory, FILE_NAME)
 
-    def load(self) -> HardState:
+    def load(self, *, read_only: bool = False) -> HardState:
         """Return what was last saved; term 0 and no vote in a new directory.
 
         Raises `CorruptionError` when it cannot be known.
         """
-        raw = self._slots.read()
+        raw = self._slots.read(read_only=read_only)
         if raw is not None:
             try:
                 term, vote = msgspec.msgpack.decode(raw, type=tuple[int, str | None])

@@ -42,6 +42,20 @@ def records_of(index: FileSequence, first: int, last: int) -> Records:
     return found
 
 
+def last_record(index: FileSequence) -> int:
+    """Return the last entry that has an index record, -1 if none has."""
+    for start in reversed(index.made_starts):
+        first = start // INDEX_RECORD_SIZE
+        last = first + index.file_size // INDEX_RECORD_SIZE - 1
+        there = np.flatnonzero(
+            records_of(index, first, last)["index"] == np.arange(first, last + 1)
+        )
+        there = there[there + first > 0] if len(there) > 1 else there  # zeros look like entry 0
+        if len(there):
+            return first + int(there[-1])
+    return -1
+
+
 def write_records(index: FileSequence, first: int, records: Records) -> None:
     """Write records of entries from `first` on, durably; for recovery only."""
     row = 0

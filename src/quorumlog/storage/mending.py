@@ -8,6 +8,7 @@ from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.notes import Notes
+from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
 from quorumlog.storage.repair import diagnose, mends, misfit
 
@@ -47,7 +48,12 @@ class Mending:
         return Do(lambda: file.write_through(record.tobytes(), place))
 
     def repair(
-        self, block: Block, end_chain: int, following: Block | None, left: DamagedRanges
+        self,
+        block: Block,
+        end_chain: int,
+        following: Block | None,
+        left: DamagedRanges,
+        end_index: int,
     ) -> list[Step]:
         """Return steps that write entries over damaged ones and note what is `left`; see `Log`."""
         first = first_index_of(block)
@@ -69,6 +75,8 @@ class Mending:
             for position, begin, end in zip(positions, block.offsets.tolist(), ends, strict=True)
         ]
 
+        parts += self._blanks(first, first + block.count - 1, end_index)
+
         def write() -> None:
             files = {}
             for position, body in parts:
@@ -80,6 +88,16 @@ class Mending:
             self._notes.save_damage(left)
 
         return [Do(write)]
+
+    def _blanks(self, first: int, last: int, end_index: int) -> list[tuple[int, bytes]]:
+        """Return the blank records that belong behind entries where a file ends (spec 20 §3.1)."""
+        records = records_of(self._index, first, min(last + 1, end_index))
+        ends = (records["pos"].astype("int64") + records["size"]).tolist()
+        return [
+            (end, blank_record(self._data.file_at(end).end - end))
+            for end, following in zip(ends, records["pos"].tolist()[1:], strict=False)
+            if end != following
+        ]
 
     def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:
         path = self._data.path_at(position)

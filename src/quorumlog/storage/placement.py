@@ -5,11 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from quorumlog.model.block import Int64s
+from quorumlog.model.codes import Magic
 from quorumlog.model.errors import check
 from quorumlog.storage.file_sequence import FileSequence
 
 BLANK_RESERVE = 8
 """Bytes that stay free behind the last entry of a data file, for a blank record."""
+
+
+def blank_record(length: int) -> bytes:
+    """Return the begin of a blank record over so many bytes; the rest of it is zeros."""
+    return int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
 
 
 @dataclass(frozen=True, slots=True)

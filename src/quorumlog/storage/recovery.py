@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
-from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary, Checkpoint, Mark
@@ -25,6 +24,7 @@ from quorumlog.storage.index_records import (
     records_of,
     write_records,
 )
+from quorumlog.storage.placement import blank_record
 from quorumlog.storage.scan import Stop, Stretch, looks_torn
 from quorumlog.storage.survey import Damage, Survey
 
@@ -98,9 +98,20 @@ def derived_records(stretch: Stretch) -> Records:
 
 
 class Recovery:
-    """One opening of a log of which `known` was noted before."""
+    """One opening of a log of which `known` was noted before.
 
-    def __init__(self, data: FileSequence, index: FileSequence, known: Known) -> None:
+    With `drops_foreign`, entries that another program wrote behind ours are cut like a torn tail.
+    """
+
+    def __init__(
+        self,
+        data: FileSequence,
+        index: FileSequence,
+        known: Known,
+        *,
+        drops_foreign: bool = False,
+    ) -> None:
+        self._drops_foreign = drops_foreign
         self._data = data
         self._index = index
         self._known = known
@@ -152,8 +163,12 @@ class Recovery:
         known = self._known
         durable, boundary = known.durable, known.boundary
         if durable is None or boundary is None:
-            self._refuse_gaps(self._data)
-            return bool(len(self._index)) and bool(self._gaps_between(self._index))
+            index_gaps, data_gaps = self._gaps_between(self._index), self._gaps_between(self._data)
+            if data_gaps and (index_gaps or not len(self._index)):
+                raise self._beyond_repair(self._data.path_at(data_gaps[0]))
+            for start in data_gaps:  # its entries are damaged, and the index tells which they are
+                self._restore(self._data, start)
+            return bool(index_gaps)
         lost: list[tuple[int, int]] = []
         if durable.position > boundary.position:
             for start in self._data.gaps(boundary.position, durable.position - 1):
@@ -194,11 +209,6 @@ class Recovery:
             if low <= high:
                 self._damages.append((low, high))
 
-    def _refuse_gaps(self, sequence: FileSequence) -> None:
-        gaps = self._gaps_between(sequence)
-        if gaps:
-            raise self._beyond_repair(sequence.path_at(gaps[0]))
-
     def _gaps_between(self, sequence: FileSequence) -> list[int]:
         starts = sequence.starts
         return sequence.gaps(starts[0], starts[-1] - 1) if len(starts) > 1 else []
@@ -233,6 +243,7 @@ class Recovery:
         known = self._known
         survey = Survey(self._data, self._index, start, known.durable, is_recent=known.is_recent)
         torn: Stretch | None = None
+        survey.drops_foreign = self._drops_foreign
         for stretch in survey:
             if self._first is None:
                 self._first = (stretch.first_index, stretch.position)
@@ -315,15 +326,13 @@ class Recovery:
 def write_blank(data: FileSequence, position: int) -> None:
     """Fill the rest of a file with a blank record, durably."""
     file = data.file_at(position)
-    left = file.end - position
-    blank = int(Magic.BLANK).to_bytes(4, "big", signed=True) + left.to_bytes(4, "big")
-    file.write_through(blank, position)
+    file.write_through(blank_record(file.end - position), position)
 
 
 def write_leading_blank(sequence: FileSequence, position: int) -> None:
     """Cover what a reset left in front of the first entry of a file (spec 20 section 12)."""
     file = sequence.file_at(position)
     length = position - file.start
-    blank = int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
+    blank = blank_record(length)
     if length and bytes(sequence.map_at(position)[1][:8]) != blank:
         file.write_through(blank, file.start)

@@ -84,8 +84,10 @@ class Scanner:
         for start in self._sequence.made_starts:
             if start + self._sequence.file_size <= self.position:
                 continue
+            if start > self.position:
+                self._end("the file that should be here is missing")
+                break
             _, view = self._sequence.map_at(start)
-            self.position = max(self.position, start)
             while self.stop is None and self.position < start + len(view):
                 stretch = self._next(view, self.position - start)
                 if stretch is not None:

@@ -78,6 +78,17 @@ class SlotFile:
             self._file.sync()
         return value
 
+    def good_copies(self) -> int | None:
+        """Return how many of the two copies are whole; None if there is no file."""
+        if not self._files.exists(self.path):
+            return None
+        file = self._files.open(self.path, writable=False)
+        try:
+            copies = [_unpacked(file.read_at(SLOT_SIZE, place)) for place in (0, SLOT_SIZE)]
+        finally:
+            file.close()
+        return sum(copy is not None for copy in copies)
+
     def write(self, value: bytes) -> None:
         """Replace the value durably."""
         check(len(value) <= VALUE_BYTES_MAX, "a slot holds it", len(value))

@@ -98,14 +98,16 @@ def open_log(
     identity: Identity,
     notes: Notes,
     limits: Limits,
+    *,
+    drops_foreign: bool = False,
 ) -> tuple[FileLog, RecoveryReport]:
-    """Recover the log of a group directory that nobody else has open."""
+    """Recover the log of a group directory that nobody else has open; see `Recovery`."""
     data = FileSequence(files, places.all, identity.data_file_bytes, places.place)
     index = FileSequence(files, [f"{directory}/{INDEX}"], identity.index_file_bytes)
     data.load()
     index.load()
     known, damaged = notes.load()
-    recovered = Recovery(data, index, known).run()
+    recovered = Recovery(data, index, known, drops_foreign=drops_foreign).run()
     recovered = _with_damage(recovered, [*damaged, *recovered.damaged])
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
     checkpoint = Checkpoint(

@@ -12,7 +12,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.file_sequence import FileSequence
-from quorumlog.storage.index_records import Records, record_at, records_of
+from quorumlog.storage.index_records import Records, last_record, record_at, records_of
 from quorumlog.storage.scan import BLANK_SIZE_MIN, FOREIGN, Scanner, Stop, Stretch
 
 LOOK_AHEAD_ENTRIES = 4
@@ -58,6 +58,7 @@ class Survey:
         self._index = index
         self._durable = durable
         self._is_recent = is_recent
+        self.drops_foreign = False
         self.damages: list[Damage] = []
         self.end = start or Mark()
         self.stop = Stop(self.end.position, "")
@@ -132,7 +133,7 @@ class Survey:
     def _is_damage(self) -> bool:
         if self._durable is not None and self._durable.index >= self._next_index:
             return True
-        if self.stop.reason == FOREIGN and self._is_whole_foreign():
+        if self.stop.reason == FOREIGN and not self.drops_foreign and self._is_whole_foreign():
             raise self._error(
                 "was written by another program behind entries of this one; if it may go: "
                 f"quorumlog store truncate DIR --from {self._next_index}"
@@ -178,7 +179,9 @@ class Survey:
     def _resume(self) -> bool:
         """Note what is damaged; return whether good entries follow."""
         first = self._next_index
-        limit = LOOK_AHEAD_ENTRIES + max(first, self._durable.index if self._durable else -1)
+        limit = LOOK_AHEAD_ENTRIES + self._durable.index if self._durable else -1
+        if self._durable is None or not self._is_recent:
+            limit = max(limit, last_record(self._index))
         for index in range(first, limit + 1):
             scanner = self._good_at(index)
             if scanner is not None:
@@ -260,6 +263,7 @@ class Survey:
             path,
             offset,
             entry,
+            reason,
         )
 
 
