@@ -1,0 +1,237 @@
+"""What a running cluster does about full disks, old files, damage and several data paths."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import DiskFullError, IndexRemovedError
+from quorumlog.storage.checkpoint import CHECKPOINT_NAME
+from quorumlog.storage.files import OsFileSystem, Space
+from quorumlog.storage.layout import DATA
+
+DATA_FILE = 600 * 1_024
+
+
+def directory_of(cluster, node_id):
+    return Path(cluster.configs[node_id].store_base_dir) / "g"
+
+
+def files_of(cluster, node_id):
+    return sorted((directory_of(cluster, node_id) / DATA).iterdir())
+
+
+def forget_checkpoint(cluster, node_id):
+    """Have everything read again at the next start."""
+    (directory_of(cluster, node_id) / CHECKPOINT_NAME).unlink()
+
+
+def flip(path, offset):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x20]))
+
+
+async def filled(client, count, size=1_000):
+    """Append entries that name themselves; return the last index."""
+    last = -1
+    for start in range(0, count, 100):
+        numbers = range(start, min(start + 100, count))
+        batch = [str(number).encode().ljust(size, b".") for number in numbers]
+        last = (await client.append_batch(batch)).last_index
+    return last
+
+
+def in_step(cluster, last):
+    logs = set(cluster.logs().values())
+    return len(logs) == 1 and next(iter(logs))[1] >= last
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+async def test_95_replicas_with_damage_in_different_places_heal_one_another(make_cluster, until):
+    async with make_cluster(scrub_bytes_per_second=0) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 300)
+            await until(lambda: in_step(cluster, last))
+        await cluster.stop()
+        pristine = files_of(cluster, "n0")[0].read_bytes()
+        for number, node_id in enumerate(cluster.ids):
+            forget_checkpoint(cluster, node_id)
+            for entry in range(5):
+                flip(files_of(cluster, node_id)[0], 1_048 * (40 * number + 20 + entry) + 500)
+        await cluster.start()
+        await until(lambda: not any(cluster.replica(n).log.damaged for n in cluster.ids))
+        for node_id in cluster.ids:
+            repaired = files_of(cluster, node_id)[0].read_bytes()
+            assert repaired[: 300 * 1_048] == pristine[: 300 * 1_048]
+            assert cluster.replica(node_id).counters.entries_repaired == 5
+        async with cluster.client() as client:
+            found = [entry.body async for entry in client.read(0, follow=False)]
+            assert len(found) == 300
+            await client.append(b"and goes on")
+
+
+async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_cluster, until):
+    options = {"scrub_bytes_per_second": 64 << 20, "scrub_interval_hours": 0.00002}
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 300)
+            await until(lambda: in_step(cluster, last))
+            await until(lambda: cluster.replica("n0").healing.scrub_passes > 0)
+            victim = next(node for node in cluster.ids if node != cluster.leader_id())
+            replica = cluster.replica(victim)
+            path = files_of(cluster, victim)[0]
+            before = path.read_bytes()[: 300 * 1_048]
+            flip(path, 1_048 * 77 + 600)
+            await until(lambda: replica.counters.entries_repaired == 1)
+            await until(lambda: not replica.log.damaged)
+            assert path.read_bytes()[: len(before)] == before
+            assert replica.healing.scrub_found >= 1
+            passes = replica.healing.scrub_passes
+            await until(lambda: replica.healing.scrub_passes > passes)
+            assert replica.healing.scrub_last_pass_ms > 0
+            (status,) = [s for s in await client.status() if s.node_id == victim]
+            assert (status.healthy, status.damaged_entries, status.scrub_found) == (True, 0, 1)
+
+
+async def test_a_damaged_replica_does_not_lead(make_cluster, until):
+    """With its only peer down it is damaged and alone: it neither leads nor serves the entry."""
+    async with make_cluster(scrub_bytes_per_second=0, count=2) as cluster:
+        await cluster.start()
+        async with cluster.client(timeout_ms=1_500) as client:
+            last = await filled(client, 50)
+            await until(lambda: in_step(cluster, last))
+            await cluster.stop("n1")
+            replica = cluster.replica("n0")
+            flip(files_of(cluster, "n0")[0], 1_048 * 20 + 500)
+            await cluster.stop("n0")
+            forget_checkpoint(cluster, "n0")
+            await cluster.start()
+            await until(lambda: not cluster.replica("n0").log.damaged)
+            replica = cluster.replica("n0")
+            assert replica.counters.entries_repaired == 1
+            found = [entry async for entry in client.read(0, follow=False)]
+            assert len(found) == 50
+
+
+# -- full disks -------------------------------------------------------------------------------
+
+
+class Disks:
+    """Stands in for statvfs: how many bytes are free below each node's directory."""
+
+    def __init__(self, monkeypatch):
+        self.free = {}
+        monkeypatch.setattr(OsFileSystem, "space", lambda files, path: self.space(path))
+
+    def space(self, path):
+        free = next((free for name, free in self.free.items() if f"/{name}/" in path), 50 << 30)
+        return Space(100 << 30, free)
+
+
+@pytest.fixture
+def disks(monkeypatch):
+    return Disks(monkeypatch)
+
+
+async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_cluster, until, disks):
+    async with make_cluster(clean_interval=50) as cluster:
+        await cluster.start()
+        async with cluster.client(timeout_ms=700) as client:
+            last = await filled(client, 100)
+            leader = cluster.leader_id()
+            disks.free = dict.fromkeys(cluster.ids, 1 << 20)
+            await until(lambda: cluster.replica(leader).upkeep.disk.full_text)
+            with pytest.raises(DiskFullError, match="the disk is used to"):
+                await client.append(b"no room")
+            assert len([entry async for entry in client.read(0, follow=False)]) == 100
+            # elections go on: a new leader appends its NOOP from the reserve
+            await cluster.stop(leader)
+            await until(lambda: cluster.leader_id() not in (None, leader))
+            new = cluster.leader_id()
+            await until(lambda: cluster.replica(new).core.committed_index > last)
+            assert cluster.replica(new).counters.appends_refused.get("DISK_FULL", 0) == 0
+            with pytest.raises(DiskFullError):
+                await client.append(b"still no room")
+            disks.free = {}
+            await until(lambda: not cluster.replica(new).upkeep.disk.full_text)
+            assert (await client.append(b"room again")).index > last
+
+
+async def test_68_a_full_follower_waits_and_catches_up(make_cluster, until, disks):
+    async with make_cluster(clean_interval=50, max_push_time_out_ms=100) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await filled(client, 50)
+            victim = next(node for node in cluster.ids if node != cluster.leader_id())
+            disks.free = {victim: 1 << 20}
+            await until(lambda: cluster.replica(victim).upkeep.disk.full_text)
+            end = cluster.replica(victim).log.end_index
+            last = await filled(client, 50)
+            assert cluster.replica(victim).log.end_index == end
+            assert not cluster.nodes[victim].failure.done()
+            leader = cluster.replica(cluster.leader_id())
+            await until(lambda: leader.counters.alarms > 0)
+            disks.free = {}
+            await until(lambda: in_step(cluster, last))
+
+
+# -- retention --------------------------------------------------------------------------------
+
+
+async def test_67_old_files_go_begin_moves_and_readers_are_told(make_cluster, until):
+    options = {
+        "mapped_file_size_for_entry_data": DATA_FILE,
+        "retention_bytes": 2 * DATA_FILE,
+        "clean_interval": 50,
+    }
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 3_000)
+            await until(lambda: in_step(cluster, last))
+            for node_id in cluster.ids:
+                replica = cluster.replica(node_id)
+                await until(lambda r=replica: r.log.size_bytes <= 3 * DATA_FILE)
+                assert replica.log.before_begin_index > 0
+                assert int(files_of(cluster, node_id)[0].name) > 0
+                assert replica.counters.segments_removed > 0
+            first, committed = await client.bounds()
+            assert first > 0
+            with pytest.raises(IndexRemovedError, match=f"the first index kept, {first}") as caught:
+                await client.get(0)
+            assert caught.value.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+            found = [entry.index async for entry in client.read("earliest", follow=False)]
+            assert found[0] >= first
+            assert found[-1] == committed
+        before = {n: cluster.replica(n).log.before_begin_index for n in cluster.ids}
+        await cluster.stop()
+        await cluster.start()
+        for node_id, kept in before.items():
+            assert cluster.replica(node_id).log.before_begin_index >= kept
+        async with cluster.client() as client:
+            await client.append(b"and goes on")
+
+
+async def test_17_a_follower_that_is_away_a_moment_finds_what_it_needs(make_cluster, until):
+    options = {
+        "mapped_file_size_for_entry_data": DATA_FILE,
+        "retention_bytes": DATA_FILE,
+        "clean_interval": 20,
+    }
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 200)
+            await until(lambda: in_step(cluster, last))
+            away = next(node for node in cluster.ids if node != cluster.leader_id())
+            await cluster.stop(away)
+            last = await filled(client, 3_000)
+            await cluster.start(away)
+            await until(lambda: in_step(cluster, last))

@@ -1,0 +1,135 @@
+"""Which old files go, and when (spec 20 section 13)."""
+
+import pytest
+
+from quorumlog.storage.base import Segment
+from quorumlog.storage.files import Space
+from quorumlog.storage.retention import HOUR_MS, Moment, last_to_remove
+from quorumlog.storage.space import DiskState, look, used_ratio
+from store_access import config
+
+NOW = 1_000 * HOUR_MS
+CALM = DiskState()
+
+
+def segments(*ages_hours, size=100):
+    """Files of ten entries each, oldest first."""
+    return [
+        Segment(10 * number + 9, size, NOW - int(age * HOUR_MS), f"file {number}")
+        for number, age in enumerate(ages_hours)
+    ]
+
+
+def removable(found, *, disk=CALM, hour=4, applied=1 << 40, peers=1 << 40, size=1_000, **settings):
+    moment = Moment(NOW, hour, applied, peers)
+    return last_to_remove(found, size, config(**settings), disk, moment)
+
+
+@pytest.mark.parametrize(
+    ("ages", "hour", "expected"),
+    [
+        ((80, 73, 71), 4, 19),  # two are older than 72 hours
+        ((80, 73, 71), 5, None),  # not the hour for it
+        ((71, 80, 90), 4, None),  # stops at the first that is not old
+        ((), 4, None),
+    ],
+)
+def test_65_old_files_go_at_their_hour(ages, hour, expected):
+    assert removable(segments(*ages), hour=hour) == expected
+
+
+def test_65_several_hours_and_another_age():
+    found = segments(3, 2.5, 1)
+    options = {"file_reserved_hours": 2, "delete_when": "04;16"}
+    assert removable(found, hour=16, **options) == 19
+    assert removable(found, hour=15, **options) is None
+
+
+def test_65_a_fuller_disk_deletes_old_files_at_any_hour():
+    assert removable(segments(80, 1), hour=11, disk=DiskState(deletes_old=True)) == 9
+
+
+def test_65_a_disk_too_full_gives_up_fresh_files_one_at_a_time():
+    disk = DiskState(deletes_old=True, deletes_any=True)
+    assert removable(segments(1, 1, 1), hour=11, disk=disk) == 9
+    assert removable(segments(80, 80, 1), hour=11, disk=disk) == 19
+
+
+def test_66_nothing_beyond_what_is_applied():
+    assert removable(segments(80, 80, 80), applied=19) == 19
+    assert removable(segments(80, 80, 80), applied=18) == 9
+    disk = DiskState(deletes_old=True, deletes_any=True)
+    assert removable(segments(1, 1), applied=8, disk=disk) is None
+
+
+def test_17_a_live_follower_keeps_what_it_needs_within_the_budget():
+    found = segments(80, 80, 80)
+    assert removable(found, peers=12) == 9
+    # 900 bytes would be left behind the first file, which is more than it may hold back
+    assert removable(found, peers=-1, follower_retention_bytes=850) == 9
+    assert removable(found, peers=-1, follower_retention_bytes=900) is None
+
+
+def test_files_beyond_the_byte_bound_go_whatever_their_age():
+    assert removable(segments(1, 1, 1), hour=11, size=350, retention_bytes=150) == 19
+    assert removable(segments(1, 1, 1), hour=11, size=350, retention_bytes=260) is None
+
+
+@pytest.mark.parametrize(("used", "ratio"), [(0, 0.0), (1, 0.01), (700, 0.70), (701, 0.71)])
+def test_20_13_ratios_are_rounded_up_to_whole_percents(used, ratio):
+    assert used_ratio(Space(1_000, 1_000 - used)) == ratio
+
+
+class Disks:
+    """Says how full each path is."""
+
+    def __init__(self, **used_percent):
+        self.used = used_percent
+
+    def space(self, path):
+        return Space(1_000, 1_000 - 10 * self.used[path])
+
+
+SMALL = {"disk_reserve_bytes": 0, "data_file": 1, "index_file": 32}
+
+
+@pytest.mark.parametrize(
+    ("base", "data", "state"),
+    [
+        (70, (70,), (False, False, False)),
+        (71, (10,), (True, False, False)),
+        (10, (71,), (True, False, False)),
+        (10, (71, 20), (False, False, False)),  # the emptiest of the data paths counts
+        (86, (86,), (True, True, False)),
+        (90, (90,), (True, True, False)),
+        (91, (10,), (True, True, True)),
+    ],
+)
+def test_20_13_what_the_ratios_bring_about(base, data, state):
+    paths = [f"data{number}" for number in range(len(data))]
+    disks = Disks(base=base, **dict(zip(paths, data, strict=True)))
+    found = look(disks, "base", paths, config(**SMALL))
+    assert (found.deletes_old, found.deletes_any, bool(found.full_text)) == state
+
+
+def test_forced_cleaning_can_be_switched_off():
+    found = look(Disks(base=89), "base", [], config(enable_disk_force_clean=False, **SMALL))
+    assert (found.deletes_old, found.deletes_any) == (True, False)
+
+
+def test_ample_room_is_no_reason_to_delete_or_refuse_whatever_its_share():
+    class Large:
+        def space(self, path):
+            return Space(1_000 << 30, 30 << 30)
+
+    assert look(Large(), "base", ["data"], config()) == DiskState()
+
+
+def test_the_reserve_is_kept_whatever_the_ratio():
+    class Nearly:
+        def space(self, path):
+            return Space(1 << 30, 200 << 20)
+
+    found = look(Nearly(), "base", [], config(disk_reserve_bytes=300 << 20))
+    assert "less than" in found.full_text
+    assert found.is_tight
