@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.model import block as blocks
+from quorumlog.model import checksums
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import InvariantViolation, UnexpectedArgumentError
@@ -176,3 +177,31 @@ def test_few_and_many_entries_are_stamped_alike():
         assert blocks.chain_crcs(stamped(bodies, first=1, term=1), 0) == [
             entry.chain_crc for entry in entries
         ]
+
+
+SIZES_OF_BODIES = st.one_of(
+    st.lists(st.sampled_from([0, 1, 2, 3, 4, 5, 100, 900]), min_size=1, max_size=12),
+    st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda pair: [pair[0]] * pair[1]),
+)
+
+
+@given(SIZES_OF_BODIES, st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
+def test_all_crcs_are_checked_at_once_as_they_are_one_by_one(sizes, chain_before, generator):
+    block = blocks.parse_block(
+        memoryview(bytearray(blocks.encode_block([generator.randbytes(size) for size in sizes]))),
+        count=len(sizes),
+        entry_bytes_max=1 << 20,
+    )
+    blocks.stamp(block, 7, 3, block.offsets, chain_before)
+    assert checksums.bodies_agree(block)
+    assert checksums.chain_agrees(block, chain_before)
+    assert checksums.chain_agrees(block, None)
+    assert not checksums.chain_agrees(block, chain_before ^ 1)
+    place = generator.randrange(len(block.data))
+    offset = place - max(start for start in block.offsets.tolist() if start <= place)
+    block.data[place] ^= 1 << generator.randrange(8)
+    in_body, in_body_crc = offset >= 48, 40 <= offset < 44
+    covered = offset < 4 or 8 <= offset < 24 or 32 <= offset < 36 or 40 <= offset < 48
+    in_chain_crc = 36 <= offset < 40
+    assert checksums.bodies_agree(block) == (not (in_body or in_body_crc))
+    assert checksums.chain_agrees(block, chain_before) == (not (covered or in_chain_crc))

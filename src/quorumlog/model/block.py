@@ -211,6 +211,11 @@ def first_index_of(block: Block) -> int:
     return index
 
 
+def is_noop(block: Block) -> bool:
+    """Whether a block is one NOOP and nothing else."""
+    return block.count == 1 and _I32.unpack_from(block.data, 0)[0] == int(Magic.NOOP)
+
+
 def first_damaged(block: Block) -> int | None:
     """Return the ordinal of the first entry whose body does not fit its body CRC, or None.
 
@@ -286,13 +291,21 @@ def _chain_crcs(rows: npt.NDArray[Any], chain: int) -> list[int]:
     return chains
 
 
-def chain_crc_rows(block: Block) -> list[memoryview]:
-    """Return what the chain CRC of each entry covers, besides the chain CRC of the one before."""
+def chain_rows(block: Block) -> npt.NDArray[np.uint8]:
+    """Return what the chain CRC of each entry covers, besides the chain CRC of the one before.
+
+    One row of 32 bytes an entry.
+    """
     table = headers(block)
     rows = np.empty(block.count, dtype=_CHAIN_DTYPE)
     for name in rows.dtype.names or ():
         rows[name] = table[name]
-    raw = memoryview(rows.tobytes())
+    return rows.view(np.uint8).reshape(block.count, _CHAIN_SIZE)
+
+
+def chain_crc_rows(block: Block) -> list[memoryview]:
+    """Return the rows of `chain_rows` one by one."""
+    raw = memoryview(chain_rows(block).tobytes())
     return [raw[start : start + _CHAIN_SIZE] for start in range(0, len(raw), _CHAIN_SIZE)]
 
 

@@ -5,6 +5,7 @@
     ├── RequestError                  an answer from the cluster, or the lack of one
     │   ├── did not happen            NotLeaderError, LeaderTransferringError, NoLeaderError,
     │   │                             LeaderPendingFullError, DiskFullError, OutOfOrderError,
+    │   │                             LeaderNotReadyError,
     │   │                             UnexpectedArgumentError, EmptyBatchError, UnsupportedError,
     │   │                             UnknownGroupError, IndexOutOfRangeError, IndexRemovedError
     │   └── unknown                   TermChangedError, QuorumAckTimeoutError, NetworkError,
@@ -138,6 +139,14 @@ class OutOfOrderError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class LeaderNotReadyError(RequestError):
+    """A new leader does not know yet what is committed; it will in a moment."""
+
+    code = ResponseCode.LEADER_NOT_READY
+    retriable = True
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class NoLeaderError(RequestError):
     """No replica named a leader before the deadline."""
 
@@ -248,6 +257,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         LeaderTransferringError,
         LeaderPendingFullError,
         OutOfOrderError,
+        LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,
         UnexpectedArgumentError,

@@ -55,6 +55,8 @@ class View:
     term: int
     leader_id: str | None
     committed_index: int
+    is_ready: bool = True
+    """Whether a leader knows of all that is committed."""
 
 
 class Fetches:
@@ -92,6 +94,10 @@ class Fetches:
         if request.leader_only and view.role is not Role.LEADER:
             text = f"not the leader of {request.group}"
             answer(self._response(view, ResponseCode.NOT_LEADER, text), [])
+            return
+        if request.leader_only and not view.is_ready:
+            text = f"{request.group} has a new leader, which is finding out what is committed"
+            answer(self._response(view, ResponseCode.LEADER_NOT_READY, text), [])
             return
         begin = self._log.before_begin_index + 1
         if request.begin_index < begin:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.model.block import Block, Buffer, first_index_of
+from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import (
@@ -155,7 +155,7 @@ class Replica:
     def view(self) -> View:
         """Return what answers to clients say about this replica."""
         core = self.core
-        return View(core.role, core.term, core.leader_id, core.committed_index)
+        return View(core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
 
     def propose(self, block: Block, answer: Answer) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
@@ -193,7 +193,8 @@ class Replica:
                         first_index=message.first_index,
                     )
                     return
-                disk_full = bool(self.upkeep.full_text(len(attachment)))
+                # a leader's NOOP is taken from the reserve: elections go on while the disk is full
+                disk_full = bool(self.upkeep.full_text(len(attachment))) and not is_noop(block)
         self._handle(_Item(ev.Received(message, chain_fits, disk_full), block=block))
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:

@@ -132,6 +132,13 @@ class RaftCore:
         return self._state.committed_index
 
     @property
+    def is_ready(self) -> bool:
+        """Whether this leader knows of all that is committed: its NOOP is, too (Raft 8)."""
+        return self._leadership is not None and (
+            self._state.committed_index >= self._leadership.first_index
+        )
+
+    @property
     def durable_index(self) -> int:
         """Index up to which the log is known to be durable here."""
         return self._state.writes.durable_index

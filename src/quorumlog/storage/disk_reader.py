@@ -13,6 +13,7 @@ from quorumlog.model.block import (
     chain_crc_rows,
     headers,
 )
+from quorumlog.model.checksums import all_agree
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.base import Span
@@ -81,11 +82,16 @@ class DiskReader:
         agrees &= table["term"] == records["term"]
         count = block.count if agrees.all() else int(np.argmin(agrees))
         wrong = None if agrees.all() else (count, "header and index record disagree")
+        checked = (table["chain_crc"] | table["body_crc"]) != 0
+        if wrong is None and not checked.any():
+            return None
+        chain = self.chain_before(first_index)
+        if wrong is None and checked.all() and all_agree(block, chain):
+            return None
         chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
         rows, data = chain_crc_rows(block), block.data
         starts = (block.offsets + HEADER_SIZE).tolist()
         ends = (block.offsets + block.sizes).tolist()
-        chain = self.chain_before(first_index)
         for ordinal in range(count):
             stored = chains[ordinal]
             if stored or bodies[ordinal]:
