@@ -58,7 +58,9 @@ _CHAIN_DTYPE = np.dtype(
         ("body_crc", ">u4"),
     ]
 )
+_HEADER_VOID = np.dtype(f"V{HEADER_SIZE}")
 _CHAIN_SIZE = 32
+_CHAIN_VOID = np.dtype(f"V{_CHAIN_SIZE}")
 _HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
 _INDEX_TERM_POS = struct.Struct(">qqq")
@@ -194,9 +196,11 @@ def _headers(data: memoryview, offsets: Int64s, sizes: Int64s) -> npt.NDArray[An
             offset=int(offsets[0]),
             strides=(int(sizes[0]),),
         )
-    raw = np.frombuffer(data, dtype=np.uint8)
-    gathered = raw[offsets[:, None] + np.arange(HEADER_SIZE)]
-    table: npt.NDArray[Any] = gathered.view(HEADER_DTYPE).reshape(-1)
+    # one void of 48 bytes at every byte: numpy then copies each header whole
+    everywhere = np.ndarray(
+        (len(data) - HEADER_SIZE + 1,), dtype=_HEADER_VOID, buffer=data, strides=(1,)
+    )
+    table: npt.NDArray[Any] = everywhere[offsets].view(HEADER_DTYPE)
     return table
 
 
@@ -265,9 +269,13 @@ def stamp(block: Block, first_index: int, term: int, positions: Int64s, chain_cr
     table["pos"] = positions
     table["chain_crc"] = chains
     if not _is_uniform(block.sizes):
-        raw = np.frombuffer(block.data, dtype=np.uint8)
-        places = block.offsets[:, None] + np.arange(HEADER_SIZE)
-        raw[places] = table.view(np.uint8).reshape(count, HEADER_SIZE)
+        everywhere = np.ndarray(
+            (len(block.data) - HEADER_SIZE + 1,),
+            dtype=_HEADER_VOID,
+            buffer=block.data,
+            strides=(1,),
+        )
+        everywhere[block.offsets] = table.view(_HEADER_VOID)
     return chains[-1]
 
 
@@ -283,30 +291,28 @@ def _stamp_few(block: Block, first_index: int, term: int, positions: Int64s, cha
 
 
 def _chain_crcs(rows: npt.NDArray[Any], chain: int) -> list[int]:
-    raw = memoryview(rows.tobytes())
     chains = []
-    for start in range(0, len(raw), _CHAIN_SIZE):
-        chain = crc32(raw[start : start + _CHAIN_SIZE], chain)
+    for row in rows.view(_CHAIN_VOID).tolist():
+        chain = crc32(row, chain)
         chains.append(chain)
     return chains
 
 
-def chain_rows(block: Block) -> npt.NDArray[np.uint8]:
+def chain_rows(table: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return what the chain CRC of each entry covers, besides the chain CRC of the one before.
 
-    One row of 32 bytes an entry.
+    `table` are the entries' headers; one row of 32 bytes an entry.
     """
-    table = headers(block)
-    rows = np.empty(block.count, dtype=_CHAIN_DTYPE)
+    rows = np.empty(len(table), dtype=_CHAIN_DTYPE)
     for name in rows.dtype.names or ():
         rows[name] = table[name]
-    return rows.view(np.uint8).reshape(block.count, _CHAIN_SIZE)
+    return rows.view(np.uint8).reshape(len(table), _CHAIN_SIZE)
 
 
-def chain_crc_rows(block: Block) -> list[memoryview]:
+def chain_crc_rows(block: Block) -> list[bytes]:
     """Return the rows of `chain_rows` one by one."""
-    raw = memoryview(chain_rows(block).tobytes())
-    return [raw[start : start + _CHAIN_SIZE] for start in range(0, len(raw), _CHAIN_SIZE)]
+    found: list[bytes] = chain_rows(headers(block)).view(_CHAIN_VOID).ravel().tolist()
+    return found
 
 
 def chain_crcs(block: Block, chain_crc: int) -> list[int]:

@@ -7,82 +7,105 @@ body, the CRC that its header states: they agree exactly when, but for a chance 
 bodies have the CRCs stated. In the same way all chain CRCs are one CRC over short rows.
 """
 
-from typing import Any, Final
+import threading
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE, Block, Int64s, chain_rows, headers
+from quorumlog.model.block import HEADER_SIZE, Block
 
-_ONES: Final = 0xFFFFFFFF
+Words: TypeAlias = npt.NDArray[np.uint32]
+"""Rows of 4-byte words."""
+
+_ONES: Final = np.uint32(0xFFFFFFFF)
 _WORD: Final = 4
-_CHAIN_SIZE: Final = 32
+_HEADER: Final = np.dtype(f"V{HEADER_SIZE}")
+MAGIC, SIZE, INDEX, TERM, CHANNEL, CHAIN_CRC, BODY_CRC, BODY_SIZE = 0, 1, 2, 4, 8, 9, 10, 11
+"""Columns of `header_words`; index and term take two each, the higher half first."""
+_CHAIN_ROW: Final = np.array([0, 2, 3, 4, 5, 8, 11, 10])
+"""What a chain CRC covers: magic, index, term, channel, body size, body CRC."""
 
 
-def all_agree(block: Block, chain_before: int | None) -> bool:
+class _Scratch(threading.local):
+    """A buffer of zeros a thread, so that checking a block does not fault in new pages."""
+
+    def __init__(self) -> None:
+        self.zeros: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+
+    def of(self, length: int) -> npt.NDArray[np.uint8]:
+        """Return so many zeros; whoever changes them makes them zeros again."""
+        if len(self.zeros) < length:
+            self.zeros = np.zeros(length, dtype=np.uint8)
+        return self.zeros[:length]
+
+
+_scratch = _Scratch()
+
+
+def _everywhere(buffer: memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    """Return a buffer as one header at every byte: numpy then copies each of them whole."""
+    return np.ndarray((len(buffer) - HEADER_SIZE + 1,), _HEADER, buffer=buffer, strides=(1,))
+
+
+def header_words(block: Block) -> Words:
+    """Return the headers as rows of twelve words, as they are on disk."""
+    gathered = _everywhere(block.data)[block.offsets]
+    return gathered.view("<u4").reshape(block.count, HEADER_SIZE // _WORD)
+
+
+def all_agree(block: Block, words: Words, chain_before: int | None) -> bool:
     """Whether all bodies and all chain CRCs fit; see `bodies_agree` and `chain_agrees`."""
-    return bodies_agree(block) and chain_agrees(block, chain_before)
+    return chain_agrees(words, chain_before) and bodies_agree(block, words)
 
 
-def _remainder(data: npt.NDArray[np.uint8] | memoryview) -> int:
+def _remainder(data: npt.NDArray[np.uint8] | Words) -> int:
     """Return the remainder of a message: a CRC-32 without its inversions at begin and end."""
-    return crc32(data, _ONES) ^ _ONES
+    return crc32(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
-def bodies_agree(block: Block) -> bool:
-    """Whether every body has the CRC that its header states; all must carry CRCs."""
-    length = len(block.data)
-    expected = np.zeros(length + _WORD, dtype=np.uint8)
-    table = headers(block)
-    stated = np.ascontiguousarray(table["body_crc"]).astype("<u4") ^ np.uint32(_ONES)
-    words = stated.view(np.uint8).reshape(-1, _WORD)
-    raw = np.frombuffer(block.data, dtype=np.uint8)
-    size = int(block.sizes[0])
-    if bool((block.sizes == size).all()) and size >= HEADER_SIZE + _WORD:
-        rows = expected[:length].reshape(-1, size)
-        rows[:, :HEADER_SIZE] = raw.reshape(-1, size)[:, :HEADER_SIZE]
-        rows[:, HEADER_SIZE : HEADER_SIZE + _WORD] = 0xFF
-        behind = np.lib.stride_tricks.as_strided(
-            expected[size:], shape=(block.count, _WORD), strides=(size, 1)
-        )
-        behind ^= words
-    else:
-        _spread(expected, raw, block.offsets, block.sizes, words)
-    tail = crc32(b"\0" * _WORD, crc32(block.data, _ONES)) ^ _ONES
-    return tail == _remainder(expected)
+def bodies_agree(block: Block, words: Words) -> bool:
+    """Whether every body has the CRC that its header states; all must carry CRCs.
 
-
-def _spread(
-    expected: npt.NDArray[np.uint8],
-    raw: npt.NDArray[np.uint8],
-    offsets: Int64s,
-    sizes: Int64s,
-    words: npt.NDArray[np.uint8],
-) -> None:
-    """Fill the second buffer for entries of different sizes."""
-    header = offsets[:, None] + np.arange(HEADER_SIZE)
-    expected[header] = raw[header]
-    word = np.arange(_WORD)
+    `words` are the headers of the block.
+    """
+    length = len(block.data) + HEADER_SIZE
+    expected = _scratch.of(length)
+    headers, anywhere = _everywhere(expected), _anywhere(expected)
+    bodies, ends = block.offsets + HEADER_SIZE, block.offsets + block.sizes
+    headers[block.offsets] = words.view(_HEADER).ravel()
     # the inversion at the begin of a CRC, also of a body shorter than it
-    expected[(offsets + HEADER_SIZE)[:, None] + word] ^= 0xFF
-    expected[(offsets + sizes)[:, None] + word] ^= words
+    anywhere[bodies] ^= _ONES
+    anywhere[ends] ^= words[:, BODY_CRC].byteswap() ^ _ONES
+    stated = _remainder(expected)
+    headers[block.offsets] = np.zeros(1, dtype=_HEADER)
+    anywhere[bodies] = anywhere[ends] = 0
+    return crc32(b"\0" * HEADER_SIZE, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF == stated
 
 
-def chain_agrees(block: Block, chain_before: int | None) -> bool:
-    """Whether every chain CRC continues the one before; None: the first cannot be judged."""
-    table = headers(block)
-    chains = np.ascontiguousarray(table["chain_crc"]).astype("<u4")
+def _anywhere(buffer: npt.NDArray[np.uint8]) -> Words:
+    """Return a buffer as one word at every byte."""
+    return np.ndarray((len(buffer) - _WORD + 1,), "<u4", buffer=buffer, strides=(1,))
+
+
+def chain_agrees(words: Words, chain_before: int | None) -> bool:
+    """Whether every chain CRC continues the one before; None: the first cannot be judged.
+
+    `words` are the headers of the entries.
+    """
+    chains = words[:, CHAIN_CRC].byteswap()
     start = 0 if chain_before is not None else 1
-    count = block.count - start
+    count = len(words) - start
     if not count:
         return True
-    before = np.empty(count, dtype="<u4")
-    before[1:] = chains[start:-1]
-    before[0] = chain_before if chain_before is not None else chains[0]
-    rows = np.zeros((count, _CHAIN_SIZE + _WORD), dtype=np.uint8)
-    rows[:, :_CHAIN_SIZE] = chain_rows(block)[start:]
-    rows[:, :_WORD] ^= (before ^ np.uint32(_ONES)).view(np.uint8).reshape(-1, _WORD)
-    stated: npt.NDArray[Any] = (chains[start:] ^ np.uint32(_ONES)).view(np.uint8)
-    rows[:, _CHAIN_SIZE:] = stated.reshape(-1, _WORD)
-    return _remainder(rows.reshape(-1)) == 0
+    rows = np.empty((count, len(_CHAIN_ROW) + 1), dtype="<u4")
+    rows[:, :-1] = words[start:, _CHAIN_ROW]
+    before = (
+        chains[start - 1 : -1]
+        if start
+        else np.concatenate((np.array([chain_before], dtype="<u4"), chains[:-1]))
+    )
+    rows[:, 0] ^= before ^ _ONES
+    rows[:, -1] = chains[start:] ^ _ONES
+    return _remainder(rows) == 0

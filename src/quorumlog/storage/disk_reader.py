@@ -7,13 +7,23 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
     HEADER_SIZE,
-    INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
     Block,
+    Int64s,
     chain_crc_rows,
     headers,
 )
-from quorumlog.model.checksums import all_agree
+from quorumlog.model.checksums import (
+    BODY_CRC,
+    BODY_SIZE,
+    CHAIN_CRC,
+    INDEX,
+    SIZE,
+    TERM,
+    Words,
+    all_agree,
+    header_words,
+)
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.base import Span
@@ -23,6 +33,7 @@ from quorumlog.storage.index_records import Records, record_at, records_of
 
 _HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
+_POS_SIZE = struct.Struct(">qi")
 
 
 class DiskReader:
@@ -45,11 +56,13 @@ class DiskReader:
             (start + self._index.file_size - place) // INDEX_RECORD_SIZE,
             max(1, bytes_max // HEADER_SIZE),
         )
-        table = np.frombuffer(view, INDEX_RECORD_DTYPE, count, place - start)
-        positions = table["pos"].astype(np.int64)
-        sizes = table["size"].astype(np.int64)
+        offset = place - start
+        count = _fitting(view, offset, count, bytes_max)
+        table = _words_of(view[offset : offset + count * INDEX_RECORD_SIZE])
+        positions, sizes = _places(table)
         position = int(positions[0])
-        if int(table["index"][0]) != first_index or not self._data.has(position):
+        stated = int.from_bytes(view[offset + 16 : offset + 24], "big")
+        if stated != first_index or not self._data.has(position):
             raise self.damaged(first_index, place, "the index record is damaged", index=True)
         file_start, data = self._data.map_at(position)
         ends = positions + sizes
@@ -73,33 +86,25 @@ class DiskReader:
         records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
         return Span(first_index, count, block.data, records, False)
 
-    def _examine(self, block: Block, records: Records, first_index: int) -> tuple[int, str] | None:
+    def _examine(self, block: Block, records: Words, first_index: int) -> tuple[int, str] | None:
         """Return the first entry whose header, index record or CRCs do not agree, and how."""
-        table = headers(block)
-        agrees = table["size"] == records["size"]
-        agrees &= table["body_size"] == table["size"] - HEADER_SIZE
-        agrees &= table["index"] == np.arange(first_index, first_index + block.count)
-        agrees &= table["term"] == records["term"]
+        words = header_words(block)
+        native = words.byteswap()
+        agrees = (words[:, INDEX : TERM + 2] == records[:, 4:8]).all(axis=1)
+        agrees &= words[:, SIZE] == records[:, 3]
+        agrees &= native[:, BODY_SIZE] + HEADER_SIZE == native[:, SIZE]
+        low = native[:, INDEX + 1]
+        agrees &= low == np.arange(first_index, first_index + block.count).astype(np.uint32)
         count = block.count if agrees.all() else int(np.argmin(agrees))
-        wrong = None if agrees.all() else (count, "header and index record disagree")
-        checked = (table["chain_crc"] | table["body_crc"]) != 0
-        if wrong is None and not checked.any():
-            return None
+        checked = words[:, CHAIN_CRC] | words[:, BODY_CRC]
+        if count == block.count and not checked.any():
+            return None  # written by the original, which keeps no CRC
         chain = self.chain_before(first_index)
-        if wrong is None and checked.all() and all_agree(block, chain):
+        if count == block.count and checked.all() and all_agree(block, words, chain):
             return None
-        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
-        rows, data = chain_crc_rows(block), block.data
-        starts = (block.offsets + HEADER_SIZE).tolist()
-        ends = (block.offsets + block.sizes).tolist()
-        for ordinal in range(count):
-            stored = chains[ordinal]
-            if stored or bodies[ordinal]:
-                if chain is not None and crc32(rows[ordinal], chain) != stored:
-                    return ordinal, "the chain CRC does not fit"
-                if crc32(data[starts[ordinal] : ends[ordinal]]) != bodies[ordinal]:
-                    return ordinal, "the body does not fit its CRC"
-            chain = stored
+        wrong = _first_misfit(block, count, chain)
+        if wrong is None and count < block.count:
+            return count, "header and index record disagree"
         return wrong
 
     def chain_before(self, index: int) -> int | None:
@@ -175,11 +180,13 @@ class DiskReader:
         Raises `CorruptionError` naming the first damaged one.
         """
         count = min(last_index - first_index + 1, max(1, bytes_max // HEADER_SIZE))
-        records = records_of(self._index, first_index, first_index + count - 1)
-        positions = records["pos"].astype(np.int64)
-        sizes = records["size"].astype(np.int64)
+        found = records_of(self._index, first_index, first_index + count - 1)
+        count = _fitting(memoryview(found.tobytes()), 0, count, bytes_max)
+        found = found[:count]
+        records = _words_of(found)
+        positions, sizes = _places(records)
         position = int(positions[0])
-        known = int(records["index"][0]) == first_index and sizes[0] >= HEADER_SIZE
+        known = int(found["index"][0]) == first_index and sizes[0] >= HEADER_SIZE
         if not known or not self._data.has(position):
             place = first_index * INDEX_RECORD_SIZE
             raise self.damaged(first_index, place, "the index record is damaged", index=True)
@@ -214,3 +221,50 @@ class DiskReader:
             entry,
             reason,
         )
+
+
+def _first_misfit(block: Block, count: int, chain: int | None) -> tuple[int, str] | None:
+    """Return the first of `count` entries whose CRCs do not fit, and which, going one by one."""
+    table = headers(block)
+    chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
+    rows, data = chain_crc_rows(block), block.data
+    starts = (block.offsets + HEADER_SIZE).tolist()
+    ends = (block.offsets + block.sizes).tolist()
+    for ordinal in range(count):
+        stored = chains[ordinal]
+        if stored or bodies[ordinal]:
+            if chain is not None and crc32(rows[ordinal], chain) != stored:
+                return ordinal, "the chain CRC does not fit"
+            if crc32(data[starts[ordinal] : ends[ordinal]]) != bodies[ordinal]:
+                return ordinal, "the body does not fit its CRC"
+        chain = stored
+    return None
+
+
+def _fitting(view: memoryview, offset: int, count: int, bytes_max: int) -> int:
+    """Return how many of `count` index records from an offset on lie within so many bytes.
+
+    At least one. By halving, since records of small entries would all be looked at otherwise.
+    """
+    unpack = _POS_SIZE.unpack_from
+    limit = unpack(view, offset + 4)[0] + bytes_max
+    low, high = 1, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        position, size = unpack(view, offset + (middle - 1) * INDEX_RECORD_SIZE + 4)
+        if position + size <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _words_of(records: Records | memoryview) -> Words:
+    """Return index records as rows of eight words, as they are on disk."""
+    return np.frombuffer(records, dtype="<u4").reshape(-1, INDEX_RECORD_SIZE // 4)
+
+
+def _places(words: Words) -> tuple[Int64s, Int64s]:
+    """Return positions and sizes that index records state."""
+    native = words[:, 1:4].byteswap().astype(np.int64)
+    return (native[:, 0] << 32) | native[:, 1], native[:, 2]

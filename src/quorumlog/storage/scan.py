@@ -10,7 +10,7 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import HEADER_SIZE, Block, chain_crc_rows, headers
-from quorumlog.model.checksums import all_agree
+from quorumlog.model.checksums import BODY_CRC, CHAIN_CRC, all_agree, header_words
 from quorumlog.model.codes import Magic
 from quorumlog.storage.file_sequence import FileSequence
 
@@ -200,12 +200,13 @@ class Scanner:
 
     def _crcs(self, block: Block, table: npt.NDArray[Any], reason: str) -> tuple[int, str]:
         """Return how many entries have the chain and body CRCs they should, and what is wrong."""
-        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
         data, chain = block.data, self.chain_crc
         if self.index is None:
             chain = 0 if int(table["index"][0]) == 0 else None
-        if ((table["chain_crc"] | table["body_crc"]) != 0).all() and all_agree(block, chain):
-            return len(chains), reason
+        words = header_words(block)
+        if (words[:, CHAIN_CRC] | words[:, BODY_CRC]).all() and all_agree(block, words, chain):
+            return len(table), reason
+        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
         starts = (block.offsets + HEADER_SIZE).tolist()
         ends = (block.offsets + block.sizes).tolist()
         rows = chain_crc_rows(block)

@@ -1,0 +1,199 @@
+"""What the log costs beside the bare machine, as ratios measured in one run.
+
+    python examples/measure_storage.py [DIRECTORY]
+
+Appends against a loop of pwritev and fdatasync of the same sizes, reads against memcpy of the same
+bytes, and the time that opening takes at several sizes of log. No cluster and no network.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from quorumlog.model.block import INDEX_RECORD_DTYPE, encode_block, parse_block
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.limits import Limits
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
+
+MIB = 1 << 20
+GIB = 1 << 30
+ROUNDS = 5
+
+
+def opened(directory: Path) -> OpenedGroup:
+    """Open (or make) a group with files of 1 GiB."""
+    config = GroupConfig(group="g", peers="n0-127.0.0.1:1")
+    limits = Limits(tail_cache_bytes=1)
+    return open_group(OsFileSystem(), str(directory), config, limits, self_id="n0")
+
+
+def block(body: bytes, count: int) -> tuple[memoryview, int]:
+    """Return the bytes of a block of equal entries, and how many they are."""
+    return memoryview(bytearray(encode_block([body] * count))), count
+
+
+def append_ratio(
+    directory: Path, body_size: int, count: int, seconds: float
+) -> tuple[float, float]:
+    """Return MB/s of group commits of one block each, in the log and in a bare loop, in turns."""
+    group, store = opened(directory / "log"), GroupStore()
+    raw, entries = block(bytes(body_size), count)
+    for file in group.log.upcoming():
+        file.prepare()
+    bare = os.open(directory / "bare", os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(bare, 0, GIB)
+    speeds: tuple[list[float], list[float]] = ([], [])
+    position = 0
+    for _ in range(ROUNDS):
+        written, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds / ROUNDS / 2:
+            data = memoryview(bytearray(raw))
+            parsed = parse_block(data, count=entries, entry_bytes_max=4 * MIB)
+            plan, _ = group.log.append(parsed, 1)
+            store.execute([plan], sync=True)
+            plan.completed()
+            written += len(raw)
+        speeds[0].append(written / (time.perf_counter() - begun) / 1e6)
+        written, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds / ROUNDS / 2:
+            os.pwritev(bare, [bytearray(raw)], position)
+            os.fdatasync(bare)
+            position = (position + len(raw)) % (GIB - 8 * MIB)
+            written += len(raw)
+        speeds[1].append(written / (time.perf_counter() - begun) / 1e6)
+    os.close(bare)
+    group.close()
+    return float(np.median(speeds[0])), float(np.median(speeds[1]))
+
+
+def read_ratio(directory: Path, sizes: list[int], piece: int) -> tuple[float, float, float]:
+    """Return GB/s of reading and checking a log in order, of memcpy, and entries a second."""
+    group, store = opened(directory), GroupStore()
+    total, index = 0, 0
+    while total < 512 * MIB:
+        bodies = [bytes(size) for size in sizes]
+        data = memoryview(bytearray(encode_block(bodies)))
+        parsed = parse_block(data, count=len(bodies), entry_bytes_max=4 * MIB)
+        plan, _ = group.log.append(parsed, 1)
+        store.execute([plan], sync=False)
+        plan.completed()
+        total += len(data)
+    last = group.log.end_index
+    target = bytearray(piece)
+    source = np.random.default_rng(1).integers(0, 255, 512 * MIB, dtype=np.uint8).data
+    reads, copies = [], []
+    for _ in range(ROUNDS):
+        begun, index, size = time.perf_counter(), 0, 0
+        while index <= last:
+            span = group.log.read(index, last, piece)
+            index += span.count
+            size += len(span.data)
+        reads.append(size / (time.perf_counter() - begun) / 1e9)
+        begun = time.perf_counter()
+        for start in range(0, len(source) - piece, piece):
+            target[:] = source[start : start + piece]
+        copies.append(len(source) / (time.perf_counter() - begun) / 1e9)
+    group.close()
+    best = float(np.median(reads))
+    return best, float(np.median(copies)), best * 1e9 / (total / (last + 1))
+
+
+def sparse_log(directory: Path, size: int) -> None:
+    """Make a log of about `size` bytes of which only the end was ever written.
+
+    The files before are holes: whoever reads them at opening finds no entries, so an opening that
+    succeeds has not read them.
+    """
+    group, store = opened(directory), GroupStore()
+    data, count = block(bytes(1 * MIB), 16)
+    plan, _ = group.log.append(parse_block(data, count=count, entry_bytes_max=4 * MIB), 1)
+    store.execute([plan], sync=True)
+    plan.completed()
+    plan_checkpoint = group.log.checkpoint()
+    if plan_checkpoint is not None:
+        store.execute([plan_checkpoint], sync=True)
+    group.close()
+    if size > GIB:
+        move_to_the_end(directory, size)
+
+
+def move_to_the_end(directory: Path, size: int) -> None:
+    """Shift the only data file to the end of a log of `size` bytes; holes take its place."""
+    from quorumlog.storage.checkpoint import Boundary, Checkpoint, Mark
+    from quorumlog.storage.notes import Notes
+
+    shift = size // GIB * GIB - GIB
+    files = directory / "data"
+    names = sorted(files.iterdir())
+    names[0].rename(files / f"{shift:020d}")
+    for start in range(0, shift, GIB):
+        with (files / f"{start:020d}").open("wb") as file:
+            file.truncate(GIB)
+    notes = Notes(OsFileSystem(), str(directory))
+    known, _ = notes.load()
+    checkpoint = known.checkpoint
+    assert checkpoint is not None
+    mark = checkpoint.mark
+    moved = Mark(mark.index, mark.position + shift, mark.chain_crc, mark.term)
+    notes.write_checkpoint(
+        Checkpoint(Boundary(), moved, checkpoint.committed_index, checkpoint.term_runs)
+    )
+    notes.write_hint(moved, Boundary(), durable=True)
+    notes.close()
+    path = next((directory / "index").iterdir())
+    records = np.memmap(path, dtype=INDEX_RECORD_DTYPE, mode="r+")
+    records["pos"][: mark.index + 1] += shift
+    records.flush()
+
+
+def open_seconds(directory: Path) -> float:
+    """Return the shortest of several openings."""
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        group = opened(directory)
+        times.append(time.perf_counter() - begun)
+        group.close()
+    return min(times)
+
+
+def main() -> None:
+    """Measure and print."""
+    base = sys.argv[1] if len(sys.argv) > 1 else None
+    with tempfile.TemporaryDirectory(prefix="quorumlog-measure-", dir=base) as name:
+        root = Path(name)
+        print("append and fsync, one block a group commit      log MB/s   bare MB/s   ratio")
+        for size, count in ((1_024, 256), (1_024, 1_024), (256, 1_024), (16_384, 64)):
+            here = root / f"append-{size}-{count}"
+            here.mkdir()
+            log, bare = append_ratio(here, size, count, 6.0)
+            print(
+                f"  {count:5} entries of {size:6} bytes {log:30.0f} {bare:11.0f} {log / bare:7.2f}"
+            )
+        print("sequential read, all CRCs checked     log GB/s   memcpy GB/s   ratio   entries/s")
+        mixed = np.random.default_rng(7).integers(0, 2_048, 1_024).tolist()
+        for label, sizes in (
+            ("1 KiB bodies", [976] * 1_024),
+            ("256 B bodies", [208] * 4_096),
+            ("16 KiB bodies", [16_336] * 64),
+            ("0 to 2 KiB", mixed),
+        ):
+            read, copy, entries = read_ratio(root / label, sizes, 4 * MIB)
+            print(f"  {label:16} {read:27.1f} {copy:13.1f} {read / copy:7.2f} {entries:11,.0f}")
+        print("opening                                     seconds")
+        for label, size in (
+            ("16 MiB", 16 * MIB),
+            ("10 GiB, sparse", 10 * GIB),
+            ("100 GiB", 100 * GIB),
+        ):
+            sparse_log(root / f"open {label}", size)
+            print(f"  {label:16} {open_seconds(root / f'open {label}'):32.4f}")
+
+
+if __name__ == "__main__":
+    main()
