@@ -17,7 +17,9 @@ import numpy as np
 from quorumlog.model.block import INDEX_RECORD_DTYPE, encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
+from quorumlog.storage.checkpoint import Boundary, Checkpoint, Mark
 from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.notes import Notes
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
 
 MIB = 1 << 20
@@ -124,9 +126,6 @@ def sparse_log(directory: Path, size: int) -> None:
 
 def move_to_the_end(directory: Path, size: int) -> None:
     """Shift the only data file to the end of a log of `size` bytes; holes take its place."""
-    from quorumlog.storage.checkpoint import Boundary, Checkpoint, Mark
-    from quorumlog.storage.notes import Notes
-
     shift = size // GIB * GIB - GIB
     files = directory / "data"
     names = sorted(files.iterdir())

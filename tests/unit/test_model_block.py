@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.model import block as blocks
-from quorumlog.model import checksums
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import InvariantViolation, UnexpectedArgumentError
+from quorumlog.storage import checksums
 
 ENTRY_MAX = 1 << 20
 bodies_strategy = st.lists(st.binary(max_size=300), min_size=1, max_size=40)

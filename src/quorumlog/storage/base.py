@@ -193,7 +193,8 @@ class Log(Protocol):
     def repair(self, block: Block) -> WritePlan:
         """Put entries of another replica in the place of damaged ones.
 
-        Raises `CorruptionError`, and changes nothing, unless they are exactly those.
+        Raises `CorruptionError`, and changes nothing, unless they are exactly those, and
+        `UnexpectedArgumentError` when such entries are not damaged here.
         """
         ...
 

@@ -13,7 +13,11 @@ from quorumlog.model.block import (
     chain_crc_rows,
     headers,
 )
-from quorumlog.model.checksums import (
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.advice import REPAIR
+from quorumlog.storage.base import Span
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
+from quorumlog.storage.checksums import (
     BODY_CRC,
     BODY_SIZE,
     CHAIN_CRC,
@@ -24,10 +28,6 @@ from quorumlog.model.checksums import (
     all_agree,
     header_words,
 )
-from quorumlog.model.errors import CorruptionError
-from quorumlog.storage.advice import REPAIR
-from quorumlog.storage.base import Span
-from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, record_at, records_of
 

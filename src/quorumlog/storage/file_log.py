@@ -24,6 +24,7 @@ from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
     IndexRemovedError,
+    UnexpectedArgumentError,
     check,
 )
 from quorumlog.storage.base import Preparable, Room, Segment, Span, WritePlan
@@ -288,11 +289,12 @@ class FileLog:
         earlier_index = self._index.drop_before((before_begin_index + 1) * INDEX_RECORD_SIZE)
         if not len(self._data):
             self._data.set_origin(position)
+        first_file = None if emptied else self._data.file_at(position)
 
         def cut() -> None:
             self._remove(earlier, earlier_index)
-            if not emptied:
-                write_leading_blank(self._data, position)
+            if first_file is not None:
+                write_leading_blank(first_file, position)
 
         return self._plan_removal(cut)
 
@@ -415,6 +417,8 @@ class FileLog:
         """See `Log`."""
         first = first_index_of(block)
         last = first + block.count - 1
+        if self.damaged.within(first, last).count != block.count:
+            raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
         follows_end = last == self._end.index
         end_chain = self._end.chain_crc if follows_end else UNKNOWN_CRC
         following = None

@@ -32,6 +32,7 @@ class FileSequence:
         self._place = place or (lambda number: self.directories[0])
         self._origin = 0
         self._by_start: dict[int, SequenceFile] = {}
+        self._leaving: dict[int, SequenceFile] = {}
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
 
@@ -125,7 +126,10 @@ class FileSequence:
                 self.set_origin(start)
             changed = dict(self._by_start)
             directory = self._place(start // self.file_size)
-            changed[start] = SequenceFile(self._files, directory, start, self.file_size)
+            leaving = self._leaving.pop(start, None)
+            changed[start] = SequenceFile(
+                self._files, directory, start, self.file_size, predecessor=leaving
+            )
             self._by_start = dict(sorted(changed.items()))
         return self._by_start[start]
 
@@ -198,6 +202,9 @@ class FileSequence:
 
     def _drop(self, starts: list[int]) -> list[SequenceFile]:
         dropped = [self._by_start[start] for start in starts]
+        self._leaving = {
+            start: file for start, file in self._leaving.items() if not file.is_removed
+        } | {file.start: file for file in dropped}
         gone = set(starts)
         self._by_start = {key: file for key, file in self._by_start.items() if key not in gone}
         self.forget_maps(dropped)

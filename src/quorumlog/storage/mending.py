@@ -77,13 +77,12 @@ class Mending:
 
         parts += self._blanks(first, first + block.count - 1, end_index)
 
+        placed = [(self._data.file_at(position), position, body) for position, body in parts]
+
         def write() -> None:
-            files = {}
-            for position, body in parts:
-                file = self._data.file_at(position)
+            for file, position, body in placed:
                 file.writable().write_at([body], position - file.start)
-                files[file.start] = file
-            for file in files.values():
+            for file in {file.start: file for file, _, _ in placed}.values():
                 file.writable().sync()
             self._notes.save_damage(left)
 

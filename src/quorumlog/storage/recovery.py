@@ -26,6 +26,7 @@ from quorumlog.storage.index_records import (
 )
 from quorumlog.storage.placement import blank_record
 from quorumlog.storage.scan import Stop, Stretch, looks_torn
+from quorumlog.storage.sequence_file import SequenceFile
 from quorumlog.storage.survey import Damage, Survey
 
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
@@ -156,7 +157,7 @@ class Recovery:
         for file in self._index.drop_before(place):
             file.remove()
         if len(self._data) and self._data.has(boundary.position):
-            write_leading_blank(self._data, boundary.position)
+            write_leading_blank(self._data.file_at(boundary.position), boundary.position)
 
     def _restore_files(self) -> bool:
         """Make files again that are gone or too short; return whether the index must be, too."""
@@ -250,6 +251,11 @@ class Recovery:
             self._scanned += stretch.block.count
             self._mend(stretch.first_index, derived_records(stretch))
             torn = None if stretch.checked else stretch
+        first = start.index if start is not None else survey.end.index - self._scanned
+        for file in self._index.files_over(
+            max(0, first) * INDEX_RECORD_SIZE, max(0, survey.end.index) * INDEX_RECORD_SIZE
+        ):
+            file.settle()  # records that were right already may be in the page cache only
         for damage in survey.damages:
             self._take_damage(damage)
             if self._first is None or damage.first_index < self._first[0]:
@@ -329,10 +335,9 @@ def write_blank(data: FileSequence, position: int) -> None:
     file.write_through(blank_record(file.end - position), position)
 
 
-def write_leading_blank(sequence: FileSequence, position: int) -> None:
+def write_leading_blank(file: SequenceFile, position: int) -> None:
     """Cover what a reset left in front of the first entry of a file (spec 20 section 12)."""
-    file = sequence.file_at(position)
     length = position - file.start
     blank = blank_record(length)
-    if length and bytes(sequence.map_at(position)[1][:8]) != blank:
+    if length and file.read(len(blank), file.start) != blank:
         file.write_through(blank, file.start)

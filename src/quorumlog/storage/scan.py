@@ -10,8 +10,8 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import HEADER_SIZE, Block, chain_crc_rows, headers
-from quorumlog.model.checksums import BODY_CRC, CHAIN_CRC, all_agree, header_words
 from quorumlog.model.codes import Magic
+from quorumlog.storage.checksums import BODY_CRC, CHAIN_CRC, all_agree, header_words
 from quorumlog.storage.file_sequence import FileSequence
 
 _KNOWN = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))

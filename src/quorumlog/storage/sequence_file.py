@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import StorageError, check
 from quorumlog.storage.files import File, FileSystem
 
 NAME_DIGITS = 20
@@ -24,10 +24,18 @@ class SequenceFile:
     """A file that holds positions start … end - 1.
 
     `prepare` may be called on any thread, the other writing methods on the disk thread only.
+    `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
     """
 
     def __init__(
-        self, files: FileSystem, directory: str, start: int, size: int, *, is_made: bool = False
+        self,
+        files: FileSystem,
+        directory: str,
+        start: int,
+        size: int,
+        *,
+        is_made: bool = False,
+        predecessor: "SequenceFile | None" = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -35,7 +43,8 @@ class SequenceFile:
         self.size = size
         self.path = f"{directory}/{name_of(start)}"
         self.is_made = is_made
-        self._is_removed = False
+        self.is_removed = False
+        self._predecessor = predecessor
         self._making = Lock()
         self._file: File | None = None
 
@@ -47,10 +56,14 @@ class SequenceFile:
     def prepare(self) -> None:
         """Make the file, zero-filled and with all its room reserved, unless it is there.
 
-        Raises `NoSpaceError` when the disk is full; then nothing is left behind.
+        Not while its predecessor is. Raises `NoSpaceError` when the disk is full; then nothing is
+        left behind.
         """
         with self._making:
-            if not self.is_made and not self._is_removed:
+            if self._predecessor is not None and not self._predecessor.is_removed:
+                return
+            self._predecessor = None
+            if not self.is_made and not self.is_removed:
                 self._make()
                 self.is_made = True
 
@@ -74,6 +87,7 @@ class SequenceFile:
         """Return the open file, made if need be."""
         if self._file is None:
             self.prepare()
+            check(self.is_made, "a file is written once it may be made", self.path)
             self._file = self._files.open(self.path)
         return self._file
 
@@ -132,11 +146,11 @@ class SequenceFile:
     def remove(self) -> None:
         """Remove the file from disk, durably."""
         with self._making:
-            self._is_removed = True
             self.close()
             if self.is_made:
                 self._files.remove(self.path)
                 self._files.sync_directory(self._directory)
+            self.is_removed = True
 
     def close(self) -> None:
         """Give the open file back."""
