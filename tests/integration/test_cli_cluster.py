@@ -98,6 +98,15 @@ def test_159_tail_shows_the_last_entries_and_stops_after_a_count(all_up):
     assert command("tail", "--from", "latest", *where) == (0, "", "")
 
 
+@pytest.fixture
+def ctrl_c():
+    """Whoever runs the tests in the background ignores Ctrl-C, and would hand that down."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_159_tail_follows_and_ctrl_c_ends_it_quietly(all_up):
     tail = subprocess.Popen(
         [sys.executable, "-m", "quorumlog", "tail", "-f", "-n", "1", "-d", all_up.directory],

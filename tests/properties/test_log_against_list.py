@@ -31,7 +31,7 @@ class LogMachine(RuleBasedStateMachine):
         self.cache = cache
         self.before = -1
         self.model = {}
-        self.committed = -1
+        self.committed = self.committed_durably = -1
         self.term = 1
         self.counter = 0
         self.open()
@@ -97,12 +97,14 @@ class LogMachine(RuleBasedStateMachine):
     def group_commit(self):
         self.opened.run()
         self.attempted = [self.state()]
+        self.committed_durably = self.committed
 
     @precondition(lambda self: self.end > self.committed)
     @rule(data=st.data())
     def commit(self, data):
         self.group_commit()
         self.committed = data.draw(st.integers(max(self.committed, self.before), self.end))
+        self.committed_durably = self.committed
         self.opened.log.note_committed(self.committed)
 
     @rule()
@@ -152,6 +154,7 @@ class LogMachine(RuleBasedStateMachine):
             self.files.kill()
 
     def recovered(self):
+        self.committed = self.committed_durably
         self.open()
         log = self.opened.log
         found = {entry.index: (entry.term, entry.body) for entry in self.opened.entries()}
@@ -160,7 +163,7 @@ class LogMachine(RuleBasedStateMachine):
         assert not log.damaged
         self.before, self.model = state
         self.attempted = [self.state()]
-        self.committed = max(self.committed, self.before)
+        self.committed = self.committed_durably = max(self.committed, self.before)
         self.term = max([self.term, *(term for term, _ in found.values())])
 
     # -- what always holds ------------------------------------------------------------------

@@ -108,12 +108,12 @@ SMALL = {"disk_reserve_bytes": 0, "data_file": 1, "index_file": 32}
 def test_20_13_what_the_ratios_bring_about(base, data, state):
     paths = [f"data{number}" for number in range(len(data))]
     disks = Disks(base=base, **dict(zip(paths, data, strict=True)))
-    found = look(disks, "base", paths, config(**SMALL))
+    found = look(disks, "base", paths, config(enable_disk_force_clean=True, **SMALL))
     assert (found.deletes_old, found.deletes_any, bool(found.full_text)) == state
 
 
-def test_forced_cleaning_can_be_switched_off():
-    found = look(Disks(base=89), "base", [], config(enable_disk_force_clean=False, **SMALL))
+def test_fresh_files_go_only_if_that_was_asked_for():
+    found = look(Disks(base=89), "base", [], config(**SMALL))
     assert (found.deletes_old, found.deletes_any) == (True, False)
 
 

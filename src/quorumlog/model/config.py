@@ -88,9 +88,9 @@ class GroupConfig(
     disk_space_ratio_to_check_expired: float = 0.70
     """Above it, old data files are deleted at any hour."""
     disk_space_ratio_to_force_clean: float = 0.85
-    """Above it, the oldest data files are deleted whatever their age; 0.05 higher, appends are
-    answered DISK_FULL."""
-    enable_disk_force_clean: bool = True
+    """Above it, with enableDiskForceClean, the oldest data files are deleted whatever their age;
+    0.05 higher, appends are answered DISK_FULL."""
+    enable_disk_force_clean: bool = False
     disk_ample_bytes: int = 20 * 1024 * 1024 * 1024
     """With so much free, a disk is not short of room whatever the three ratios say."""
     disk_reserve_bytes: int = 32 * 1024 * 1024

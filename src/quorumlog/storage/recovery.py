@@ -29,6 +29,7 @@ from quorumlog.storage.scan import Stop, Stretch, looks_torn
 from quorumlog.storage.sequence_file import SequenceFile
 from quorumlog.storage.survey import Damage, Survey
 
+NO_END = 1 << 62
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
 """How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
 left-over entries further on do not continue the chain CRC of what is written before them."""
@@ -136,6 +137,7 @@ class Recovery:
             start = self._start_of_log()
         if checkpoint is not None and checkpoint.is_end:
             end, stop = checkpoint.mark, Stop(checkpoint.mark.position, "a truncation")
+            self._settle(end.position, end.index)
         else:
             end, stop = self._survey(start)
         boundary = known.boundary or self._found_boundary()
@@ -239,8 +241,7 @@ class Recovery:
     def _survey(self, start: Mark | None) -> tuple[Mark, Stop]:
         """Read from `start` on, mend index records; return where the log ends and why."""
         position = start.position if start is not None else 0
-        for file in self._data.files_over(position, 1 << 62):
-            file.settle()
+        self._settle(position, start.index if start is not None else 0)
         known = self._known
         survey = Survey(self._data, self._index, start, known.durable, is_recent=known.is_recent)
         torn: Stretch | None = None
@@ -251,11 +252,6 @@ class Recovery:
             self._scanned += stretch.block.count
             self._mend(stretch.first_index, derived_records(stretch))
             torn = None if stretch.checked else stretch
-        first = start.index if start is not None else survey.end.index - self._scanned
-        for file in self._index.files_over(
-            max(0, first) * INDEX_RECORD_SIZE, max(0, survey.end.index) * INDEX_RECORD_SIZE
-        ):
-            file.settle()  # records that were right already may be in the page cache only
         for damage in survey.damages:
             self._take_damage(damage)
             if self._first is None or damage.first_index < self._first[0]:
@@ -265,6 +261,15 @@ class Recovery:
             if without is not None:
                 return without
         return survey.end, survey.stop
+
+    def _settle(self, position: int, index: int) -> None:
+        """Read from here on what the disk holds: what is right in the page cache only is not."""
+        place = max(0, index) * INDEX_RECORD_SIZE
+        for file in (
+            *self._data.files_over(position, NO_END),
+            *self._index.files_over(place, NO_END),
+        ):
+            file.settle()
 
     def _mend(self, first: int, derived: Records) -> None:
         stored = records_of(self._index, first, first + len(derived) - 1)
