@@ -209,3 +209,13 @@ def test_a_damaged_entry_ends_the_scan_with_file_and_byte(copied, manifest):
     assert found == list(range(250))
     assert (caught.value.file, caught.value.index) == (str(path), 250)
     assert caught.value.position == victim["pos"] - start
+
+
+@pytest.mark.parametrize(("stated", "expected"), [("90", 90), ("100000", 499), ("-1", -1)])
+def test_56_the_committed_index_of_version_0_2_7_is_taken_over(copied, stated, expected):
+    text = f"#Sat Nov 21 10:00:00 UTC 2026\ncommittedIndex={stated}\nendIndex=99\n"
+    directory = copied("multi-term", "dledger-n0")
+    (directory / "checkpoint").write_text(text)
+    opened = Opened(directory, **SIZES)
+    assert opened.group.committed_index == expected
+    opened.close()

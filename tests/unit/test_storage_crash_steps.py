@@ -4,6 +4,7 @@ The disk is simulated: what was not fsynced, file by file and name by name, surv
 """
 
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -153,6 +154,31 @@ def test_73_a_crash_at_every_call_leaves_the_log_before_or_after_the_step(surviv
         again = Opened(DIRECTORY, files=files, cache=1, **SIZES)
         assert [entry.body for entry in entries_of(again.log)] == [*found[1], b"goes on"]
         again.close()
+
+
+def test_73_a_crash_while_opening_after_a_crash_changes_nothing_more():
+    for call in CALLS:
+        generator = random.Random(call)
+        files = SimulatedFileSystem(random.Random(f"twice {call}"))
+        files.make_directory("/node")
+        story = Story(files, STORY)
+        files.crash_at = call
+        with pytest.raises(SimulatedCrash):
+            story.run()
+        for _ in range(4):  # each time a little further, or through
+            if generator.random() < 0.5:
+                files.restart()
+            else:
+                files.kill()
+            files.crash_at = files.calls + generator.randrange(1, 30)
+            with suppress(SimulatedCrash):
+                Opened(DIRECTORY, files=files, cache=1, **SIZES).close()
+            files.crash_at = None
+        files.restart()
+        opened = Opened(DIRECTORY, files=files, cache=1, **SIZES)
+        assert fits(observed(opened), story.states), call
+        assert not opened.log.damaged
+        opened.close()
 
 
 def fits(found, states):

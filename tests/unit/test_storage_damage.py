@@ -1,9 +1,12 @@
 """Damage at rest: found, set aside with its identity, never served, repaired from another copy."""
 
+import random
+
 import pytest
 
 from quorumlog.model.block import block_from_index_records, decode_entries
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.sim.disk import SimulatedFileSystem
 from store_access import Opened, block_of, entries_of, stored_block
 
 SIZES = {"data_file": 2_000, "index_file": 32 * 8}
@@ -310,3 +313,54 @@ def test_entries_of_another_program_behind_ours_are_not_cut_silently(tmp_path):
     with pytest.raises(CorruptionError, match="written by another program"):
         Opened(tmp_path / "g")
     assert path.read_bytes() == bytes(raw)
+
+
+def test_an_entry_that_the_disk_cannot_read_is_damaged_and_can_be_repaired():
+    files = SimulatedFileSystem(random.Random(5))
+    files.make_directory("/node")
+    opened = Opened("/node/g", files=files, **SIZES)
+    opened.append(BODIES[:20])
+    verify_all(opened.log)
+    files.fail_reads(f"{0:020d}", "EIO")
+    with pytest.raises(CorruptionError, match=r"entry 0: it cannot be read: .*Input/output error"):
+        verify_all(opened.log)
+
+
+def test_positions_in_headers_are_the_leaders_and_the_index_holds_ours(tmp_path):
+    """After a snapshot a follower's files begin elsewhere than its leader's (fixtures.md)."""
+    leader, follower = Opened(tmp_path / "leader", **SIZES), Opened(tmp_path / "g", **SIZES)
+    leader.append(BODIES[:30])
+    follower.submit(follower.log.reset(9, 1, leader.log.chain_crc_at(9)))
+    follower.submit(follower.log.append_received(stored_block(leader.log, 10, 29)))
+    leader.close()
+    for _ in range(2):
+        entries = follower.entries()
+        assert [entry.body for entry in entries] == BODIES[10:30]
+        shifts = {entry.pos - follower.log._place_of(entry.index)[0] for entry in entries}
+        assert shifts != {0}
+        verify_all_from(follower.log, 10)
+        follower.close()
+        follower = Opened(tmp_path / "g", **SIZES)
+        assert not follower.log.damaged
+    follower.close()
+
+
+def verify_all_from(log, first):
+    while first <= log.end_index:
+        first = log.verify(first, log.end_index, 700) + 1
+
+
+def test_59_index_files_behind_the_end_are_removed(tmp_path):
+    filled(tmp_path / "g")
+    index = tmp_path / "g" / "index"
+    longest = max(index.iterdir())
+    for further in (1, 2):
+        behind = index / f"{int(longest.name) + 256 * further:020d}"
+        behind.write_bytes(longest.read_bytes())
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.append([b"next"], term=3)
+    opened.close()
+    again = Opened(tmp_path / "g", **SIZES)
+    assert again.entries()[-1].body == b"next"
+    again.close()

@@ -86,6 +86,12 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "committed_index": status.committed_index if known else None,
         "durable_index": status.durable_index if known else None,
         "lag": lag,
+        "damaged_entries": status.damaged_entries if known else None,
+        "damaged_ranges": status.damaged_ranges if known else None,
+        "disk": status.disk_text if known else None,
+        "scrub_passes": status.scrub_passes if known else None,
+        "scrub_last_pass_ms": status.scrub_last_pass_ms if known else None,
+        "scrub_found": status.scrub_found if known else None,
         "flush": status.flush if known else None,
         "healthy": known and status.healthy,
         "text": status.health_text if known else status.text,
@@ -116,4 +122,6 @@ def _health_cell(status: StatusResponse) -> Text:
         return Text(status.health_text or "unhealthy", BAD_STYLE)
     if status.leader_id is None:
         return Text("no leader known", BAD_STYLE)
+    if status.disk_text:
+        return Text(f"disk full: {status.disk_text}", BAD_STYLE)
     return Text("ok", GOOD_STYLE)

@@ -13,7 +13,7 @@ from quorumlog.model.block import (
     chain_crc_rows,
     headers,
 )
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.base import Span
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
@@ -197,7 +197,12 @@ class DiskReader:
         fits[0] = ends[0] <= file.end
         count = count if fits.all() else max(1, int(np.argmin(fits)))
         length = min(int(ends[count - 1]), file.end) - position
-        data = memoryview(file.read(length, position))
+        try:
+            data = memoryview(file.read(length, position))
+        except StorageError as error:
+            if count == 1:
+                raise self.damaged(first_index, position, f"it cannot be read: {error}") from error
+            return self.verify(first_index, first_index, 1)  # which of them is it?
         if len(data) < int(sizes[:count].sum()):
             raise self.damaged(first_index, position, "the file ends inside an entry")
         block = Block(data, positions[:count] - position, sizes[:count])

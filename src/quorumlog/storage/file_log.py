@@ -134,7 +134,7 @@ class FileLog:
 
     def segments(self) -> list[Segment]:
         """See `Log`."""
-        return sealed_segments(self._data, self._index, self._boundary, self._end)
+        return sealed_segments(self._data, self._index, self._boundary, self._durable)
 
     def room(self) -> Room:
         """See `Log`."""

@@ -1,0 +1,39 @@
+"""Time and chance of a simulation: what happens when, decided by one seed."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from random import Random
+
+
+class World:
+    """A queue of things to happen, in order of time; ties in the order they were planned."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)  # noqa: S311  (a simulation; nothing secret)
+        self.now_us = 0
+        self.events = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def now_ms(self) -> int:
+        """Milliseconds since the begin."""
+        return self.now_us // 1_000
+
+    def after_us(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Have something happen a little later."""
+        heapq.heappush(self._queue, (self.now_us + delay_us, next(self._numbers), action))
+
+    def after_ms(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Have something happen later."""
+        self.after_us(int(delay_ms * 1_000), action)
+
+    def run_until(self, end_ms: int, judge: Callable[[], None]) -> None:
+        """Let everything happen up to a time; the judge looks after each thing."""
+        while self._queue and self._queue[0][0] <= end_ms * 1_000:
+            self.now_us, _, action = heapq.heappop(self._queue)
+            self.events += 1
+            action()
+            judge()
+        self.now_us = max(self.now_us, end_ms * 1_000)
