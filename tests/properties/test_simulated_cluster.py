@@ -110,6 +110,7 @@ def run(seed, count=3, **settings):
     faults.end()
     cluster.run_until(cluster.world.now_ms + 3_000)  # whatever was planned to start again has
     faults.end()
+    cluster.read_everything()
     cluster.run_until_equal(HEALING_MS)
     cluster.judge_end()
     return cluster

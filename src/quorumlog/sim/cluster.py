@@ -154,6 +154,21 @@ class SimulatedCluster:
                 check(known == entry, "what is committed never changes", node_id, index)
             first = span.last_index + 1
 
+    def read_everything(self) -> None:
+        """Have every replica read its whole log, as a scrub would, so that it finds its damage."""
+        for node in self.nodes.values():
+            replica = node.replica
+            if replica is None:
+                continue
+            index = replica.log.before_begin_index + 1
+            while index <= replica.log.end_index:
+                try:
+                    index = replica.log.read(index, replica.log.end_index, 1 << 20).last_index + 1
+                except CorruptionError as error:
+                    replica.healing.found(error)
+                    index = (index if error.index is None else error.index) + 1
+            replica.wake()
+
     def judge_end(self) -> None:
         """All have come to rest: are they equal, and do they hold all that was promised?"""
         replicas = [node.replica for node in self.nodes.values() if node.replica is not None]

@@ -49,9 +49,21 @@ def _everywhere(buffer: memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.vo
     return np.ndarray((len(buffer) - HEADER_SIZE + 1,), _HEADER, buffer=buffer, strides=(1,))
 
 
+def _stride(block: Block) -> int:
+    """Return the size of all entries if it is one, and no word put behind a body meets another."""
+    size = int(block.sizes[0])
+    same = size >= HEADER_SIZE + _WORD and bool((block.sizes == size).all())
+    return size if same else 0
+
+
 def header_words(block: Block) -> Words:
     """Return the headers as rows of twelve words, as they are on disk."""
-    gathered = _everywhere(block.data)[block.offsets]
+    stride = _stride(block)
+    if stride:
+        shape, strides = (block.count,), (stride,)
+        gathered = np.ndarray(shape, _HEADER, buffer=block.data, strides=strides).copy()
+    else:
+        gathered = _everywhere(block.data)[block.offsets]
     return gathered.view("<u4").reshape(block.count, HEADER_SIZE // _WORD)
 
 
@@ -72,16 +84,31 @@ def bodies_agree(block: Block, words: Words) -> bool:
     """
     length = len(block.data) + HEADER_SIZE
     expected = _scratch.of(length)
-    headers, anywhere = _everywhere(expected), _anywhere(expected)
-    bodies, ends = block.offsets + HEADER_SIZE, block.offsets + block.sizes
-    headers[block.offsets] = words.view(_HEADER).ravel()
-    # the inversion at the begin of a CRC, also of a body shorter than it
-    anywhere[bodies] ^= _ONES
-    anywhere[ends] ^= words[:, BODY_CRC].byteswap() ^ _ONES
-    stated = _remainder(expected)
-    headers[block.offsets] = np.zeros(1, dtype=_HEADER)
-    anywhere[bodies] = anywhere[ends] = 0
-    return crc32(b"\0" * HEADER_SIZE, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF == stated
+    stated = words[:, BODY_CRC].byteswap() ^ _ONES
+    stride = _stride(block)
+    if stride:
+        count = block.count
+        headers = np.ndarray((count,), _HEADER, buffer=expected, strides=(stride,))
+        bodies = np.ndarray((count,), "<u4", expected, HEADER_SIZE, (stride,))
+        behind = np.ndarray((count,), "<u4", expected, stride, (stride,))
+        headers[:] = words.view(_HEADER).ravel()
+        bodies[:] = _ONES
+        behind ^= stated
+        remainder = _remainder(expected)
+        headers[:] = np.zeros(1, dtype=_HEADER)
+        bodies[:] = behind[:] = 0
+    else:
+        headers, anywhere = _everywhere(expected), _anywhere(expected)
+        starts, ends = block.offsets + HEADER_SIZE, block.offsets + block.sizes
+        headers[block.offsets] = words.view(_HEADER).ravel()
+        # the inversion at the begin of a CRC, also of a body shorter than it
+        anywhere[starts] ^= _ONES
+        anywhere[ends] ^= stated
+        remainder = _remainder(expected)
+        headers[block.offsets] = np.zeros(1, dtype=_HEADER)
+        anywhere[starts] = anywhere[ends] = 0
+    found = crc32(b"\0" * HEADER_SIZE, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
+    return found == remainder
 
 
 def _anywhere(buffer: npt.NDArray[np.uint8]) -> Words:
