@@ -88,6 +88,13 @@ class Healing:
             self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
             replica.tell(DamageChanged(is_damaged=True))
 
+    def look_at(self, index: int) -> None:
+        """Something is wrong with an entry: if it is damaged, deal with it."""
+        try:
+            self._replica.log.read(index, index, 1)
+        except CorruptionError as error:
+            self.found(error)
+
     # -- asking -----------------------------------------------------------------------------
 
     def _ask(self, now_ms: int) -> None:

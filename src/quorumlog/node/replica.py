@@ -416,7 +416,7 @@ class Replica:
 
         None if that entry is damaged here: the peer waits, everything else goes on.
         """
-        chain = self.log.chain_crc_at(message.prev_index)
+        chain = self._chain_at(message.prev_index)
         if chain is None:
             text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
             self._alarm(fx.Alarm(text))
@@ -428,8 +428,15 @@ class Replica:
         inside = self.log.before_begin_index < message.prev_index <= self.log.end_index
         if not compared or not inside:
             return True
-        known = self.log.chain_crc_at(message.prev_index)
+        known = self._chain_at(message.prev_index)
         return known is None or known == message.prev_chain_crc
+
+    def _chain_at(self, index: int) -> int | None:
+        """Return the chain CRC at an index; damage found on the way is dealt with."""
+        chain = self.log.chain_crc_at(index)
+        if chain is None and self.log.before_begin_index < index:
+            self.healing.look_at(index)
+        return chain
 
     def _read_entries(self, effect: fx.ReadEntries, item: _Item) -> None:
         """Find entries for a push: from memory at once, else beside the loop."""
