@@ -52,7 +52,7 @@ class ServerConnection:
             self.close()
             reason = "no answer in time" if isinstance(error, TimeoutError) else error
             raise NetworkError(f"cannot connect to {self.address}: {reason}") from error
-        except NetworkError:
+        except BaseException:
             self.close()
             raise
 
@@ -74,6 +74,11 @@ class ServerConnection:
         """Whether requests can be sent."""
         return self._connection is not None and self._connection.is_open
 
+    @property
+    def unanswered(self) -> int:
+        """Requests that somebody still waits for."""
+        return len(self._waiting)
+
     def request(
         self, message: Request, attachments: Sequence[Buffer] = ()
     ) -> "asyncio.Future[Answer]":
@@ -88,8 +93,10 @@ class ServerConnection:
         number = next(self._numbers)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
+        # also when the caller gives up: its place must not be kept until the connection ends
+        future.add_done_callback(lambda _: self._waiting.pop(number, None))
         if not connection.send(message, correlation_id=number, attachments=attachments):
-            del self._waiting[number]
+            self._waiting.pop(number, None)
             if not connection.is_open:
                 raise _not_sent(self.address)
             raise LeaderPendingFullError(f"{self.address} does not take bytes fast enough")

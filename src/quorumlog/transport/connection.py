@@ -16,6 +16,9 @@ from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 
 logger = logging.getLogger(__name__)
 
+CLOSE_GRACE_SECONDS = 5.0
+"""How long a connection that ends waits for the other side to read what was sent."""
+
 
 @dataclass(slots=True)
 class TransportCounters:
@@ -115,10 +118,12 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
         reason = self.reason or (str(exc) if exc else "closed by the other side")
         handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.closed(self, reason)
-        if self._on_lost is not None:
-            self._on_lost(self)
+        try:
+            if handler is not None:
+                handler.closed(self, reason)
+        finally:
+            if self._on_lost is not None:
+                self._on_lost(self)
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -173,10 +178,10 @@ class Connection(asyncio.Protocol):
 
     def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
         if self._transport is not None:
-            self._counters.frames_out += 1
             frame = encode_frame(
                 message, correlation_id=correlation_id, attachments=parts, limits=self._limits
             )
+            self._counters.frames_out += 1
             if len(frame) == 1:
                 self._transport.write(frame[0])
             else:
@@ -189,8 +194,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake is done and the connection has not ended."""
-        return self._handler is not None and self._transport is not None
+        """Whether the handshake is done and the connection is not ending."""
+        stream = self._transport
+        return self._handler is not None and stream is not None and not stream.is_closing()
 
     def pause_reading(self) -> None:
         """Take no more bytes until `resume_reading`."""
@@ -205,10 +211,14 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
-        """End the connection; what was sent is still delivered if the other side reads it."""
+        """End the connection; what was sent is still delivered if the other side soon reads it."""
         self.reason = self.reason or reason
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
+            if self._deadline is not None:
+                self._deadline.cancel()
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(CLOSE_GRACE_SECONDS, self.abort, "not read in time")
 
     def abort(self, reason: str) -> None:
         """End the connection at once."""

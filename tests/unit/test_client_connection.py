@@ -1,0 +1,86 @@
+"""One connection of a client: what is given up leaves nothing behind."""
+
+import asyncio
+
+import pytest
+
+from quorumlog.client.connection import ServerConnection
+from quorumlog.model.block import encode_block
+from quorumlog.model.errors import NetworkError
+from quorumlog.model.message import AppendRequest
+from quorumlog.transport.connection import Connection, TransportCounters
+from scripted_cluster import LIMITS, SILENT
+
+
+def appending():
+    data = encode_block([b"x"])
+    return AppendRequest(group="g", count=1), [data]
+
+
+async def opened(world):
+    connection = ServerConnection(world.servers["n0"].address, "", LIMITS)
+    await connection.open(2.0)
+    return connection
+
+
+async def test_a_request_that_is_given_up_keeps_no_place(world):
+    connection = await opened(world)
+    world.script(SILENT, SILENT)
+    message, parts = appending()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await connection.request(message, parts)
+    assert connection.unanswered == 0
+    kept = connection.request(message, parts)
+    assert connection.unanswered == 1
+    connection.close()
+    with pytest.raises(NetworkError, match="may have been executed"):
+        await kept
+    assert connection.unanswered == 0
+
+
+async def test_nothing_is_sent_once_a_connection_ends(world):
+    connection = await opened(world)
+    assert connection.is_open
+    connection.close()
+    assert not connection.is_open
+    with pytest.raises(NetworkError, match="nothing was sent"):
+        connection.request(*appending())
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_connection(world, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        Connection, "connection_made", lambda self, transport: made.append(transport)
+    )
+    connection = ServerConnection(world.servers["n0"].address, "", LIMITS)
+    opening = asyncio.ensure_future(connection.open(30.0))
+    while not made:
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    assert not connection.is_open
+    for transport in made:
+        transport.abort()
+
+
+async def test_a_handler_that_fails_in_the_end_still_lets_the_connection_go(world):
+    lost = []
+
+    class Failing:
+        def opened(self, connection, hello):
+            pass
+
+        def frame_received(self, connection, frame):
+            pass
+
+        def closed(self, connection, reason):
+            raise ValueError(reason)
+
+    connection = Connection(
+        None, lambda hello: Failing(), LIMITS, TransportCounters(), on_lost=lost.append
+    )
+    connection._handler = Failing()
+    with pytest.raises(ValueError, match="closed by the other side"):
+        connection.connection_lost(None)
+    assert lost == [connection]
