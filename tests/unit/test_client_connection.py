@@ -49,14 +49,16 @@ async def test_nothing_is_sent_once_a_connection_ends(world):
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_connection(world, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        Connection, "connection_made", lambda self, transport: made.append(transport)
-    )
+    made, connected = [], asyncio.Event()
+
+    def connection_made(self, transport):
+        made.append(transport)
+        connected.set()
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
     connection = ServerConnection(world.servers["n0"].address, "", LIMITS)
     opening = asyncio.ensure_future(connection.open(30.0))
-    while not made:
-        await asyncio.sleep(0)
+    await connected.wait()
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     assert not connection.is_open
