@@ -364,3 +364,79 @@ def test_59_index_files_behind_the_end_are_removed(tmp_path):
     again = Opened(tmp_path / "g", **SIZES)
     assert again.entries()[-1].body == b"next"
     again.close()
+
+
+@pytest.mark.parametrize("damaged", [24, 12])
+def test_a_wrong_place_in_the_index_does_not_lead_a_truncation_astray(tmp_path, damaged):
+    places = filled(tmp_path / "g", checkpoint=True)
+    opened = Opened(tmp_path / "g", cache=1, **SIZES)
+    opened.log._committed_index = 24
+    flip(tmp_path / "g", 32 * damaged + 10, "index", mask=0x04)  # 1,024 bytes away
+    opened.truncate(25)
+    expected = dict(enumerate(BODIES[:25]))
+    found = bodies_that_can_be_read(opened.log)
+    assert (
+        found == expected | {"damaged": [damaged]} or found.keys() - {"damaged"} <= expected.keys()
+    )
+    if found.get("damaged"):
+        opened.submit(opened.log.quarantine(damaged))
+    assert [entry.body for entry in opened.entries()] == BODIES[:25]
+    assert opened.log._place_of(24) == places[24]
+    opened.close()
+
+
+def test_a_wrong_place_in_the_index_does_not_lead_a_reset_astray(tmp_path):
+    filled(tmp_path / "g", checkpoint=True)
+    opened = Opened(tmp_path / "g", cache=1, **SIZES)
+    opened.log.note_committed(50)
+    flip(tmp_path / "g", 32 * 20 + 10, "index", mask=0x04)
+    opened.submit(opened.log.reset(19))
+    opened.submit(opened.log.quarantine(20))
+    assert [entry.body for entry in opened.entries()] == BODIES[20:]
+    opened.close()
+    again = Opened(tmp_path / "g", **SIZES)
+    assert [entry.body for entry in again.entries()] == BODIES[20:]
+    again.close()
+
+
+def test_a_checkpoint_in_a_group_commit_does_not_hide_what_became_durable(tmp_path):
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.append(BODIES[:5])
+    opened.append(BODIES[5:10], run=False)
+    opened.submit(opened.log.checkpoint())  # both are carried out, and reported, together
+    place = opened.log._place_of(9)[0]
+    opened.close()
+    flip(tmp_path / "g", place + 50)
+    again = Opened(tmp_path / "g", **SIZES)
+    assert (again.log.end_index, again.log.damaged.ranges) == (9, ((9, 9),))
+    again.close()
+
+
+def test_a_late_report_of_damage_does_not_touch_what_was_written_since(store):
+    directory, places = store
+    opened = Opened(directory, **SIZES)
+    flip(directory, places[50][0] + 50)
+    opened.truncate(45)
+    opened.append([b"new"] * 15, term=4, run=False)
+    opened.submit(opened.log.quarantine(50))
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == [*BODIES[:45], *[b"new"] * 15]
+    opened.close()
+
+
+def test_a_repair_under_way_is_not_noted_as_damage_by_what_is_staged_behind_it(store):
+    directory, places = store
+    for index in (10, 30):
+        flip(directory, places[index][0] + 50)
+    opened = Opened(directory, **SIZES)
+    other = Opened(directory.parent / "other", **SIZES)
+    opened.submit(opened.log.repair(stored_block(other.log, 10, 10)), run=False)
+    opened.submit(opened.log.quarantine(30), run=False)
+    opened.truncate(55, run=False)
+    opened.run()
+    assert opened.log.damaged.ranges == ((30, 30),)
+    opened.close()
+    other.close()
+    again = Opened(directory, **SIZES)
+    assert again.log.damaged.ranges == ((30, 30),)
+    again.close()

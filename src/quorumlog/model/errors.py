@@ -67,8 +67,11 @@ class CorruptionError(StorageError):
     """Stored bytes are damaged.
 
     Attributes: `file` (path), `position` (byte within the file), `index` (entry index, or None),
-    `reason` (what is wrong, without place and advice).
+    `reason` (what is wrong, without place and advice), `is_readable` (False: the disk itself failed
+    to give the bytes).
     """
+
+    is_readable = True
 
     def __init__(
         self,

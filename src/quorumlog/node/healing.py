@@ -44,6 +44,7 @@ class Healing:
         self._requests = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
         self._writing = False
+        self._told = bool(replica.log.damaged)
         self._scrubbing = False
         self._next_scrub_ms = doors.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
         self._pass_started_ms = doors.now_ms()
@@ -73,20 +74,38 @@ class Healing:
         replica, index = self._replica, error.index
         if replica.health_text or index is None or replica.log.damaged.range_at(index):
             return
-        if not replica.log.before_begin_index < index <= replica.log.end_index:
+        if not self._is_still_damaged(index):
             return
         replica.counters.entries_damaged += 1
         say(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
         try:
-            plan = replica.log.quarantine(index)
-        except CorruptionError as lost:
+            plan = replica.log.quarantine(index, is_readable=error.is_readable)
+        except StorageError as lost:
             replica.write_failed(lost)
             self._doors.broken(str(lost))
             return
         self._doors.disk.submit(self, None, plan)
+        self._tell()
         if replica.log.damaged:
             self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
-            replica.tell(DamageChanged(is_damaged=True))
+
+    def _is_still_damaged(self, index: int) -> bool:
+        """Whether it is so now: it was found on another thread, and the log may have changed."""
+        log = self._replica.log
+        if not log.before_begin_index < index <= log.end_index:
+            return False
+        try:
+            log.verify(index, index, 1)
+        except (StorageError, RequestError):
+            return True
+        return False
+
+    def _tell(self) -> None:
+        """Let the core know when damage was found, or is gone: repaired, truncated or removed."""
+        is_damaged = bool(self._replica.log.damaged)
+        if is_damaged != self._told:
+            self._told = is_damaged
+            self._replica.tell(DamageChanged(is_damaged))
 
     def look_at(self, index: int) -> None:
         """Something is wrong with an entry: if it is damaged, deal with it."""
@@ -94,6 +113,8 @@ class Healing:
             self._replica.log.read(index, index, 1)
         except CorruptionError as error:
             self.found(error)
+        except (StorageError, RequestError) as error:
+            logger.warning("cannot look at entry %s: %s", index, error)
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -101,6 +122,7 @@ class Healing:
         """Ask the next peer for the first damaged range."""
         replica = self._replica
         peers = [peer for peer in self._config.members if peer != replica.core.self_id]
+        self._tell()
         if not replica.log.damaged or not peers:
             self._next_ask_ms = NEVER_MS
             return
@@ -156,7 +178,7 @@ class Healing:
         else:
             self._next_ask_ms = NEVER_MS
             say(logger, logging.INFO, "repaired", group=self._config.group)
-            self._replica.tell(DamageChanged(is_damaged=False))
+        self._tell()
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: ask for the next range at once."""

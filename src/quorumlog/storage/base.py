@@ -183,8 +183,10 @@ class Log(Protocol):
         """
         ...
 
-    def quarantine(self, index: int) -> WritePlan:
+    def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """Find out what is wrong with a damaged entry: mend its index record, or set it aside.
+
+        Without `is_readable` the entry's bytes cannot be had at all and are not looked at.
 
         Raises `CorruptionError` when nobody can say any more which entry it was.
         """

@@ -149,6 +149,13 @@ class DiskReader:
         header: tuple[int, ...] = _HEADER.unpack_from(view, position - start)
         return header if header[2] == index else None
 
+    def is_where_stated(self, index: int) -> bool:
+        """Whether header and index record of an entry agree."""
+        header, record = self._header(index), record_at(self._index, index)
+        if header is None or record is None:
+            return False
+        return (header[1], header[3]) == (int(record["size"]), int(record["term"]))
+
     def place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry begins and its size. Raises `CorruptionError`."""
         record = record_at(self._index, index)
@@ -201,7 +208,9 @@ class DiskReader:
             data = memoryview(file.read(length, position))
         except StorageError as error:
             if count == 1:
-                raise self.damaged(first_index, position, f"it cannot be read: {error}") from error
+                wrong_read = self.damaged(first_index, position, f"it cannot be read: {error}")
+                wrong_read.is_readable = False
+                raise wrong_read from error
             return self.verify(first_index, first_index, 1)  # which of them is it?
         if len(data) < int(sizes[:count].sum()):
             raise self.damaged(first_index, position, "the file ends inside an entry")

@@ -24,6 +24,7 @@ from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
     IndexRemovedError,
+    StorageError,
     UnexpectedArgumentError,
     check,
 )
@@ -43,7 +44,7 @@ from quorumlog.storage.placement import Run, blank_record, place
 from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered, write_leading_blank
 from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
-from quorumlog.storage.sequence_file import SequenceFile
+from quorumlog.storage.sequence_file import SequenceFile, sync_made
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
 
@@ -79,7 +80,7 @@ class FileLog:
         self._planned: Checkpoint | None = None
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
-        self.damaged = recovered.damaged
+        self.damaged = self._noted_damage = recovered.damaged
         self._runs = self._found_runs()
 
     def _found_runs(self) -> TermRuns:
@@ -310,15 +311,16 @@ class FileLog:
         The checkpoint in the middle is the point of no return: before it a crash leaves the log as
         it was, behind it opening finishes the work.
         """
-        end, boundary, damaged = self._end, self._boundary, self.damaged
+        end, boundary = self._end, self._boundary
+        damaged = self._noted_damage.within(self.before_begin_index + 1, end.index)
+        self._noted_damage = damaged
         covered = self._covered_files(end)
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
         after = self._planned
 
         def remove() -> None:
-            for file in covered:
-                file.writable().sync()
+            sync_made(covered)
             self._notes.write_checkpoint(ended)
             self._notes.write_hint(end, boundary, durable=True)
             cut()
@@ -347,9 +349,12 @@ class FileLog:
         """Return where an entry begins, and its size."""
         with self._lock:
             piece = self._tail.piece_at(index) if self._tail.holds(index) else None
-        if piece is None:
-            return self._reader.place_of(index)
-        return piece.place_of(index)
+        if piece is not None:
+            return piece.place_of(index)
+        if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
+            # one of header and index record is damaged, and much would go with a wrong place
+            return self._mending.place_of(index, self._durable.index)
+        return self._reader.place_of(index)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -372,7 +377,11 @@ class FileLog:
             raise self._reader.damaged(first_index, position, "it is damaged")
         if damaged is not None:
             last_on_disk = min(last_on_disk, damaged - 1)
-        return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
+        try:
+            return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
+        except StorageError:
+            self._check_range(first_index)  # it may have been removed since
+            raise
 
     def _check_range(self, index: int) -> None:
         if index <= self.before_begin_index:
@@ -408,10 +417,15 @@ class FileLog:
         last = min(last_index, self._durable.index, last_index if limit is None else limit - 1)
         return self._reader.verify(first_index, max(first_index, last), bytes_max)
 
-    def quarantine(self, index: int) -> WritePlan:
+    def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """See `Log`."""
-        steps, self.damaged = self._mending.quarantine(index, self._durable.index, self.damaged)
-        return Plan(self, steps)
+        if index > self._durable.index:
+            return Plan(self, [])  # what was found there has been replaced since
+        finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
+        if not finding.is_whole:
+            self.damaged = self.damaged.plus(index, index)
+            self._noted_damage = self._noted_damage.plus(index, index)
+        return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""
@@ -425,8 +439,9 @@ class FileLog:
         if not follows_end and self.damaged.range_at(last + 1) is None:
             span = self.read(last + 1, last + 1, 1)
             following = Block(span.data, np.zeros(1, np.int64), np.array([len(span.data)]))
-        left = self.damaged.minus(first, last)
+        left = self._noted_damage.minus(first, last)
         steps = self._mending.repair(block, end_chain, following, left, self._end.index)
+        self._noted_damage = left
 
         def done() -> None:
             self.damaged = self.damaged.minus(first, last)
@@ -457,8 +472,7 @@ class FileLog:
         covered = self._covered_files(self._durable)
 
         def write() -> None:
-            for file in covered:
-                file.writable().sync()
+            sync_made(covered)
             self._notes.write_checkpoint(checkpoint)
 
         return Plan(self, [Do(write)])

@@ -142,7 +142,7 @@ class MemoryLog:
         """See `Log`: memory is trusted."""
         return last_index
 
-    def quarantine(self, index: int) -> WritePlan:
+    def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """See `Log`: never needed."""
         return Plan(self, [])
 

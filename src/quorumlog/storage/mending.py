@@ -1,7 +1,7 @@
 """Setting damaged entries aside in an open log, and putting another replica's in their place."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, InvariantViolation
 from quorumlog.storage.checkpoint import UNKNOWN_CRC
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.disk_reader import DiskReader
@@ -10,7 +10,7 @@ from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.notes import Notes
 from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
-from quorumlog.storage.repair import diagnose, mends, misfit
+from quorumlog.storage.repair import Finding, diagnose, mends, misfit
 
 
 class Mending:
@@ -24,23 +24,38 @@ class Mending:
         self._reader = reader
         self._notes = notes
 
-    def quarantine(
-        self, entry: int, last: int, damaged: DamagedRanges
-    ) -> tuple[list[Step], DamagedRanges]:
-        """Return steps that mend the entry's index record or set the entry aside; see `Log`."""
-        finding = diagnose(self._data, self._index, self._reader, entry, last)
+    def diagnose(self, entry: int, last: int, *, is_readable: bool = True) -> Finding:
+        """Find out what is wrong with an entry of a log whose last one on disk is `last`.
+
+        Raises `CorruptionError` when nobody can say any more where it was.
+        """
+        finding = diagnose(
+            self._data, self._index, self._reader, entry, last, is_readable=is_readable
+        )
         if finding.record is None:
             place = entry * INDEX_RECORD_SIZE
             reason = "it and its index record are damaged, and its neighbours do not tell of it"
             raise self._reader.damaged(entry, place, reason, index=True)
+        return finding
+
+    def place_of(self, entry: int, last: int) -> tuple[int, int]:
+        """Return where an entry must lie, and its size, although something about it is damaged."""
+        record = self.diagnose(entry, last).record
+        if record is None:
+            raise InvariantViolation("a diagnosis names a record")
+        return int(record["pos"][0]), int(record["size"][0])
+
+    def quarantine(self, entry: int, finding: Finding, damaged: DamagedRanges) -> list[Step]:
+        """Return steps that mend the entry's index record or set the entry aside; see `Log`.
+
+        `damaged` is then what is known to be damaged.
+        """
         steps: list[Step] = []
-        if mends(self._index, finding.record):
+        if finding.record is not None and mends(self._index, finding.record):
             steps.append(self._record_step(entry, finding.record))
         if not finding.is_whole:
-            damaged = damaged.plus(entry, entry)
-            saved = damaged
-            steps.append(Do(lambda: self._notes.save_damage(saved)))
-        return steps, damaged
+            steps.append(Do(lambda: self._notes.save_damage(damaged)))
+        return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:
         place = entry * INDEX_RECORD_SIZE

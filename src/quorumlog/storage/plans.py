@@ -49,15 +49,15 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """Steps in order. `done` is called on the owner's thread, `synced` on the disk thread after
-    the fsync (only for the last plan of each `owner` in a group commit).
+    """Steps in order. `done` is called on the owner's thread; `synced` on the disk thread after the
+    fsync: of the plans of one `owner` in a group commit, that of the last that has one.
     """
 
     owner: object
     steps: list[Step]
     size_bytes: int = 0
     done: Callable[[], None] = field(default=_nothing)
-    synced: Callable[[], None] = field(default=_nothing)
+    synced: Callable[[], None] | None = None
 
     def completed(self) -> None:
         """See `WritePlan`."""
@@ -69,7 +69,7 @@ class GroupStore:
 
     def __init__(self) -> None:
         self._unsynced: dict[File, None] = {}
-        self._newest: dict[int, Plan] = {}
+        self._newest: dict[int, Callable[[], None]] = {}
 
     def execute(self, plans: Sequence[WritePlan], *, sync: bool) -> None:
         """See `Store`."""
@@ -79,15 +79,16 @@ class GroupStore:
             if isinstance(plan, Plan):
                 for step in plan.steps:
                     run.take(step)
-                self._newest[id(plan.owner)] = plan
+                if plan.synced is not None:
+                    self._newest[id(plan.owner)] = plan.synced
         run.flush()
         if sync:
             for file in self._unsynced:
                 if file.is_open:  # else a later plan removed it
                     file.sync()
             self._unsynced.clear()
-            for plan in self._newest.values():
-                plan.synced()
+            for synced in self._newest.values():
+                synced()
             self._newest.clear()
 
 

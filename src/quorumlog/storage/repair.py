@@ -37,16 +37,23 @@ class Finding:
 
 
 def diagnose(
-    data: FileSequence, index: FileSequence, reader: DiskReader, entry: int, last: int
+    data: FileSequence,
+    index: FileSequence,
+    reader: DiskReader,
+    entry: int,
+    last: int,
+    *,
+    is_readable: bool = True,
 ) -> Finding:
     """Find out what is wrong with an entry of a log that ends with entry `last`."""
     position, term = _where(index, reader, entry)
     if position is None:
         return Finding(None, is_whole=False)
-    scanner = Scanner(
-        data, position, index=entry - 1, term=term, chain_crc=reader.chain_before(entry)
-    )
-    stretch = next(iter(scanner), None) if data.has(position) else None
+    stretch = None
+    if is_readable and data.has(position):
+        chain_crc = reader.chain_before(entry)
+        scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=chain_crc)
+        stretch = next(iter(scanner), None)
     if stretch is not None and stretch.first_index == entry:
         return Finding(derived_records(stretch)[:1], is_whole=True)
     stored = records_of(index, entry, entry)

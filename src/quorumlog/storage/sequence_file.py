@@ -1,5 +1,6 @@
 """One file of a sequence: made at its full size, beside its name, before it is first written."""
 
+from collections.abc import Sequence
 from threading import Lock
 
 from quorumlog.model.errors import StorageError, check
@@ -18,6 +19,13 @@ def name_of(start: int) -> str:
 def is_name(name: str) -> bool:
     """Whether a name is that of a file of a sequence."""
     return len(name) == NAME_DIGITS and name.isdecimal()
+
+
+def sync_made(files: "Sequence[SequenceFile]") -> None:
+    """Make what was written to files durable; those that were never made hold nothing."""
+    for file in files:
+        if file.is_made:
+            file.writable().sync()
 
 
 class SequenceFile:

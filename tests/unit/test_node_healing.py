@@ -1,0 +1,98 @@
+"""Damage in a running replica: what the core is told, whom it asks, what it takes."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.model.errors import CorruptionError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import RepairRequest
+from quorumlog.node.healing import Healing
+from store_access import Opened, config
+
+
+class Replica:
+    """A log with its healing; plans are carried out at once, messages are kept."""
+
+    def __init__(self, directory):
+        self.opened = Opened(directory, cache=1, data_file=1_000, index_file=32 * 6)
+        self.log = self.opened.log
+        self.config = config(scrub_bytes_per_second=0)
+        self.health_text = ""
+        self.counters = SimpleNamespace(entries_damaged=0, entries_repaired=0)
+        self.core = SimpleNamespace(self_id="n0", term=1, committed_index=29)
+        self.told, self.sent, self.now_ms = [], [], 0
+        doors = SimpleNamespace(
+            now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.now_ms,
+            disk=SimpleNamespace(submit=self.submit),
+            network=SimpleNamespace(send=lambda peer, message: self.sent.append(message)),
+            background=None,
+            broken=pytest.fail,
+        )
+        self.healing = Healing(self, doors, Limits())
+
+    def submit(self, owner, token, plan):
+        self.opened.submit(plan)
+        owner.written(token, plan)
+
+    def tell(self, event):
+        self.told.append(event.is_damaged)
+
+    def wake(self):
+        pass
+
+    def damage(self, index):
+        position = self.log._place_of(index)[0]
+        path = self.log._data.path_at(position)
+        with open(path, "r+b") as file:
+            file.seek(position % 1_000 + 60)
+            file.write(b"?")
+        with pytest.raises(CorruptionError) as caught:
+            self.log.read(index, index, 1_000)
+        self.healing.found(caught.value)
+
+    def tick(self):
+        self.now_ms += 2_000
+        self.healing.tick(self.now_ms)
+
+
+@pytest.fixture
+def replica(tmp_path):
+    made = Replica(tmp_path / "g")
+    made.opened.append([b"x" * 40] * 30)
+    yield made
+    made.opened.close()
+
+
+def test_damage_keeps_from_leading_and_is_asked_for(replica):
+    replica.damage(12)
+    assert replica.told == [True]
+    replica.tick()
+    (asked,) = replica.sent
+    assert isinstance(asked, RepairRequest)
+    assert (asked.remote_id, asked.first_index, asked.last_index) == ("n7", 12, 12)
+
+
+def test_damage_that_is_truncated_away_keeps_from_leading_no_more(replica):
+    replica.damage(25)
+    replica.opened.truncate(20)
+    replica.tick()
+    assert replica.told == [True, False]
+    assert not replica.sent
+
+
+def test_damage_that_is_removed_with_old_entries_keeps_from_leading_no_more(replica):
+    replica.damage(2)
+    replica.log.note_committed(29)
+    replica.opened.submit(replica.log.reset(10))
+    replica.tick()
+    assert replica.told == [True, False]
+
+
+def test_the_same_damage_is_reported_once(replica):
+    replica.damage(12)
+    replica.damage(13)
+    assert replica.told == [True]
+    assert replica.log.damaged.ranges == ((12, 13),)
+    assert replica.counters.entries_damaged == 2
