@@ -435,3 +435,37 @@ def test_a_repair_under_way_is_not_noted_as_damage_by_what_is_staged_behind_it(s
     again = Opened(directory, **SIZES)
     assert again.log.damaged.ranges == ((30, 30),)
     again.close()
+
+
+def test_damage_in_two_neighbouring_headers_is_not_believed(store):
+    """A term that only the header names must not be taken over into the index."""
+    directory, places = store
+    flip(directory, places[2][0], mask=0x01)
+    flip(directory, places[3][0] + 16 + 4, mask=0x01)
+    opened = Opened(directory, **SIZES)
+    assert opened.log.damaged.ranges == ((2, 3),)
+    assert opened.log.term_runs() == [(1, 0), (2, 20), (3, 40)]
+    repair_all(opened, directory.parent / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_a_bad_file_is_set_aside_as_a_whole(tmp_path):
+    places = filled(tmp_path / "g", checkpoint=True)
+    filled(tmp_path / "other", checkpoint=True)
+    opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
+    path, _ = file_of(tmp_path / "g", 2_000)
+    path.write_bytes(random.Random(1).randbytes(2_000))
+    inside = [index for index, (position, _) in enumerate(places) if 2_000 <= position < 4_000]
+    opened.submit(opened.log.quarantine(inside[0]))
+    assert opened.log.damaged.ranges == ((inside[0], inside[-1]),)
+    repair_all(opened, tmp_path / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_75_a_state_file_that_is_gone_is_a_loss_not_a_beginning(store):
+    directory, _ = store
+    (directory / "quorumlog.state").unlink()
+    with pytest.raises(CorruptionError, match=r"quorumlog\.state is gone: whom this replica voted"):
+        Opened(directory, **SIZES)

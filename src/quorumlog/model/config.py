@@ -57,6 +57,12 @@ def parse_peers(text: str) -> dict[str, str]:
     return peers
 
 
+def _key(name: str) -> str:
+    """Return a field's name as it is written in a file."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
 def _split_paths(text: str) -> list[str]:
     return [path.strip().rstrip("/") or "/" for path in text.split(",") if path.strip()]
 
@@ -140,7 +146,7 @@ class GroupConfig(
             "scrub_interval_hours",
         ):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{where} {name} must be above 0")
+                raise ConfigError(f"{where} {_key(name)} must be above 0")
 
     def _check_disk(self, where: str) -> None:
         expired, forced = (
@@ -162,12 +168,14 @@ class GroupConfig(
             "scrub_bytes_per_second",
         ):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{where} {name} must not be below 0")
+                raise ConfigError(f"{where} {_key(name)} must not be below 0")
         if not self.delete_hours:
             raise ConfigError(
                 f"{where} deleteWhen {self.delete_when!r}: hours 00 to 23, joined by ;"
             )
         writable = set(self.data_directories) - set(self.read_only_directories)
+        if len(set(self.data_directories)) != len(self.data_directories):
+            raise ConfigError(f"{where} dataStorePath names a directory twice")
         if self.data_directories and not writable:
             raise ConfigError(f"{where} all of dataStorePath is in readOnlyDataStoreDirs")
 

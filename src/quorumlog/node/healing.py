@@ -155,6 +155,13 @@ class Healing:
             )
             plan = self._replica.log.repair(block)
         except (RequestError, StorageError) as error:
+            if (
+                isinstance(error, CorruptionError)
+                and error.index == asked.first_index + message.count
+            ):
+                self.found(error)  # the entry behind them is damaged, too
+                self._next_ask_ms = self._doors.now_ms()
+                return
             say(
                 logger,
                 logging.ERROR,

@@ -149,6 +149,17 @@ class DiskReader:
         header: tuple[int, ...] = _HEADER.unpack_from(view, position - start)
         return header if header[2] == index else None
 
+    def is_plausible(self, index: int) -> bool:
+        """Whether the index record of an entry continues the one before it."""
+        before, record = record_at(self._index, index - 1), record_at(self._index, index)
+        if before is None or record is None:
+            return False
+        end = int(before["pos"]) + int(before["size"])
+        follows = (end, self._data.start_of(end) + self._data.file_size)
+        numbered = (int(before["index"]), int(record["index"])) == (index - 1, index)
+        placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
+        return numbered and placed and int(record["term"]) >= int(before["term"])
+
     def is_where_stated(self, index: int) -> bool:
         """Whether header and index record of an entry agree."""
         header, record = self._header(index), record_at(self._index, index)

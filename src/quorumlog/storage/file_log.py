@@ -48,6 +48,9 @@ from quorumlog.storage.sequence_file import SequenceFile, sync_made
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
 
+NEIGHBOURS_MAX = 4_096
+"""Entries behind a damaged one that are looked at with it."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Staged:
@@ -422,10 +425,28 @@ class FileLog:
         if index > self._durable.index:
             return Plan(self, [])  # what was found there has been replaced since
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
-        if not finding.is_whole:
-            self.damaged = self.damaged.plus(index, index)
-            self._noted_damage = self._noted_damage.plus(index, index)
+        if finding.is_whole:
+            return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
+        last = self._last_damaged(index)
+        self.damaged = self.damaged.plus(index, last)
+        self._noted_damage = self._noted_damage.plus(index, last)
         return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
+
+    def _last_damaged(self, index: int) -> int:
+        """Return how far damage reaches from an entry on: a bad file is not found entry by entry.
+
+        Only entries whose index records fit one another are taken along.
+        """
+        last = index
+        limit = min(self._durable.index, index + NEIGHBOURS_MAX)
+        while last < limit and self._reader.is_plausible(last + 1):
+            try:
+                self._reader.verify(last + 1, last + 1, 1)
+            except StorageError:
+                last += 1
+            else:
+                break
+        return last
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""

@@ -53,6 +53,17 @@ class HardStateStore:
             return HardState(term, vote)
         return self._load_original()
 
+    def exists(self) -> bool:
+        """Whether term and vote were ever saved here."""
+        return self._files.exists(self._slots.path)
+
+    def establish(self) -> None:
+        """Save what `load` returns: from now on a missing file is a loss, not a beginning."""
+        state = self.load()
+        if not self.exists():
+            self._slots.write(msgspec.msgpack.encode((state.term, state.vote)))
+        self.close()
+
     def _load_original(self) -> HardState:
         path = f"{self._directory}/{ORIGINAL_FILE_NAME}"
         if not self._files.exists(path):

@@ -8,6 +8,7 @@ from isal.isal_zlib import crc32
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
+from quorumlog.storage.hard_state import HardStateStore
 from quorumlog.storage.space import used_ratio
 
 DATA = "data"
@@ -110,6 +111,7 @@ def claim_group_directory(
                 f"not of group {group!r}, member {self_id!r}; point storeBaseDir elsewhere"
             )
         return identity
+    HardStateStore(files, directory).establish()
     identity = Identity(
         group,
         self_id,

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.base import Log
 from quorumlog.storage.checkpoint import Checkpoint
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.files import FileSystem
+from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStates, HardStateStore, MemoryHardStateStore
 from quorumlog.storage.layout import DATA, INDEX, DataPlaces, Identity, claim_group_directory
 from quorumlog.storage.memory_log import MemoryLog
@@ -67,6 +70,14 @@ def open_group(
     locks = [files.lock(path) for path in (directory, *outside)]
     try:
         hard_states = HardStateStore(files, directory)
+        if not hard_states.exists():
+            path = f"{directory}/{STATE_NAME}"
+            raise CorruptionError(
+                f"{path} is gone: whom this replica voted for is not known any more, and a second "
+                f"vote in that term could make two leaders. {EMPTYING_IS_SAFE_WHEN}",
+                path,
+                0,
+            )
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         log, report = open_log(files, directory, places, identity, notes, limits)

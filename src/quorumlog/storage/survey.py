@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
@@ -171,6 +171,10 @@ class Survey:
         probe = Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
         found = next(iter(probe), None)
         if found is None or found.position != position:
+            return None
+        # with the chain unknown, header and index record must tell the same of the first one
+        header = headers(found.block)[0]
+        if any(int(header[name]) != int(record[name]) for name in ("size", "index", "term")):
             return None
         return Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
 
