@@ -1,5 +1,6 @@
 """What a running cluster does about full disks, old files, damage and several data paths."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,28 @@ async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_c
             assert replica.healing.scrub_last_pass_ms > 0
             (status,) = [s for s in await client.status() if s.node_id == victim]
             assert (status.healthy, status.damaged_entries, status.scrub_found) == (True, 0, 1)
+
+
+async def test_a_whole_bad_file_comes_back_from_the_peers(make_cluster, until):
+    options = {
+        "mapped_file_size_for_entry_data": DATA_FILE,
+        "scrub_bytes_per_second": 64 << 20,
+        "scrub_interval_hours": 0.00002,
+    }
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 2_000)
+            await until(lambda: in_step(cluster, last))
+            victim = next(node for node in cluster.ids if node != cluster.leader_id())
+            replica = cluster.replica(victim)
+            path = files_of(cluster, victim)[1]
+            before = path.read_bytes()
+            path.write_bytes(random.Random(1).randbytes(len(before)))
+            await until(lambda: replica.counters.entries_repaired > 500)
+            await until(lambda: not replica.log.damaged)
+            assert path.read_bytes()[: DATA_FILE - 2_000] == before[: DATA_FILE - 2_000]
+            await client.append(b"and goes on")
 
 
 async def test_a_damaged_replica_does_not_lead(make_cluster, until):
