@@ -11,7 +11,6 @@ from quorumlog.model.block import (
     HEADER_SIZE,
     INDEX_RECORD_SIZE,
     Block,
-    Buffer,
     encode_entry,
     first_index_of,
     headers,
@@ -40,16 +39,13 @@ from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.mending import Mending
 from quorumlog.storage.notes import Notes
-from quorumlog.storage.placement import Run, blank_record, place
+from quorumlog.storage.placement import Run, blank_steps, index_steps, place
 from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered, write_leading_blank
 from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
 from quorumlog.storage.sequence_file import SequenceFile, sync_made
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
-
-NEIGHBOURS_MAX = 4_096
-"""Entries behind a damaged one that are looked at with it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -183,18 +179,18 @@ class FileLog:
         records = memoryview(index_records(block, positions))
         steps: list[Step] = []
         for run in runs:
-            steps += self._blank_steps(run.position)
+            steps += blank_steps(self._data, self._end.position, run.position)
             part = block if len(runs) == 1 else block.slice(run.start, run.stop)
             self._end = Mark(
                 first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
             )
             target = self._data.file_at(run.position)
-            buffers: list[Buffer] = [part.data]
-            steps.append(Write(target, run.position - target.start, buffers, durable=True))
+            offset = run.position - target.start
+            steps.append(Write(target, offset, [part.data], durable=True))
             piece_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
             with self._lock:
                 self._tail.add(Piece(first_index + run.start, part, piece_records))
-        steps += self._index_steps(first_index, records)
+        steps += index_steps(self._index, first_index, records)
         staged = _Staged(self._end)
         self._staged.append(staged)
         return Plan(
@@ -204,27 +200,6 @@ class FileLog:
             done=self._completed,
             synced=lambda: self._notes.write_hint(staged.mark, self._boundary),
         )
-
-    def _blank_steps(self, position: int) -> list[Step]:
-        """Fill the rest of the file before the one that an entry begins."""
-        if position == self._end.position:
-            return []
-        target = self._data.file_at(self._end.position)
-        left = target.end - self._end.position
-        buffers: list[Buffer] = [blank_record(left)]
-        return [Write(target, self._end.position - target.start, buffers, durable=True)]
-
-    def _index_steps(self, first_index: int, records: memoryview) -> list[Step]:
-        """Index records are written but not fsynced: they can be made again from the data."""
-        steps: list[Step] = []
-        begin, done = first_index * INDEX_RECORD_SIZE, 0
-        while done < len(records):
-            target = self._index.file_at(begin + done)
-            offset = begin + done - target.start
-            part = records[done : done + self._index.file_size - offset]
-            steps.append(Write(target, offset, [part], durable=False))
-            done += len(part)
-        return steps
 
     def _completed(self) -> None:
         self._durable = self._staged.popleft().mark
@@ -427,26 +402,10 @@ class FileLog:
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
         if finding.is_whole:
             return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
-        last = self._last_damaged(index)
+        last = self._mending.last_damaged(index, self._durable.index)
         self.damaged = self.damaged.plus(index, last)
         self._noted_damage = self._noted_damage.plus(index, last)
         return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
-
-    def _last_damaged(self, index: int) -> int:
-        """Return how far damage reaches from an entry on: a bad file is not found entry by entry.
-
-        Only entries whose index records fit one another are taken along.
-        """
-        last = index
-        limit = min(self._durable.index, index + NEIGHBOURS_MAX)
-        while last < limit and self._reader.is_plausible(last + 1):
-            try:
-                self._reader.verify(last + 1, last + 1, 1)
-            except StorageError:
-                last += 1
-            else:
-                break
-        return last
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""

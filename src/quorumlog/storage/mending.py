@@ -1,7 +1,7 @@
 """Setting damaged entries aside in an open log, and putting another replica's in their place."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
-from quorumlog.model.errors import CorruptionError, InvariantViolation
+from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
 from quorumlog.storage.checkpoint import UNKNOWN_CRC
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.disk_reader import DiskReader
@@ -11,6 +11,9 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
 from quorumlog.storage.repair import Finding, diagnose, mends, misfit
+
+NEIGHBOURS_MAX = 4_096
+"""Entries behind a damaged one that are looked at with it."""
 
 
 class Mending:
@@ -44,6 +47,22 @@ class Mending:
         if record is None:
             raise InvariantViolation("a diagnosis names a record")
         return int(record["pos"][0]), int(record["size"][0])
+
+    def last_damaged(self, entry: int, last: int) -> int:
+        """Return how far damage reaches from an entry on: a bad file is not found entry by entry.
+
+        Only entries up to `last` whose index records fit one another are taken along.
+        """
+        damaged = entry
+        limit = min(last, entry + NEIGHBOURS_MAX)
+        while damaged < limit and self._reader.is_plausible(damaged + 1):
+            try:
+                self._reader.verify(damaged + 1, damaged + 1, 1)
+            except StorageError:
+                damaged += 1
+            else:
+                break
+        return damaged
 
     def quarantine(self, entry: int, finding: Finding, damaged: DamagedRanges) -> list[Step]:
         """Return steps that mend the entry's index record or set the entry aside; see `Log`.

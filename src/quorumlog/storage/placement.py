@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import Int64s
+from quorumlog.model.block import INDEX_RECORD_SIZE, Int64s
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import check
 from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.plans import Step, Write
 
 BLANK_RESERVE = 8
 """Bytes that stay free behind the last entry of a data file, for a blank record."""
@@ -49,3 +50,25 @@ def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], 
         shift = run.position - int(positions[run.start])
         positions[run.start : run.stop] += shift
     return runs, positions
+
+
+def blank_steps(data: FileSequence, end_position: int, position: int) -> list[Step]:
+    """Fill the rest of the file at the log's end when the next entry begins another one."""
+    if position == end_position:
+        return []
+    target = data.file_at(end_position)
+    blank = blank_record(target.end - end_position)
+    return [Write(target, end_position - target.start, [blank], durable=True)]
+
+
+def index_steps(index: FileSequence, first_index: int, records: memoryview) -> list[Step]:
+    """Index records are written but not fsynced: they can be made again from the data."""
+    steps: list[Step] = []
+    begin, done = first_index * INDEX_RECORD_SIZE, 0
+    while done < len(records):
+        target = index.file_at(begin + done)
+        offset = begin + done - target.start
+        part = records[done : done + index.file_size - offset]
+        steps.append(Write(target, offset, [part], durable=False))
+        done += len(part)
+    return steps
