@@ -16,15 +16,13 @@ import msgspec
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import (
-    PushRequest,
-)
+from quorumlog.model.message import HeartBeatRequest, PushRequest
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from raft_judge import Judge
-from raft_messages import Contents, chained
+from raft_messages import Contents, chained, named
 
 ENTRY_BYTES = 100
 TIMING = {
@@ -47,6 +45,7 @@ class Replica:
         self.stored_state = hard_state
         self.stored_commit = -1
         self.unreadable = 0
+        self.founded = True
         self.core = None
 
     def start(self, config, seed, now_ms):
@@ -66,6 +65,7 @@ class Replica:
             term_runs=self.log.runs(),
             end_index=self.log.end,
             committed_index=self.stored_commit,
+            memberships=self.log.memberships(config.founders if self.founded else None),
         )
         self.core = RaftCore(config, boot, random.Random(seed), now_ms)
 
@@ -97,6 +97,7 @@ class Cluster:
         self.sent, self.alarms, self.changes = [], [], []
         self.failed = Counter()
         self.finished = {}
+        self.answers = {}
         self.events_seen = 0
         self._agenda, self._order = [], itertools.count()
         self._payloads = itertools.count(1)
@@ -202,7 +203,8 @@ class Cluster:
     def deliver(self, message, entries=(), chain_fits=True):
         """Hand over a message at once; return what is sent in answer, now or when durable."""
         replica = self.nodes[message.remote_id]
-        effects = self.step(replica, ev.Received(message, chain_fits), entries)
+        event = ev.Received(message, chain_fits, memberships=named(message, entries))
+        effects = self.step(replica, event, entries)
         return [effect.message for effect in effects if isinstance(effect, fx.Send)]
 
     def _transmit(self, replica, message, entries=()):
@@ -214,6 +216,9 @@ class Cluster:
         ):
             chain = replica.log.chain_at(message.prev_index)
             message = msgspec.structs.replace(message, prev_chain_crc=chain)
+        if isinstance(message, HeartBeatRequest) and message.committed_index >= 0:
+            chain = replica.log.chain_at(message.committed_index)
+            message = msgspec.structs.replace(message, committed_chain_crc=chain)
         for _ in range(2 if self.random.random() < self.duplicates else 1):
             if self.random.random() >= self.loss:
                 self._later(self.random.randint(*self.delay_ms), self._arrive, message, entries)
@@ -230,7 +235,16 @@ class Cluster:
             compared = message.type in (PushType.COMPARE, PushType.APPEND)
             if compared and message.prev_index <= target.log.end:
                 fits = target.log.chain_at(message.prev_index) == message.prev_chain_crc
-        self.step(target, ev.Received(message, fits), entries)
+        if isinstance(message, HeartBeatRequest):
+            fits = self._heartbeat_fits(target, message)
+        self.step(target, ev.Received(message, fits, memberships=named(message, entries)), entries)
+
+    @staticmethod
+    def _heartbeat_fits(target, message):
+        index = message.committed_index
+        if not target.log.base < index <= target.core.committed_index:
+            return True
+        return message.committed_chain_crc in (0, target.log.chain_at(index))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -348,6 +362,19 @@ class Cluster:
         self._append(
             replica, effect, effect.index, effect.index, effect.term, [next(self._payloads)]
         )
+
+    def _AppendMembership(self, replica, effect, event, entries):  # noqa: N802
+        payload = effect.membership
+        self._append(replica, effect, effect.index, effect.index, effect.term, [payload])
+
+    def _MembershipChanged(self, replica, effect, event, entries):  # noqa: N802
+        assert replica.core.membership == effect.membership
+
+    def _ReadReady(self, replica, effect, event, entries):  # noqa: N802
+        self.answers[effect.request_id] = effect.index
+
+    def _Finished(self, replica, effect, event, entries):  # noqa: N802
+        self.answers[effect.request_id] = effect.code
 
     def _AppendReceived(self, replica, effect, event, entries):  # noqa: N802
         start = effect.first_index - event.message.first_index

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorumlog.model.codes import PushType
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     HeartBeatRequest,
     PushRequest,
@@ -23,6 +24,16 @@ class Entry(NamedTuple):
 
 def chained(before, term, payload):
     return Entry(term, payload, hash((before, term, payload)))
+
+
+def named(message, entries):
+    """The memberships that the entries of a push name."""
+    first = getattr(message, "first_index", -1)
+    return tuple(
+        (index, entry.payload)
+        for index, entry in enumerate(entries, first)
+        if isinstance(entry.payload, Membership)
+    )
 
 
 @dataclass
@@ -50,6 +61,15 @@ class Contents:
     def cut(self, from_index):
         assert self.base < from_index <= self.end
         del self.entries[from_index - self.base - 1 :]
+
+    def memberships(self, founders=None):
+        """What the log names; `founders` began the group before the log's first entry."""
+        named_here = [
+            (index, entry.payload)
+            for index, entry in enumerate(self.entries, self.base + 1)
+            if isinstance(entry.payload, Membership)
+        ]
+        return [*([(-1, founders)] if founders is not None else []), *named_here]
 
     def runs(self):
         runs = []

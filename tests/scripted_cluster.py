@@ -43,7 +43,7 @@ class Server:
             lambda hello: Handler(self),
             cluster="c",
             node_id=node_id,
-            known_nodes=lambda: (),
+            accepts=lambda hello: True,
             limits=LIMITS,
         )
 

@@ -123,8 +123,10 @@ async def test_47_concurrent_appends_get_distinct_consecutive_indexes(make_clust
 
 async def test_77_a_member_started_late_gets_everything(make_cluster, until):
     async with make_cluster() as cluster:
-        await cluster.start("n0", "n1")
+        await cluster.start()
         async with cluster.client() as client:
+            await client.append(b"the group has begun")
+            await cluster.stop("n2")
             last = (await appended(client, 10))[-1].index
             await cluster.start("n2")
             await until(lambda: all_equal(cluster, last))

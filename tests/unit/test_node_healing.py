@@ -20,7 +20,8 @@ class Replica:
         self.config = config(scrub_bytes_per_second=0)
         self.health_text = ""
         self.counters = SimpleNamespace(entries_damaged=0, entries_repaired=0)
-        self.core = SimpleNamespace(self_id="n0", term=1, committed_index=29)
+        members = SimpleNamespace(ids=("n0", "n7"))
+        self.core = SimpleNamespace(self_id="n0", term=1, committed_index=29, membership=members)
         self.told, self.sent, self.now_ms = [], [], 0
         doors = SimpleNamespace(
             now_ms=lambda: self.now_ms,

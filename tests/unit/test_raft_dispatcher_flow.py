@@ -277,7 +277,7 @@ def test_a_read_for_an_earlier_connection_is_not_pushed():
 
 
 def test_a_disk_slower_than_the_push_time_out_still_catches_up():
-    cluster, leader = led()
+    cluster, leader = led(election_timeout_min_ms=2_000, election_timeout_max_ms=4_000)
     cluster.sync_ms = (1_500, 1_500)
     cluster.propose(leader, count=100)
     cluster.settle(20_000)

@@ -120,17 +120,19 @@ def test_the_quorum_index_is_the_largest_that_a_majority_has(values):
 def test_a_write_vouches_only_for_entries_that_still_stand():
     """RELIABILITY R20: entries 5 … 9 were staged, removed, and others took their place."""
     writes = Writes(4)
-    old = writes.issue(9)
+    old = writes.issue(9, now_ms=10)
     writes.truncated(5)
-    cut = writes.issue(4)
-    new = writes.issue(9)
+    cut = writes.issue(4, now_ms=20)
+    new = writes.issue(9, now_ms=30)
 
     writes.stored(old)
     assert writes.durable_index == 4
     writes.stored(cut)
     assert writes.durable_index == 4
+    assert writes.oldest_ms == 30
     writes.stored(new)
     assert writes.durable_index == 9
+    assert writes.oldest_ms is None
 
 
 def test_durable_entries_that_are_removed_are_not_durable():
@@ -173,6 +175,6 @@ GOOD = {
     ],
 )
 def test_impossible_configurations_are_refused(wrong):
-    assert RaftConfig(**GOOD).peers == ("n1",)
+    assert RaftConfig(**GOOD).founders.voters == ("n0", "n1")
     with pytest.raises(ConfigError):
         RaftConfig(**{**GOOD, **wrong})

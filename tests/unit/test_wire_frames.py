@@ -23,6 +23,13 @@ MESSAGES = [
     m.VoteRequest(**PEER, ledger_end_index=9, ledger_end_term=6, pre_vote=True),
     m.VoteResponse(**PEER, vote_result=VoteResult.ACCEPT, request_term=8),
     m.HeartBeatRequest(**PEER, round=5),
+    m.TimeoutNowRequest(**PEER, end_index=9),
+    m.ReadIndexRequest(**PEER, request_id=3),
+    m.ReadIndexResponse(**PEER, request_id=3, code=ResponseCode.SUCCESS, index=9),
+    m.TransferRequest(group="g", transferee_id="n1", term=7),
+    m.ChangeMembersRequest(group="g", action=m.MemberAction.ADD, node_id="n3", address="h:1"),
+    m.StoryRequest(group="g"),
+    m.StoryResponse(lines=[(10, "LEADER in term 3")]),
     m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
     m.PushRequest(
         **PEER,

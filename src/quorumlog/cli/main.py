@@ -14,6 +14,8 @@ import typer
 from quorumlog.cli.append import append_command
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.demo import demo_command
+from quorumlog.cli.members import app as members_app
+from quorumlog.cli.members import transfer_command
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
 from quorumlog.cli.status import status_command
@@ -35,6 +37,8 @@ app.command(name="append")(append_command)
 app.command(name="get")(get_command)
 app.command(name="tail")(tail_command)
 app.command(name="status")(status_command)
+app.add_typer(members_app, name="members")
+app.command(name="transfer")(transfer_command)
 app.add_typer(store_app, name="store")
 app.command(name="demo")(demo_command)
 

@@ -15,6 +15,8 @@ from rich.text import Text
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.membership import Membership
 
 PIPE_WIDTH = 10_000
 """Columns of a table that goes to a pipe or file: nothing is cut there."""
@@ -80,6 +82,8 @@ def magic_name(magic: int) -> str:
 
 def body_text(entry: Entry, length_max: int | None = None) -> str:
     """Return a body as one line of printable text, cut after `length_max` characters."""
+    if entry.magic == Magic.CONFIG_CHANGE:
+        return f"({membership_text(entry.body)})"
     if entry.magic != Magic.NORMAL and not entry.body:
         return f"({magic_name(entry.magic)})"
     cut = length_max is not None and len(entry.body) > length_max
@@ -87,6 +91,18 @@ def body_text(entry: Entry, length_max: int | None = None) -> str:
     if length_max is not None and len(text) > length_max:
         text, cut = text[:length_max], True
     return text + "…" if cut else text
+
+
+def membership_text(body: bytes) -> str:
+    """Return the membership that a CONFIG_CHANGE entry names."""
+    try:
+        found = Membership.decode(body)
+    except UnexpectedArgumentError:
+        return "CONFIG_CHANGE"
+    text = f"voters {', '.join(found.voters)}"
+    if found.is_joint:
+        text += f", before {', '.join(found.outgoing)}"
+    return text + (f"; learners {', '.join(found.learners)}" if found.learners else "")
 
 
 def printable(raw: bytes) -> str:

@@ -1,5 +1,8 @@
 """`quorumlog status`: the replicas of a group."""
 
+from typing import Annotated
+
+import typer
 from rich.text import Text
 
 from quorumlog.cli.errors import CommandError
@@ -12,7 +15,7 @@ from quorumlog.cli.output import (
     print_line,
     print_table,
 )
-from quorumlog.cli.target import find_target
+from quorumlog.cli.target import Target, find_target
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import StatusResponse
 
@@ -25,6 +28,7 @@ COLUMNS = (
     ">COMMITTED",
     ">DURABLE",
     ">LAG",
+    "VOTES",
     "FLUSH",
     "HEALTH",
 )
@@ -36,9 +40,15 @@ def status_command(
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
+    story: Annotated[
+        bool, typer.Option("--story", help="Tell what happened to each replica lately.")
+    ] = False,
 ) -> None:
     """Show the replicas of a group: role, term, how far each log goes, lag, health."""
     target = find_target(directory, servers, group, timeout)
+    if story:
+        _print_stories(target, as_json=as_json)
+        return
     with target.client() as client:
         replicas = sorted(client.status(), key=lambda status: status.node_id)
     if not any(map(answered, replicas)):
@@ -54,6 +64,24 @@ def status_command(
     for status in replicas:
         if not answered(status):
             print_line(f"{status.node_id or status.address}: {status.text}")
+
+
+def _print_stories(target: Target, *, as_json: bool) -> None:
+    with target.client() as client:
+        stories = sorted(client.stories(), key=lambda story: story.node_id)
+    for story in stories:
+        if as_json:
+            lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in story.lines]
+            node = story.node_id or None
+            print_json(
+                {"node": node, "address": story.address, "story": lines, "error": story.error}
+            )
+            continue
+        print_line(
+            f"{story.node_id or '?'} ({story.address}){': ' if story.error else ''}{story.error}"
+        )
+        for ago, text in story.lines:
+            print_line(f"  {ago / 1_000:10.3f} s ago  {text}")
 
 
 def answered(status: StatusResponse) -> bool:
@@ -89,6 +117,12 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "damaged_entries": status.damaged_entries if known else None,
         "damaged_ranges": status.damaged_ranges if known else None,
         "disk": status.disk_text if known else None,
+        "voters": status.voters if known else None,
+        "outgoing_voters": status.outgoing if known else None,
+        "learners": status.learners if known else None,
+        "membership_index": status.membership_index if known else None,
+        "transferring": status.is_transferring if known else None,
+        "last_vote_result": status.last_vote_result if known else None,
         "scrub_passes": status.scrub_passes if known else None,
         "scrub_last_pass_ms": status.scrub_last_pass_ms if known else None,
         "scrub_found": status.scrub_found if known else None,
@@ -101,7 +135,7 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
 def _row(status: StatusResponse, lag: int | None) -> list[str | Text]:
     node = status.node_id or "?"
     if not answered(status):
-        return [node, status.address, *["-"] * 7, Text("no answer", BAD_STYLE)]
+        return [node, status.address, *["-"] * 8, Text("no answer", BAD_STYLE)]
     leads = status.role == Role.LEADER.value
     return [
         node,
@@ -112,16 +146,28 @@ def _row(status: StatusResponse, lag: int | None) -> list[str | Text]:
         str(status.committed_index),
         str(status.durable_index),
         "?" if lag is None else str(lag),
+        vote_text(status),
         status.flush if status.flush == "sync" else Text(f"{status.flush} (unsafe)", BAD_STYLE),
         _health_cell(status),
     ]
+
+
+def vote_text(status: StatusResponse) -> str:
+    """Return whether a replica votes, as its own log says."""
+    if status.node_id in status.learners:
+        return "learner"
+    if status.node_id in status.voters:
+        return "joint" if status.outgoing else "yes"
+    return "leaving" if status.node_id in status.outgoing else "no member"
 
 
 def _health_cell(status: StatusResponse) -> Text:
     if not status.healthy:
         return Text(status.health_text or "unhealthy", BAD_STYLE)
     if status.leader_id is None:
-        return Text("no leader known", BAD_STYLE)
+        return Text(status.health_text or "no leader known", BAD_STYLE)
+    if status.disk_stalled:
+        return Text("the disk does not answer", BAD_STYLE)
     if status.disk_text:
         return Text(f"disk full: {status.disk_text}", BAD_STYLE)
     return Text("ok", GOOD_STYLE)

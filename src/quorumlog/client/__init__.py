@@ -1,5 +1,6 @@
 """The user's door: asynchronous and synchronous clients, and the producer."""
 
+from quorumlog.client.admin import GroupAdmin, ReplicaStory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import Delivery, ProducerStats
 from quorumlog.client.producer import Producer
@@ -12,8 +13,10 @@ __all__ = [
     "Client",
     "Delivery",
     "FetchedBlock",
+    "GroupAdmin",
     "Producer",
     "ProducerStats",
+    "ReplicaStory",
     "SyncClient",
     "SyncProducer",
 ]

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Literal, TypeVar
 
+from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.reader import BlockReader
@@ -84,6 +85,7 @@ class Client:
         self._retry_unknown = retry_unknown
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
         self.view = ClusterView(addresses, group, cluster, limits, self._generator)
+        self.admin = GroupAdmin(self)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -124,9 +126,9 @@ class Client:
 
         async def ask(connection: ServerConnection) -> AppendResponse:
             answer = await connection.request(request, [block])
-            return self._expect(connection, answer, AppendResponse)
+            return self.expect(connection, answer, AppendResponse)
 
-        response = await self._retrying(
+        response = await self.retrying(
             self.view.leader, ask, timeout_ms, repeat_unknown=self._retry_unknown
         )
         return AppendedBatch(
@@ -155,13 +157,17 @@ class Client:
 
     # -- read -------------------------------------------------------------------------------
 
-    async def get(self, index: int, *, timeout_ms: int | None = None) -> Entry:
+    async def get(
+        self, index: int, *, linearizable: bool = False, timeout_ms: int | None = None
+    ) -> Entry:
         """Return one committed entry.
 
         Raises `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first
         entry kept.
         """
-        fetched = await self.fetch(index, index, bytes_max=1, timeout_ms=timeout_ms)
+        fetched = await self.fetch(
+            index, index, bytes_max=1, linearizable=linearizable, timeout_ms=timeout_ms
+        )
         if not fetched.count:
             raise IndexOutOfRangeError(
                 f"index {index} is beyond the last committed index, {fetched.committed_index}"
@@ -176,16 +182,24 @@ class Client:
         follow: bool = True,
         include_all: bool = False,
         leader_only: bool = True,
+        linearizable: bool = False,
     ) -> AsyncGenerator[Entry, None]:
         """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
 
         `start`: an index, "earliest" (first kept) or "latest" (what is committed from now on).
         `end` is the last index to yield. NOOPs and bookkeeping are skipped unless `include_all`.
-        With `leader_only=False` any replica may answer. Leader changes and restarts are ridden
-        out; an outage longer than `timeout_ms` raises `RequestError`.
+        With `leader_only=False` any replica may answer, which may be a little behind; a
+        `linearizable` read sees everything acknowledged before it began, whoever answers. Leader
+        changes and restarts are ridden out; an outage longer than `timeout_ms` raises
+        `RequestError`.
         """
         blocks = self.read_blocks(
-            start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
+            start,
+            end=end,
+            follow=follow,
+            include_all=include_all,
+            leader_only=leader_only,
+            linearizable=linearizable,
         )
         async with aclosing(blocks):
             async for entries in blocks:
@@ -200,13 +214,16 @@ class Client:
         follow: bool = True,
         include_all: bool = False,
         leader_only: bool = True,
+        linearizable: bool = False,
     ) -> AsyncGenerator[list[Entry], None]:
         """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
 
         async def fetch(begin: int, last: int, wait_ms: int) -> FetchedBlock:
-            return await self.fetch(begin, last, wait_ms=wait_ms, leader_only=leader_only)
+            return await self.fetch(
+                begin, last, wait_ms=wait_ms, leader_only=leader_only, linearizable=linearizable
+            )
 
-        index = await self._start_index(start, leader_only)
+        index = await self._start_index(start, leader_only, linearizable)
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
@@ -216,22 +233,27 @@ class Client:
                     yield wanted
 
     async def _start_index(
-        self, start: int | Literal["earliest", "latest"], leader_only: bool
+        self, start: int | Literal["earliest", "latest"], leader_only: bool, linearizable: bool
     ) -> int:
         if isinstance(start, int):
             if start < 0:
                 raise UnexpectedArgumentError(f"start {start} is below 0")
             return start
-        begin, committed = await self.bounds(leader_only=leader_only)
+        begin, committed = await self.bounds(leader_only=leader_only, linearizable=linearizable)
         return begin if start == "earliest" else committed + 1
 
-    async def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
-        """Return the first index kept and the last committed index."""
+    async def bounds(
+        self, *, leader_only: bool = True, linearizable: bool = False
+    ) -> tuple[int, int]:
+        """Return the first index kept and the last committed index.
+
+        With `linearizable`, of a moment after this was called: nothing acknowledged is missing.
+        """
         beyond = (1 << 62) + 1
-        fetched = await self.fetch(beyond, leader_only=leader_only)
+        fetched = await self.fetch(beyond, leader_only=leader_only, linearizable=linearizable)
         return fetched.begin_index, fetched.committed_index
 
-    async def fetch(
+    async def fetch(  # noqa: PLR0913  (one argument an option of the request)
         self,
         begin_index: int,
         end_index: int = -1,
@@ -240,6 +262,7 @@ class Client:
         wait_ms: int = 0,
         index_records: bool = False,
         leader_only: bool = True,
+        linearizable: bool = False,
         timeout_ms: int | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries from begin_index on, as stored.
@@ -261,11 +284,12 @@ class Client:
                 wait_ms=left_ms,
                 index_records=index_records,
                 leader_only=leader_only,
+                linearizable=linearizable,
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
         locate = self.view.leader if leader_only else self._any_server
-        return await self._retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
+        return await self.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
 
     async def _fetch_once(
         self, connection: ServerConnection, request: FetchRequest, limit_ms: float
@@ -277,7 +301,7 @@ class Client:
             raise NetworkError(
                 f"{connection.address} did not answer a fetch within {limit_ms:.0f} ms"
             ) from None
-        response = self._expect(connection, answer, FetchResponse)
+        response = self.expect(connection, answer, FetchResponse)
         records = answer.attachment[: response.index_bytes]
         data = answer.attachment[response.index_bytes :]
         return FetchedBlock(
@@ -338,7 +362,7 @@ class Client:
             connection = await self.view.connection(address)
             future = connection.request(StatusRequest(group=self.group))
             answer = await self.view.wait(connection, future)
-            return self._expect(connection, answer, StatusResponse)
+            return self.expect(connection, answer, StatusResponse)
         except RequestError as error:
             return StatusResponse(
                 code=error.code,
@@ -356,11 +380,11 @@ class Client:
         async def ask(connection: ServerConnection) -> MetadataResponse:
             return await self.view.metadata(connection.address)
 
-        return await self._retrying(self._any_server, ask, None, repeat_unknown=True)
+        return await self.retrying(self._any_server, ask, None, repeat_unknown=True)
 
     # -- retries ----------------------------------------------------------------------------
 
-    def _expect(self, connection: ServerConnection, answer: Answer, kind: type[T]) -> T:
+    def expect(self, connection: ServerConnection, answer: Answer, kind: type[T]) -> T:
         """Return the answer if it is the one hoped for, else raise the error it stands for."""
         response = answer.response
         if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
@@ -370,7 +394,7 @@ class Client:
             self.view.redirect(response.leader_id, away_from=connection.address)
         raise error
 
-    async def _retrying(
+    async def retrying(
         self,
         locate: Callable[[], Awaitable[ServerConnection]],
         ask: Callable[[ServerConnection], Awaitable[T]],

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import uvloop
 
+from quorumlog.client.admin import ReplicaStory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import ProducerStats
 from quorumlog.client.producer import Producer
@@ -116,6 +117,34 @@ class SyncClient:
             self._closed = True
             self._thread.wait(self._client.close())
             self._thread.stop()
+
+    # -- for operators ----------------------------------------------------------------------
+
+    def transfer(self, node_id: str, *, term: int = -1) -> None:
+        """See `GroupAdmin.transfer`."""
+        self._thread.wait(self._client.admin.transfer(node_id, term=term))
+
+    def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
+        """See `GroupAdmin.add_member`."""
+        self._thread.wait(self._client.admin.add_member(node_id, address, learner=learner))
+
+    def promote_member(self, node_id: str) -> None:
+        """See `GroupAdmin.promote_member`."""
+        self._thread.wait(self._client.admin.promote_member(node_id))
+
+    def remove_member(self, node_id: str) -> None:
+        """See `GroupAdmin.remove_member`."""
+        self._thread.wait(self._client.admin.remove_member(node_id))
+
+    def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
+        """See `GroupAdmin.wait_until_voter`."""
+        self._thread.wait(self._client.admin.wait_until_voter(node_id, timeout_s=timeout_s))
+
+    def stories(self) -> list[ReplicaStory]:
+        """See `GroupAdmin.stories`."""
+        return self._thread.wait(self._client.admin.stories())
+
+    # -- append and read --------------------------------------------------------------------
 
     def append(self, body: Buffer, *, timeout_ms: int | None = None) -> Appended:
         """See `Client.append`."""

@@ -103,6 +103,13 @@ def encode_entry(
     return header + body
 
 
+def single_entry(body: Buffer, magic: Magic) -> Block:
+    """Return a writable block of one unstamped entry."""
+    data = memoryview(bytearray(encode_entry(body, magic=magic)))
+    zero = np.zeros(1, dtype=np.int64)
+    return Block(data, zero, zero + len(data))
+
+
 def encode_block(bodies: Iterable[Buffer], *, channel: int = 0) -> bytes:
     """Return the unstamped entries of `bodies`, ready to be appended as one block."""
     parts: list[Buffer] = []
@@ -218,6 +225,24 @@ def first_index_of(block: Block) -> int:
 def is_noop(block: Block) -> bool:
     """Whether a block is one NOOP and nothing else."""
     return block.count == 1 and _I32.unpack_from(block.data, 0)[0] == int(Magic.NOOP)
+
+
+def config_entries_of(block: Block) -> list[tuple[int, bytes]]:
+    """Return (index, body) of each CONFIG_CHANGE entry of a stamped block."""
+    data, config = block.data, int(Magic.CONFIG_CHANGE)
+    if block.count <= _FEW:
+        offsets = [
+            offset
+            for offset in block.offsets.tolist()
+            if _I32.unpack_from(data, offset)[0] == config
+        ]
+    else:
+        offsets = block.offsets[headers(block)["magic"] == config].tolist()
+    found = []
+    for offset in offsets:
+        header = _HEADER.unpack_from(data, offset)
+        found.append((header[2], bytes(data[offset + HEADER_SIZE : offset + header[1]])))
+    return found
 
 
 def first_damaged(block: Block) -> int | None:

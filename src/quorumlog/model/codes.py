@@ -50,6 +50,8 @@ class ResponseCode(IntEnum):
     INSTALL_SNAPSHOT_ERROR = 508
     OUT_OF_ORDER = 600
     UNSUPPORTED_VERSION = 601
+    CHANGE_IN_PROGRESS = 602
+    MEMBER_NOT_READY = 603
 
 
 class VoteResult(IntEnum):

@@ -114,6 +114,14 @@ class GroupConfig(
     heart_beat_time_interval_ms: int = 100
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1_000
+    preferred_leader_ids: str = ""
+    """Ids joined by `;`: whoever leads hands over to one of these that is alive and near."""
+    max_leadership_transfer_wait_index: int = 1_000
+    """Leadership is not handed to a member that lags so many entries or more."""
+    leadership_transfer_wait_timeout: int = 1_000
+    """A hand-over that takes longer is given up; appends are refused meanwhile."""
+    peer_push_quota: int = 20 * 1024 * 1024
+    """Bytes a second sent to a member that is caught up from disk; live traffic is not limited."""
     max_push_time_out_ms: int = 1_000
     """A push unanswered for so long is sent again."""
     max_wait_ack_time_ms: int = 2_500
@@ -144,6 +152,9 @@ class GroupConfig(
             "max_wait_ack_time_ms",
             "clean_interval",
             "scrub_interval_hours",
+            "max_leadership_transfer_wait_index",
+            "leadership_transfer_wait_timeout",
+            "peer_push_quota",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{where} {_key(name)} must be above 0")
@@ -178,6 +189,12 @@ class GroupConfig(
             raise ConfigError(f"{where} dataStorePath names a directory twice")
         if self.data_directories and not writable:
             raise ConfigError(f"{where} all of dataStorePath is in readOnlyDataStoreDirs")
+
+    @property
+    def preferred_leaders(self) -> tuple[str, ...]:
+        """The ids of `preferred_leader_ids`, in order."""
+        ids = [part.strip() for part in self.preferred_leader_ids.split(";")]
+        return tuple(part for part in ids if part)
 
     @property
     def delete_hours(self) -> frozenset[int]:

@@ -4,6 +4,8 @@ Peers exchange one-way messages (`Vote*`, `HeartBeat*`, `Push*`); clients send r
 responses paired by the frame's correlation id. Index and term are -1 where there is none.
 """
 
+from enum import IntEnum
+
 import msgspec
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
@@ -13,11 +15,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Base of everything on the wire; encoded as an array, so field order is the format."""
 
 
-class Hello(Message, frozen=True):
+class Hello(Message, frozen=True, kw_only=True):
     """First message on a connection, in both directions.
 
     `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
-    "bulk" (pushes). Clients leave `node_id` empty.
+    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens.
     """
 
     cluster: str
@@ -25,26 +27,39 @@ class Hello(Message, frozen=True):
     role: str
     code: int = ResponseCode.SUCCESS
     text: str = ""
+    address: str = ""
 
 
-class PeerMessage(Message, frozen=True):
-    """Between members of a group: `local_id` sends, `remote_id` is addressed."""
+class PeerMessage(Message, frozen=True, kw_only=True):
+    """Between members of a group: `local_id` sends, `remote_id` is addressed.
+
+    `incarnation` is the sender's (see `Member`). In an answer `remote_incarnation` is that of the
+    asker, so that nobody takes an answer for another's.
+    """
 
     group: str
     local_id: str
     remote_id: str
     term: int
+    incarnation: int = 0
+    remote_incarnation: int = 0
 
 
-class VoteRequest(PeerMessage, frozen=True):
-    """Ask for a vote, or (`pre_vote`) whether a vote would be given; local_id is the candidate."""
+class VoteRequest(PeerMessage, frozen=True, kw_only=True):
+    """Ask for a vote, or (`pre_vote`) whether a vote would be given; local_id is the candidate.
+
+    `membership_index`: of the candidate's membership. `transfer`: the leader itself asked the
+    candidate to take over.
+    """
 
     ledger_end_index: int
     ledger_end_term: int
     pre_vote: bool = False
+    membership_index: int = -1
+    transfer: bool = False
 
 
-class VoteResponse(PeerMessage, frozen=True):
+class VoteResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a vote request; `request_term` is the term asked for, `term` the voter's own."""
 
     vote_result: VoteResult
@@ -52,17 +67,21 @@ class VoteResponse(PeerMessage, frozen=True):
     pre_vote: bool = False
 
 
-class HeartBeatRequest(PeerMessage, frozen=True):
+class HeartBeatRequest(PeerMessage, frozen=True, kw_only=True):
     """The leader is alive; local_id is the leader. `round` pairs answers with rounds.
 
     `retention_floor`: every member that was heard of lately has entries up to here.
+    `committed_chain_crc` is the chain CRC at the leader's `committed_index`, if it has one there.
     """
 
     round: int
     retention_floor: int = -1
+    membership_index: int = -1
+    committed_index: int = -1
+    committed_chain_crc: int = 0
 
 
-class HeartBeatResponse(PeerMessage, frozen=True):
+class HeartBeatResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a heartbeat; `end_index` lets an idle leader notice a follower that lost data."""
 
     code: ResponseCode
@@ -70,7 +89,7 @@ class HeartBeatResponse(PeerMessage, frozen=True):
     end_index: int
 
 
-class PushRequest(PeerMessage, frozen=True):
+class PushRequest(PeerMessage, frozen=True, kw_only=True):
     """One step of the leader's dispatcher; local_id is the leader.
 
     COMPARE: does your log hold (prev_index, prev_term)? TRUNCATE: remove everything from
@@ -90,9 +109,10 @@ class PushRequest(PeerMessage, frozen=True):
     first_index: int = -1
     last_index: int = -1
     term_runs: list[tuple[int, int]] = []
+    membership_index: int = -1
 
 
-class PushResponse(PeerMessage, frozen=True):
+class PushResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a push.
 
     `match_index`: on SUCCESS, the follower's log is durable and equal to the leader's up to here.
@@ -109,7 +129,27 @@ class PushResponse(PeerMessage, frozen=True):
     x_index: int = -1
 
 
-class RepairRequest(PeerMessage, frozen=True):
+class TimeoutNowRequest(PeerMessage, frozen=True, kw_only=True):
+    """Take over: campaign at once. local_id is the leader; you have all it has, to `end_index`."""
+
+    end_index: int
+
+
+class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True):
+    """Which index must be committed here before a linearizable read may be answered?"""
+
+    request_id: int
+
+
+class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
+    """Answer to that: the leader proved after the request that it leads, and committed `index`."""
+
+    request_id: int
+    code: ResponseCode
+    index: int = -1
+
+
+class RepairRequest(PeerMessage, frozen=True, kw_only=True):
     """Send me entries first_index … last_index, or as many of the first as you have and fit."""
 
     request_id: int
@@ -118,7 +158,7 @@ class RepairRequest(PeerMessage, frozen=True):
     bytes_max: int
 
 
-class RepairResponse(PeerMessage, frozen=True):
+class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a repair request: entries first_index … first_index + count - 1, attached."""
 
     request_id: int
@@ -127,13 +167,13 @@ class RepairResponse(PeerMessage, frozen=True):
     count: int = 0
 
 
-class Request(Message, frozen=True):
+class Request(Message, frozen=True, kw_only=True):
     """From a client."""
 
     group: str
 
 
-class Response(Message, frozen=True):
+class Response(Message, frozen=True, kw_only=True):
     """To a client; `leader_id` and `term` are the replica's present belief."""
 
     code: int = ResponseCode.SUCCESS
@@ -142,7 +182,7 @@ class Response(Message, frozen=True):
     term: int = -1
 
 
-class AppendRequest(Request, frozen=True):
+class AppendRequest(Request, frozen=True, kw_only=True):
     """Append the attached block, all of it or nothing.
 
     `count` entries. With `stream` above 0 the blocks of that stream are stored in `sequence` order
@@ -154,7 +194,7 @@ class AppendRequest(Request, frozen=True):
     sequence: int = 0
 
 
-class AppendResponse(Response, frozen=True):
+class AppendResponse(Response, frozen=True, kw_only=True):
     """Where a block went: indexes first_index … last_index.
 
     `spans` lists (first index, position of it) for each stretch that is contiguous on disk, from
@@ -166,12 +206,13 @@ class AppendResponse(Response, frozen=True):
     spans: list[tuple[int, int]] = []
 
 
-class FetchRequest(Request, frozen=True):
+class FetchRequest(Request, frozen=True, kw_only=True):
     """Read committed entries begin_index … end_index (-1: as far as committed).
 
     At most `bytes_max` bytes, but always one whole entry. When begin_index is not committed yet the
     answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
-    (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower.
+    (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
+    `linearizable` one sees everything that was committed before it was sent.
     """
 
     begin_index: int
@@ -180,9 +221,10 @@ class FetchRequest(Request, frozen=True):
     wait_ms: int = 0
     index_records: bool = False
     leader_only: bool = True
+    linearizable: bool = False
 
 
-class FetchResponse(Response, frozen=True):
+class FetchResponse(Response, frozen=True, kw_only=True):
     """Entries first_index … first_index + count - 1 as stored, attached.
 
     The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
@@ -196,7 +238,7 @@ class FetchResponse(Response, frozen=True):
     index_bytes: int = 0
 
 
-class MetadataRequest(Request, frozen=True):
+class MetadataRequest(Request, frozen=True, kw_only=True):
     """Who leads this group? An empty group asks for all groups of the node."""
 
 
@@ -209,7 +251,7 @@ class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
     term: int
 
 
-class MetadataResponse(Response, frozen=True):
+class MetadataResponse(Response, frozen=True, kw_only=True):
     """The node and the groups asked for."""
 
     cluster: str = ""
@@ -217,7 +259,7 @@ class MetadataResponse(Response, frozen=True):
     groups: list[GroupMetadata] = []
 
 
-class StatusRequest(Request, frozen=True):
+class StatusRequest(Request, frozen=True, kw_only=True):
     """How is this replica doing?"""
 
 
@@ -234,7 +276,7 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
     live: bool
 
 
-class StatusResponse(Response, frozen=True):
+class StatusResponse(Response, frozen=True, kw_only=True):
     """A replica's state in full.
 
     A client puts one with another code than SUCCESS in the place of a replica it cannot reach.
@@ -271,6 +313,47 @@ class StatusResponse(Response, frozen=True):
     scrub_checked_index: int = -1
     """How far the present pass has come."""
     scrub_found: int = 0
+    voters: list[str] = []
+    outgoing: list[str] = []
+    """Voters of before, while the voters change."""
+    learners: list[str] = []
+    membership_index: int = -1
+    is_transferring: bool = False
+    disk_stalled: bool = False
+
+
+class TransferRequest(Request, frozen=True, kw_only=True):
+    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
+
+    transferee_id: str
+    term: int = -1
+
+
+class MemberAction(IntEnum):
+    """What to do with a member."""
+
+    ADD = 1
+    PROMOTE = 2
+    REMOVE = 3
+
+
+class ChangeMembersRequest(Request, frozen=True, kw_only=True):
+    """Add (at `address`; unless `learner` it votes once caught up), promote or remove a member."""
+
+    action: MemberAction
+    node_id: str
+    address: str = ""
+    learner: bool = False
+
+
+class StoryRequest(Request, frozen=True, kw_only=True):
+    """What happened to this replica lately?"""
+
+
+class StoryResponse(Response, frozen=True, kw_only=True):
+    """(milliseconds ago, sentence), oldest first."""
+
+    lines: list[tuple[int, str]] = []
 
 
 PEER_MESSAGES = (
@@ -282,4 +365,7 @@ PEER_MESSAGES = (
     PushResponse,
     RepairRequest,
     RepairResponse,
+    TimeoutNowRequest,
+    ReadIndexRequest,
+    ReadIndexResponse,
 )

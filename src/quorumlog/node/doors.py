@@ -1,6 +1,6 @@
 """What a replica needs from outside: everything that varies between a real and a simulated run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -53,6 +53,10 @@ class Network(Protocol):
         bulk: bool = False,
     ) -> bool:
         """Send, or return False when that is impossible now."""
+        ...
+
+    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+        """The group's members and their addresses are these from now on."""
         ...
 
 

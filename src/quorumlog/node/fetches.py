@@ -115,6 +115,10 @@ class Fetches:
             return
         self._answer_empty(request, answer, view)
 
+    def refuse(self, answer: FetchAnswer, code: ResponseCode, text: str) -> None:
+        """Answer that a fetch cannot be served, and why."""
+        answer(self._response(self._view(), code, text), [])
+
     def _answer_empty(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
         """One entry asked for by its index does not exist; a range simply has nothing yet."""
         if request.end_index == request.begin_index:

@@ -121,7 +121,7 @@ class Healing:
     def _ask(self, now_ms: int) -> None:
         """Ask the next peer for the first damaged range."""
         replica = self._replica
-        peers = [peer for peer in self._config.members if peer != replica.core.self_id]
+        peers = [peer for peer in replica.core.membership.ids if peer != replica.core.self_id]
         self._tell()
         if not replica.log.damaged or not peers:
             self._next_ask_ms = NEVER_MS

@@ -12,12 +12,12 @@ from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import Hello
 from quorumlog.node.background import ReadThreads
+from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.log_lines import say
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
-from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import NodeDirectory
@@ -51,23 +51,6 @@ def wall_ms() -> int:
 def hour_of_day() -> int:
     """Hour of the day where this node stands."""
     return time.localtime().tm_hour
-
-
-def raft_config(config: GroupConfig, node: NodeConfig) -> RaftConfig:
-    """Return what the core needs to know of a group's configuration."""
-    limits = node.limits
-    return RaftConfig(
-        group=config.group,
-        self_id=node.self_id,
-        members=tuple(config.members),
-        heartbeat_ms=config.heart_beat_time_interval_ms,
-        election_timeout_min_ms=config.election_timeout_min_ms,
-        election_timeout_max_ms=config.election_timeout_max_ms,
-        push_timeout_ms=config.max_push_time_out_ms,
-        push_bytes_max=limits.push_bytes_max,
-        push_window_bytes=limits.push_window_bytes,
-        push_window_requests=limits.push_window_requests,
-    )
 
 
 class WakeTimer:
@@ -157,6 +140,7 @@ class Node:
         return PeerLinks(
             self.config.self_id,
             self.config.cluster,
+            self.config.listen_address,
             self.peer_addresses,
             self.config.limits,
             on_connected=self._peer_connected,
@@ -171,13 +155,14 @@ class Node:
             self._handler_for,
             cluster=self.config.cluster,
             node_id=self.config.self_id,
-            known_nodes=self.peer_addresses.keys,
+            accepts=self.links.accepts,
             limits=self.config.limits,
         )
 
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
         if hello.role == "client":
             return self._client_handler(self)
+        self.links.visited(hello.node_id, hello.address)
         return PeerInbox(self.config.self_id, self.replicas, hello, self.inbox_counters)
 
     # -- start and stop ---------------------------------------------------------------------
@@ -210,7 +195,7 @@ class Node:
     def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
         limits, self_id = self.config.limits, self.config.self_id
         if group.store_type == "MEMORY":
-            return open_memory_group(group, limits)
+            return open_memory_group(files)
         directory = str(Path(self.config.store_base_dir) / group.group)
         opened = open_group(files, directory, group, limits, self_id=self_id)
         say(
@@ -226,17 +211,9 @@ class Node:
         return opened
 
     def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
-        log = opened.log
-        boot = BootState(
-            hard_state=opened.hard_state,
-            before_begin_index=log.before_begin_index,
-            before_begin_term=log.before_begin_term,
-            term_runs=log.term_runs(),
-            end_index=log.end_index,
-            committed_index=opened.committed_index,
-        )
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
-        core = RaftCore(raft_config(group, self.config), boot, jitter, monotonic_ms())
+        config = raft_config(group, self.config, opened.incarnation)
+        core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
         timer = WakeTimer(self._loop, monotonic_ms)
         doors = Doors(
             disk=self._disk,
@@ -289,8 +266,7 @@ class Node:
 
     def _peer_connected(self, peer_id: str) -> None:
         for replica in self.replicas.values():
-            if peer_id in replica.config.members:
-                replica.peer_connected(peer_id)
+            replica.peer_connected(peer_id)
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))

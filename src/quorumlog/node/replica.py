@@ -8,10 +8,8 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
 from quorumlog.model.codes import PushType, ResponseCode, Role
@@ -24,18 +22,25 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.membership import addresses_of
 from quorumlog.model.message import (
     AppendResponse,
     FetchRequest,
+    HeartBeatRequest,
     PeerMessage,
     PushRequest,
+    ReadIndexRequest,
+    ReadIndexResponse,
     RepairRequest,
     RepairResponse,
 )
+from quorumlog.node.asked import Asked
+from quorumlog.node.counters import ReplicaCounters
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import FetchAnswer, Fetches, View, gather
 from quorumlog.node.healing import Healing
 from quorumlog.node.log_lines import say
+from quorumlog.node.outbox import Outbox
 from quorumlog.node.proposals import (
     Answer,
     Batch,
@@ -55,31 +60,8 @@ from quorumlog.storage.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
 
-HELD_SENDS_MAX = 65_536
-"""Messages waiting for a write; the oldest is dropped above (peers repeat what they need)."""
-
 _UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
-
-
-@dataclass(slots=True)
-class ReplicaCounters:
-    """Totals since the start, for metrics."""
-
-    append_requests: int = 0
-    append_entries: int = 0
-    append_bytes: int = 0
-    appends_refused: dict[str, int] = field(default_factory=dict)
-    pushes_sent: int = 0
-    push_bytes_sent: int = 0
-    pushes_received: int = 0
-    role_changes: int = 0
-    alarms: int = 0
-    malformed_pushes: int = 0
-    entries_damaged: int = 0
-    entries_repaired: int = 0
-    segments_removed: int = 0
-    bytes_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +96,22 @@ class Replica:
         self._limits = limits
         self._inbox: deque[_Item] = deque()
         self._stepping = False
-        self._held: deque[fx.Send] = deque()
         self._stored_token = 0
         self._reported_token = 0
         self._proposals = ProposalQueue(limits)
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(config.max_wait_ack_time_ms)
-        self.fetches = Fetches(log, limits, self.view, doors.background.run, self._damage_found)
-        self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
         self.healing = Healing(self, doors, limits)
+        self.fetches = Fetches(log, limits, self.view, doors.background.run, self.healing.found)
+        self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
+        self._outbox = Outbox(log, doors.network, self.healing.look_at, self._raise_alarm)
+        self.asked = Asked(core, config.group, doors.network, self.tell, doors.now_ms)
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
             fx.AppendProposal: self._append_proposal,
             fx.AppendNoop: self._append_noop,
+            fx.AppendMembership: self._append_membership,
             fx.AppendReceived: self._append_received,
             fx.TruncateLog: self._truncate,
             fx.Send: self._send,
@@ -137,6 +121,9 @@ class Replica:
             fx.Committed: self._committed,
             fx.FailPending: self._fail_pending,
             fx.RoleChanged: self._role_changed,
+            fx.MembershipChanged: self._membership_changed,
+            fx.ReadReady: lambda effect, _: self.asked.read_ready(effect),
+            fx.Finished: lambda effect, _: self.asked.finished(effect),
             fx.Alarm: self._alarm,
         }
 
@@ -144,6 +131,7 @@ class Replica:
 
     def start(self) -> None:
         """Begin to take part."""
+        self._doors.network.meet(self.config.group, addresses_of(self.core.membership))
         if self.log.damaged:
             self.tell(ev.DamageChanged(is_damaged=True))
         self.tell(ev.Ticked())
@@ -156,6 +144,11 @@ class Replica:
         """Return what answers to clients say about this replica."""
         core = self.core
         return View(core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
+
+    def story(self) -> list[tuple[int, str]]:
+        """Return what happened lately as (milliseconds ago, sentence), oldest first."""
+        now_ms = self._doors.now_ms()
+        return [(now_ms - at_ms, text) for at_ms, text in self.core.story.lines()]
 
     def propose(self, block: Block, answer: Answer) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
@@ -176,31 +169,59 @@ class Replica:
             self.healing.answered(message, attachment)
             self.wake()
             return
-        block, chain_fits, disk_full = None, True, False
-        if isinstance(message, PushRequest):
-            self.counters.pushes_received += 1
-            chain_fits = self._chain_fits(message)
-            if message.type is PushType.APPEND:
-                block = read_push_block(message, attachment, self._limits)
-                if block is None:
-                    self.counters.malformed_pushes += 1
-                    say(
-                        logger,
-                        logging.ERROR,
-                        "malformed push dropped",
-                        group=message.group,
-                        peer=message.local_id,
-                        first_index=message.first_index,
-                    )
-                    return
-                # a leader's NOOP is taken from the reserve: elections go on while the disk is full
-                disk_full = bool(self.upkeep.full_text(len(attachment))) and not is_noop(block)
-        self._handle(_Item(ev.Received(message, chain_fits, disk_full), block=block))
+        if isinstance(message, ReadIndexRequest):
+            self.asked.serve(message)
+        elif isinstance(message, ReadIndexResponse):
+            self.asked.answered(message)
+            self.wake()
+        elif isinstance(message, PushRequest):
+            self._receive_push(message, attachment)
+        elif isinstance(message, HeartBeatRequest):
+            fits = self._outbox.heartbeat_fits(message, self.core.committed_index)
+            self._handle(_Item(ev.Received(message, fits)))
+        else:
+            self._handle(_Item(ev.Received(message)))
+
+    def _receive_push(self, message: PushRequest, attachment: memoryview) -> None:
+        self.counters.pushes_received += 1
+        fits = self._outbox.push_fits(message)
+        if message.type is not PushType.APPEND:
+            self._handle(_Item(ev.Received(message, fits)))
+            return
+        received = read_push_block(message, attachment, self._limits)
+        if received is None:
+            self.counters.malformed_pushes += 1
+            say(
+                logger,
+                logging.ERROR,
+                "malformed push dropped",
+                group=message.group,
+                peer=message.local_id,
+                first_index=message.first_index,
+            )
+            return
+        # what elections need is taken from the reserve: they go on while the disk is full
+        block, memberships = received
+        spared = bool(memberships) or is_noop(block)
+        full = bool(self.upkeep.full_text(len(attachment))) and not spared
+        self._handle(_Item(ev.Received(message, fits, full, memberships), block=block))
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:
         """Read committed entries for a client."""
-        self.fetches.fetch(request, answer, self._doors.now_ms())
+        if request.linearizable:
+            self.asked.read(lambda *proof: self._fetch_proved(request, answer, *proof))
+        else:
+            self.fetches.fetch(request, answer, self._doors.now_ms())
         self.wake()
+
+    def _fetch_proved(
+        self, request: FetchRequest, answer: FetchAnswer, code: ResponseCode, text: str, index: int
+    ) -> None:
+        """Answer a linearizable fetch: everything up to index is committed here now."""
+        if code is ResponseCode.SUCCESS:
+            self.fetches.fetch(request, answer, self._doors.now_ms())
+        else:
+            self.fetches.refuse(answer, code, text)
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
@@ -213,6 +234,7 @@ class Replica:
             text = _ACK_TIMEOUT.format(self.config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         self.fetches.expire(now_ms)
+        self.asked.expire(now_ms)
         if not self.health_text:
             self.upkeep.tick(now_ms)
             self.healing.tick(now_ms)
@@ -228,8 +250,7 @@ class Replica:
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: one event for all tokens of a group commit, then the held messages."""
-        while self._held and (self._held[0].after or 0) <= self._stored_token:
-            self._transmit(self._held.popleft().message)
+        self._outbox.stored(self._stored_token)
         if self._stored_token > self._reported_token:
             self._reported_token = self._stored_token
             self._handle(_Item(ev.Stored(self._stored_token)))
@@ -238,7 +259,7 @@ class Replica:
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: nothing that waits for a write may ever be sent."""
         self.health_text = str(error)
-        self._held.clear()
+        self._outbox.drop_all()
         self._handle(_Item(ev.StorageFailed(str(error))))
 
     # -- the loop ---------------------------------------------------------------------------
@@ -266,7 +287,7 @@ class Replica:
         self.health_text = self.health_text or f"replica stopped: {error!r}"
         self.broken = True
         self._inbox.clear()
-        self._held.clear()
+        self._outbox.drop_all()
         self._doors.broken(self.health_text)
 
     def wake(self) -> None:
@@ -275,6 +296,7 @@ class Replica:
             self.core.next_deadline_ms(),
             self.pending.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
+            self.asked.next_deadline_ms(),
             self.upkeep.next_deadline_ms(),
             self.healing.next_deadline_ms(),
         ]
@@ -290,6 +312,8 @@ class Replica:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping"
         if self.core.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER, f"not the leader of {self.config.group}"
+        if self.core.is_transferring:
+            return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
         if full := self.upkeep.full_text(size_bytes):
             return ResponseCode.DISK_FULL, full
         limits = self._limits
@@ -345,6 +369,7 @@ class Replica:
                 )
             )
         self.fetches.committed(self._doors.now_ms())
+        self.asked.committed(effect.index)
 
     def _fail_pending(self, effect: fx.FailPending, item: _Item) -> None:
         for pending in self.pending.pop_all():
@@ -366,6 +391,11 @@ class Replica:
 
     def _append_noop(self, effect: fx.AppendNoop, item: _Item) -> None:
         plan = self.log.append_noop(effect.term)
+        check(self.log.end_index == effect.index, "core and log agree on the end")
+        self._doors.disk.submit(self, effect.token, plan)
+
+    def _append_membership(self, effect: fx.AppendMembership, item: _Item) -> None:
+        plan = self.log.append_config(effect.membership.encode(), effect.term)
         check(self.log.end_index == effect.index, "core and log agree on the end")
         self._doors.disk.submit(self, effect.token, plan)
 
@@ -395,48 +425,7 @@ class Replica:
     # -- messages ---------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send, item: _Item) -> None:
-        if effect.after is None or effect.after <= self._stored_token:
-            self._transmit(effect.message)
-            return
-        if len(self._held) >= HELD_SENDS_MAX:
-            self._held.popleft()
-        self._held.append(effect)
-
-    def _transmit(self, message: PeerMessage) -> None:
-        bulk = isinstance(message, PushRequest)
-        if isinstance(message, PushRequest) and message.type is PushType.COMPARE:
-            with_chain = self._with_chain(message)
-            if with_chain is None:
-                return
-            message = with_chain
-        self._doors.network.send(message.remote_id, message, bulk=bulk)
-
-    def _with_chain(self, message: PushRequest) -> PushRequest | None:
-        """Add the chain CRC at prev_index: the core does not know bytes.
-
-        None if that entry is damaged here: the peer waits, everything else goes on.
-        """
-        chain = self._chain_at(message.prev_index)
-        if chain is None:
-            text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
-            self._alarm(fx.Alarm(text))
-            return None
-        return msgspec.structs.replace(message, prev_chain_crc=chain)
-
-    def _chain_fits(self, message: PushRequest) -> bool:
-        compared = message.type in (PushType.COMPARE, PushType.APPEND)
-        inside = self.log.before_begin_index < message.prev_index <= self.log.end_index
-        if not compared or not inside:
-            return True
-        known = self._chain_at(message.prev_index)
-        return known is None or known == message.prev_chain_crc
-
-    def _chain_at(self, index: int) -> int | None:
-        """Return the chain CRC at an index; damage found on the way is dealt with."""
-        chain = self.log.chain_crc_at(index)
-        if chain is None and self.log.before_begin_index < index:
-            self.healing.look_at(index)
-        return chain
+        self._outbox.send(effect)
 
     def _read_entries(self, effect: fx.ReadEntries, item: _Item) -> None:
         """Find entries for a push: from memory at once, else beside the loop."""
@@ -447,12 +436,13 @@ class Replica:
 
         def done(spans: list[Span]) -> None:
             size = sum(len(span.data) for span in spans)
-            event = ev.EntriesRead(effect.peer_id, effect.request_id, spans[-1].last_index, size)
+            last, hot = spans[-1].last_index, spans[0].from_memory
+            event = ev.EntriesRead(effect.peer_id, effect.request_id, last, size, hot)
             self._handle(_Item(event, spans=spans))
 
         def failed(error: Exception) -> None:
             if isinstance(error, CorruptionError):
-                self._damage_found(error)
+                self.healing.found(error)
             elif not isinstance(error, StorageError | RequestError):
                 logger.error("reading entries for a push failed", exc_info=error)
             event = ev.EntriesUnreadable(effect.peer_id, effect.request_id, str(error))
@@ -465,7 +455,7 @@ class Replica:
 
     def _push_entries(self, effect: fx.PushEntries, item: _Item) -> None:
         spans = item.spans or []
-        message = self._with_chain(effect.message)
+        message = self._outbox.with_chain(effect.message)
         if message is None:
             return
         check(
@@ -475,9 +465,6 @@ class Replica:
         if self._doors.network.send(message.remote_id, message, attachments, bulk=True):
             self.counters.pushes_sent += 1
             self.counters.push_bytes_sent += sum(len(part) for part in attachments)
-
-    def _damage_found(self, error: CorruptionError) -> None:
-        self.healing.found(error)
 
     # -- news -------------------------------------------------------------------------------
 
@@ -494,6 +481,23 @@ class Replica:
         )
         self.fetches.committed(self._doors.now_ms())
 
-    def _alarm(self, effect: fx.Alarm, item: _Item | None = None) -> None:
+    def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
+        current = effect.membership
+        say(
+            logger,
+            logging.INFO,
+            "membership changed",
+            group=self.config.group,
+            index=effect.index,
+            voters=current.voters,
+            before=current.outgoing,
+            learners=current.learners,
+        )
+        self._doors.network.meet(self.config.group, addresses_of(current))
+
+    def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
+        self._raise_alarm(effect.text)
+
+    def _raise_alarm(self, text: str) -> None:
         self.counters.alarms += 1
-        say(logger, logging.ERROR, "alarm", group=self.config.group, text=effect.text)
+        say(logger, logging.ERROR, "alarm", group=self.config.group, text=text)

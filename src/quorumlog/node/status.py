@@ -13,7 +13,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         leader_id=core.leader_id,
         term=core.term,
         group=replica.config.group,
-        address=replica.config.members[node_id],
+        address=_address_of(replica, node_id),
         node_id=node_id,
         role=core.role.value,
         vote=core.vote,
@@ -27,7 +27,13 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
         healthy=not replica.health_text and not log.damaged,
-        health_text=replica.health_text or _damage_text(replica),
+        health_text=replica.health_text or _damage_text(replica) or _founding_text(replica),
+        voters=list(core.membership.voters),
+        outgoing=list(core.membership.outgoing),
+        learners=list(core.membership.learners),
+        membership_index=core.membership_index,
+        is_transferring=core.is_transferring,
+        disk_stalled=core.disk_is_stalled,
         last_vote_result=core.last_vote_result.name if core.last_vote_result else "",
         pending_requests=len(replica.pending),
         pending_bytes=replica.pending.size_bytes,
@@ -50,6 +56,19 @@ def _damage_text(replica: Replica) -> str:
     return (
         f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
     )
+
+
+def _founding_text(replica: Replica) -> str:
+    """Return what a group that has not begun yet waits for."""
+    core = replica.core
+    if core.membership_index >= 0 or core.leader_id is not None:
+        return ""
+    return f"the group begins once all of {', '.join(core.membership.voters)} are up together"
+
+
+def _address_of(replica: Replica, node_id: str) -> str:
+    member = replica.core.membership.member(node_id)
+    return member.address if member is not None else replica.config.members[node_id]
 
 
 def _chain_crc_at(replica: Replica, index: int) -> int:

@@ -1,47 +1,74 @@
-"""Becoming leader: a pre-vote round, then a vote round in the next term (thesis section 9.6)."""
+"""Becoming leader: a pre-vote round, then a vote round in the next term (thesis section 9.6).
+
+A group that has not begun yet begins with the votes of all its founders. Afterwards the log says
+who they were, data directories included, so that an emptied one never makes a majority (R14).
+"""
 
 from quorumlog.model.codes import Role, VoteResult
-from quorumlog.model.message import VoteRequest, VoteResponse
-from quorumlog.raft.quorum import majority
+from quorumlog.model.message import TimeoutNowRequest, VoteRequest, VoteResponse
+from quorumlog.raft.quorum import has_quorum
 from quorumlog.raft.state import RaftState, Round
 
 
 def start_campaign(state: RaftState) -> None:
     """No leader was heard in time: ask whether an election would be won, raising no term yet."""
     state.restart_election_timer()
-    if state.damaged:
-        return  # what is damaged here could not be served; others lead until it is repaired
     if state.round is not None and state.round.own_vote_token > state.writes.stored_token:
         return  # the disk is slower than the time-out; more writes would make it slower still
+    if not state.may_campaign or state.disk_is_stalled():
+        if state.leader_id is not None or state.role is not Role.FOLLOWER:
+            state.enter(Role.FOLLOWER, None)
+        return  # others lead, until I am fit to
     state.enter(Role.CANDIDATE, None)
-    if not state.config.peers:
+    if state.is_sole_voter:
         _start_vote_round(state)
         return
     # Always a new term, even after a restart: nobody leads twice in one (spec 95.1).
-    state.round = Round(state.known_term + 1, pre_vote=True, granted={state.config.self_id})
-    _ask_peers(state, state.round)
+    own = {state.config.self_id: state.config.incarnation}
+    state.round = Round(state.known_term + 1, pre_vote=True, granted=own)
+    state.tell(f"asks whether it would win term {state.round.term}")
+    _ask_voters(state, state.round)
 
 
-def _start_vote_round(state: RaftState) -> None:
+def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
+    """The leader asks me to take over: campaign at once, unless that word is out of date."""
+    current = (state.term, state.leader_id, Role.FOLLOWER)
+    if (request.term, request.local_id, state.role) != current or not state.may_campaign:
+        return
+    if state.log.end_index < request.end_index or state.disk_is_stalled():
+        return
+    state.tell(f"takes leadership over from {request.local_id}")
+    _start_vote_round(state, transfer=True)
+
+
+def _start_vote_round(state: RaftState, *, transfer: bool = False) -> None:
     """Raise the term and vote for myself; the questions leave once both are durable."""
     state.restart_election_timer()
     own_id, term = state.config.self_id, state.known_term + 1
     state.enter(Role.CANDIDATE, None, term=term, vote=own_id)
-    state.round = Round(term, pre_vote=False, own_vote_token=state.hard_state_token)
-    _ask_peers(state, state.round)
+    state.round = Round(
+        term, pre_vote=False, own_vote_token=state.hard_state_token, transfer=transfer
+    )
+    _ask_voters(state, state.round)
 
 
-def _ask_peers(state: RaftState, asked: Round) -> None:
-    for peer_id in state.config.peers:
+def _ask_voters(state: RaftState, asked: Round) -> None:
+    current = state.memberships.current
+    for peer_id in dict.fromkeys([*current.voters, *current.outgoing]):
+        if peer_id == state.config.self_id:
+            continue
         state.send(
             VoteRequest(
                 group=state.config.group,
                 local_id=state.config.self_id,
                 remote_id=peer_id,
+                incarnation=state.config.incarnation,
                 term=asked.term,
                 ledger_end_index=state.log.end_index,
                 ledger_end_term=state.log.end_term,
                 pre_vote=asked.pre_vote,
+                membership_index=state.memberships.index,
+                transfer=asked.transfer,
             )
         )
 
@@ -64,10 +91,18 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     )
     if asked is None or not answers_it:
         return
+    state.tell(f"{response.local_id} answers term {asked.term}: {response.vote_result.name}")
     state.last_vote_result = response.vote_result
-    if accepted:
-        asked.granted.add(response.local_id)
+    if accepted and _is_named(state, response):
+        asked.granted[response.local_id] = response.incarnation
         _finish_if_won(state, asked)
+
+
+def _is_named(state: RaftState, response: VoteResponse) -> bool:
+    """Whether the voter is the one the membership names, not another data directory."""
+    member = state.memberships.current.member(response.local_id)
+    known = (0, response.incarnation)
+    return member is not None and (member.incarnation in known or not response.incarnation)
 
 
 def count_own_vote(state: RaftState) -> None:
@@ -75,15 +110,21 @@ def count_own_vote(state: RaftState) -> None:
     asked = state.round
     if asked is None or asked.pre_vote or asked.own_vote_token > state.writes.stored_token:
         return
-    asked.granted.add(state.config.self_id)
+    asked.granted[state.config.self_id] = state.config.incarnation
     _finish_if_won(state, asked)
 
 
 def _finish_if_won(state: RaftState, asked: Round) -> None:
-    if len(asked.granted) < majority(len(state.config.members)):
+    memberships, granted = state.memberships, asked.granted
+    if memberships.is_founded:
+        won = has_quorum(memberships.current, granted)
+    else:
+        won = set(memberships.current.voters) <= set(granted)
+    if not won:
         return
     if asked.pre_vote:
         _start_vote_round(state)
     else:
         state.last_vote_result = VoteResult.ACCEPT
+        state.voter_incarnations = dict(granted)
         state.enter(Role.LEADER, state.config.self_id)

@@ -1,14 +1,19 @@
 """What the core is told once, when it is made."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.hard_state import HardState
+from quorumlog.model.membership import Membership, founding
 
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
     """The group and its timing. Times in milliseconds, sizes in bytes.
+
+    `members` found the group; later its log says who belongs to it. `addresses` are theirs.
+    `incarnation` numbers this replica's data directory, 0: not numbered.
 
     `push_window_bytes` and `push_window_requests` bound what is unanswered on the way to one peer;
     a push unanswered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
@@ -25,6 +30,12 @@ class RaftConfig:
     push_bytes_max: int
     push_window_bytes: int
     push_window_requests: int
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    incarnation: int = 0
+    preferred_leader_ids: tuple[str, ...] = ()
+    transfer_timeout_ms: int = 1_000
+    transfer_lag_max: int = 1_000
+    push_quota_bytes: int = 20 * 1024 * 1024
 
     def __post_init__(self) -> None:
         """Check the relations that the algorithm relies on."""
@@ -46,9 +57,9 @@ class RaftConfig:
             )
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        """The other members."""
-        return tuple(member for member in self.members if member != self.self_id)
+    def founders(self) -> Membership:
+        """The membership before the log names one."""
+        return founding({member: self.addresses.get(member, "") for member in self.members})
 
 
 _FRESH = HardState()
@@ -60,6 +71,8 @@ class BootState:
 
     `term_runs` lists (term, first index) of each run of equal terms, ascending, over the entries
     before_begin_index + 1 … end_index. `committed_index` is a hint and may be too low.
+    `memberships` are those that the log names, with their indexes: the newest committed one and all
+    after it.
     """
 
     hard_state: HardState = _FRESH
@@ -68,3 +81,4 @@ class BootState:
     term_runs: list[tuple[int, int]] | tuple[()] = ()
     end_index: int = -1
     committed_index: int = -1
+    memberships: Sequence[tuple[int, Membership]] = ()

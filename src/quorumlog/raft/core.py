@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -19,28 +20,34 @@ from quorumlog.model.message import (
     PeerStatus,
     PushRequest,
     PushResponse,
+    TimeoutNowRequest,
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign
+from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign, take_leadership
 from quorumlog.raft.config import BootState, RaftConfig
-from quorumlog.raft.effects import Effect, RefuseProposal
+from quorumlog.raft.effects import Effect, Finished, RefuseProposal
 from quorumlog.raft.events import (
     BeginMoved,
+    ChangeRequested,
     DamageChanged,
     EntriesRead,
     EntriesUnreadable,
     Event,
     PeerConnected,
     Proposed,
+    ReadRequested,
     Received,
     StorageFailed,
     Stored,
     Ticked,
+    TransferRequested,
 )
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.story import Story
+from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.voter import answer_vote_request
 
 if TYPE_CHECKING:
@@ -58,6 +65,7 @@ class RaftCore:
         self._state = RaftState(config, boot, random, now_ms)
         self._follower = Follower(self._state)
         self._leadership: Leadership | None = None
+        self._transfer = Transfer(self._state)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Ticked: self._ticked,
             Received: self._received,
@@ -69,6 +77,9 @@ class RaftCore:
             DamageChanged: self._damage_changed,
             BeginMoved: self._begin_moved,
             PeerConnected: self._peer_connected,
+            TransferRequested: self._transfer_requested,
+            ChangeRequested: self._change_requested,
+            ReadRequested: self._read_requested,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -84,15 +95,17 @@ class RaftCore:
         else:
             self._handlers[type(event)](event)
             self._change_leadership()
+            self._transfer.look()
         return state.effects
 
     def next_deadline_ms(self) -> int:
         """Return when the next `Ticked` is needed."""
         if self._state.failed:
             return NEVER_MS
-        if self._leadership is not None:
-            return self._leadership.deadline_ms()
-        return self._state.election_deadline_ms
+        leadership, transfer_ms = self._leadership, self._transfer.deadline_ms()
+        if leadership is not None:
+            return min(leadership.deadline_ms(), transfer_ms)
+        return min(self._state.election_deadline_ms, transfer_ms)
 
     # -- what others may know -----------------------------------------------------------------
 
@@ -133,10 +146,33 @@ class RaftCore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether this leader knows of all that is committed: its NOOP is, too (Raft 8)."""
-        return self._leadership is not None and (
-            self._state.committed_index >= self._leadership.first_index
-        )
+        """Whether this leader knows of all that is committed: its first entry is, too (Raft 8)."""
+        return self._leadership is not None and self._leadership.is_ready
+
+    @property
+    def is_transferring(self) -> bool:
+        """Whether leadership is being handed over: appends are refused for a moment."""
+        return self._transfer.is_running
+
+    @property
+    def membership(self) -> Membership:
+        """Who belongs to the group, as far as this replica's log says."""
+        return self._state.memberships.current
+
+    @property
+    def membership_index(self) -> int:
+        """Index of the entry that says so; -1 while the group has not begun."""
+        return self._state.memberships.index
+
+    @property
+    def disk_is_stalled(self) -> bool:
+        """Whether the oldest write has taken an election time-out without an answer."""
+        return self._state.disk_is_stalled()
+
+    @property
+    def story(self) -> Story:
+        """What happened lately."""
+        return self._state.story
 
     @property
     def durable_index(self) -> int:
@@ -182,15 +218,30 @@ class RaftCore:
             start_campaign(self._state)
 
     def _received(self, event: Received) -> None:
-        message = event.message
+        message, state = event.message, self._state
+        if message.remote_incarnation not in (0, state.config.incarnation):
+            return  # meant for another data directory under this name
         if isinstance(message, PushRequest):
-            self._follower.push(message, chain_fits=event.chain_fits, disk_full=event.disk_full)
+            self._follower.push(
+                message,
+                chain_fits=event.chain_fits,
+                disk_full=event.disk_full,
+                memberships=event.memberships,
+            )
         elif isinstance(message, HeartBeatRequest):
-            self._follower.heartbeat(message)
+            self._follower.heartbeat(message, chain_fits=event.chain_fits)
         elif isinstance(message, VoteRequest):
-            answer_vote_request(self._state, message)
-        elif message.local_id in self._state.config.peers:
+            answer_vote_request(state, message)
+        elif isinstance(message, TimeoutNowRequest):
+            take_leadership(state, message)
+        elif message.local_id != state.config.self_id and self._is_asked(message.local_id):
             self._answered(message)
+
+    def _is_asked(self, node_id: str) -> bool:
+        """Whether somebody may have been asked: a member, or one that was just removed."""
+        if self._state.memberships.current.member(node_id) is not None:
+            return True
+        return self._leadership is not None and node_id in self._leadership.transfer_dispatchers()
 
     def _answered(self, message: PeerMessage) -> None:
         """Take an answer of a peer; one of a higher term ends whatever I was."""
@@ -229,6 +280,33 @@ class RaftCore:
         if self._leadership is not None:
             self._leadership.peer_connected(event.peer_id)
 
+    def _transfer_requested(self, event: TransferRequested) -> None:
+        if self._leadership is None:
+            self._refuse_request(event, ResponseCode.NOT_LEADER)
+        else:
+            self._transfer.request(event, self._leadership.transfer_dispatchers())
+
+    def _change_requested(self, event: ChangeRequested) -> None:
+        if self._leadership is None or not self._leadership.is_ready:
+            code = ResponseCode.LEADER_NOT_READY if self._leadership else ResponseCode.NOT_LEADER
+            self._refuse_request(event, code)
+        elif self._transfer.is_running:
+            self._refuse_request(event, ResponseCode.LEADER_TRANSFERRING)
+        else:
+            self._leadership.change_requested(event)
+
+    def _read_requested(self, event: ReadRequested) -> None:
+        if self._leadership is None:
+            self._refuse_request(event, ResponseCode.NOT_LEADER)
+        else:
+            self._leadership.read_requested(event)
+
+    def _refuse_request(
+        self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode
+    ) -> None:
+        text = f"{self.self_id}: {code.name}; the leader is {self.leader_id or 'not known'}"
+        self._state.emit(Finished(event.request_id, code, text))
+
     def _damage_changed(self, event: DamageChanged) -> None:
         """Leave leading, and trying to, to others until the damage is repaired."""
         state = self._state
@@ -248,16 +326,21 @@ class RaftCore:
     def _storage_failed(self, event: StorageFailed) -> None:
         """Promise nothing any more: what was written last may or may not be there (R2)."""
         self._state.enter(Role.FOLLOWER, None)
+        self._change_leadership()
         self._state.failed = True
 
     def _refuse_everything(self, event: Event) -> None:
         if isinstance(event, Proposed):
             self._state.emit(RefuseProposal(event.proposal_id, ResponseCode.DISK_ERROR))
+        elif isinstance(event, TransferRequested | ChangeRequested | ReadRequested):
+            self._refuse_request(event, ResponseCode.DISK_ERROR)
 
     def _change_leadership(self) -> None:
         """Begin or end leading as the role has it."""
         if self._state.role is not Role.LEADER:
-            self._leadership = None
+            ended, self._leadership = self._leadership, None
+            if ended is not None:
+                ended.stop()
         elif self._leadership is None:
-            self._leadership = Leadership(self._state)
+            self._leadership = Leadership(self._state, self._transfer)
             self._leadership.start()

@@ -12,11 +12,16 @@ from enum import Enum
 
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import check
+from quorumlog.model.membership import Member
 from quorumlog.model.message import PeerStatus, PushRequest, PushResponse
 from quorumlog.raft.effects import PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push
+from quorumlog.raft.quota import Quota
 from quorumlog.raft.state import NEVER_MS, RaftState
+
+QUOTA_LAG_ENTRIES = 1_000
+"""A peer further behind is sent what lies on disk at a bounded rate (spec 30 section 7)."""
 
 
 class Phase(Enum):
@@ -48,14 +53,40 @@ class Dispatcher:
         self._retry_ms = NEVER_MS
         self._stuck = False
         self._commit_sent = -1
-        self._commit_known = -1
+        self.commit_known = -1
+        self.incarnation = 0
+        self._quota = Quota(state.config.push_quota_bytes)
+        self._from_disk = False
+
+    # -- who the peer is ----------------------------------------------------------------------
+
+    def met(self, incarnation: int) -> None:
+        """The peer answered: forget what another data directory under its name had."""
+        if incarnation and incarnation != self.incarnation:
+            if self.incarnation:
+                self.match_index = -1
+                self.commit_known = self._commit_sent = -1
+                self.write_index = self._state.log.end_index + 1
+                self.compare()
+            self.incarnation = incarnation
+
+    def is_another_than(self, member: Member) -> bool:
+        """Whether the peer that answers is not the one the membership names."""
+        return bool(member.incarnation and self.incarnation) and (
+            member.incarnation != self.incarnation
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the peer answered within an election time-out."""
+        return self._state.now_ms - self.contact_ms < self._state.config.election_timeout_min_ms
 
     # -- what the leader tells it -------------------------------------------------------------
 
     def compare(self) -> None:
         """Ask whether the peer holds our entry at write_index - 1."""
         state = self._state
-        self.phase = Phase.COMPARE
+        self._enter(Phase.COMPARE)
         self._in_flight.clear()
         self._outstanding = self._commit = self._reading = None
         compared = self.write_index - 1
@@ -79,6 +110,12 @@ class Dispatcher:
         self._forget_match(end_index)
         self.write_index = end_index + 1
         self.compare()
+
+    def diverged(self) -> None:
+        """The peer's log differs at an index that both call committed: look where, and say so."""
+        if self.phase is Phase.APPEND:
+            self._state.alarm(f"{self._peer_id} has other committed entries than this leader")
+            self.restart()
 
     def begin_moved(self) -> None:
         """Entries were removed: what is asked, or comes next, must not lie among them."""
@@ -107,7 +144,7 @@ class Dispatcher:
 
     def beat(self) -> None:
         """Repeat the commit index to an idle peer that has not acknowledged it."""
-        if self._is_idle and self._commit_known < self._state.committed_index:
+        if self._is_idle and self.commit_known < self._state.committed_index:
             self._send_commit()
 
     def pump(self) -> None:
@@ -116,7 +153,9 @@ class Dispatcher:
         if self.phase is not Phase.APPEND or self._reading or self._retry_ms != NEVER_MS:
             return
         if self.write_index <= state.log.end_index:
-            if self._in_flight.has_room:
+            if self._is_over_quota():
+                self._retry_ms = state.now_ms + self._quota.left_ms(state.now_ms)
+            elif self._in_flight.has_room:
                 self._reading = state.next_request_id()
                 state.emit(
                     ReadEntries(
@@ -139,6 +178,9 @@ class Dispatcher:
         check(first <= last <= state.log.end_index, "entries were read as asked", first, last)
         self._reading = None
         self._stuck = False
+        self._from_disk = not event.from_memory
+        if self._from_disk:
+            self._quota.sample(event.size_bytes, state.now_ms)
         message = self._request(
             PushType.APPEND, event.request_id, first - 1, first_index=first, last_index=last
         )
@@ -181,7 +223,7 @@ class Dispatcher:
     def _compare_answered(self, asked: PushRequest, response: PushResponse) -> None:
         if response.code is ResponseCode.SUCCESS:
             self.match_index = asked.prev_index
-            self.phase = Phase.TRUNCATE
+            self._enter(Phase.TRUNCATE)
             self._stuck = False
             self._ask(PushType.TRUNCATE, self.match_index)
         elif response.code is ResponseCode.INCONSISTENT_STATE:
@@ -212,7 +254,7 @@ class Dispatcher:
         self._outstanding = None
         self._retry_ms = NEVER_MS
         if response.code is ResponseCode.SUCCESS:
-            self.phase = Phase.APPEND
+            self._enter(Phase.APPEND)
             self.write_index = self.match_index + 1
             self.pump()
         else:
@@ -231,9 +273,7 @@ class Dispatcher:
                 )
                 return
             self.match_index = max(self.match_index, response.match_index)
-            self._commit_known = max(
-                self._commit_known, min(push.commit_index, response.match_index)
-            )
+            self.commit_known = max(self.commit_known, min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
         elif response.code is ResponseCode.DISK_FULL:
             self._in_flight.clear()
@@ -250,7 +290,7 @@ class Dispatcher:
         if self._commit is None or response.request_id != self._commit.request_id:
             return
         if response.code is ResponseCode.SUCCESS:
-            self._commit_known = max(self._commit_known, self._commit.commit_index)
+            self.commit_known = max(self.commit_known, self._commit.commit_index)
             self._commit = None
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             self.restart()
@@ -266,13 +306,31 @@ class Dispatcher:
             and not len(self._in_flight)
         )
 
+    def _is_over_quota(self) -> bool:
+        """Whether to wait: only what is far behind and comes from disk is limited."""
+        lag = self._state.log.end_index - self.match_index
+        return (
+            self._from_disk
+            and lag > QUOTA_LAG_ENTRIES
+            and self._quota.is_used_up(self._state.now_ms)
+        )
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self.phase:
+            state = self._state
+            state.tell(
+                f"{self._peer_id}: {self.phase.value} → {phase.value}, "
+                f"match {self.match_index}, next {self.write_index}"
+            )
+            self.phase = phase
+
     def _forget_match(self, end_index: int) -> None:
         self._state.alarm(
             f"{self._peer_id} had acknowledged index {self.match_index}, but its log, which "
             f"ends at {end_index}, is not equal to ours up to there any more: it lost data"
         )
         self.match_index = -1
-        self._commit_known = self._commit_sent = -1
+        self.commit_known = self._commit_sent = -1
 
     def _pause(self, text: str) -> None:
         """Wait one push time-out; raise the alarm once, not at each attempt."""
@@ -316,6 +374,7 @@ class Dispatcher:
             group=state.config.group,
             local_id=state.config.self_id,
             remote_id=self._peer_id,
+            incarnation=state.config.incarnation,
             term=state.term,
             type=kind,
             request_id=request_id,
@@ -326,6 +385,7 @@ class Dispatcher:
             first_index=first_index,
             last_index=last_index,
             term_runs=runs,
+            membership_index=state.memberships.index,
         )
 
     # -- views --------------------------------------------------------------------------------
@@ -349,7 +409,7 @@ class Dispatcher:
             lag=state.log.end_index - self.match_index if known else -1,
             in_flight_requests=len(self._in_flight),
             in_flight_bytes=self._in_flight.size_bytes,
-            live=state.now_ms - self.contact_ms < state.config.election_timeout_min_ms,
+            live=self.is_live,
         )
 
     def validate(self) -> None:

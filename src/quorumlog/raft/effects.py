@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.hard_state import HardState
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import PeerMessage, PushRequest
 
 
@@ -37,6 +38,16 @@ class AppendNoop:
 
     index: int
     term: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMembership:
+    """Write one CONFIG_CHANGE entry that names this membership."""
+
+    index: int
+    term: int
+    membership: Membership
     token: int
 
 
@@ -122,6 +133,31 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MembershipChanged:
+    """Another membership counts from now on: the entry at index names it (-1: none does)."""
+
+    index: int
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """The read may be answered with everything up to index."""
+
+    request_id: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A hand-over, a change of members or a read ended like this; `text` says why it failed."""
+
+    request_id: int
+    code: ResponseCode
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alarm:
     """Something that must never happen did (divergence below committed …); people must look."""
 
@@ -132,6 +168,7 @@ Effect: TypeAlias = (
     SaveHardState
     | AppendProposal
     | AppendNoop
+    | AppendMembership
     | AppendReceived
     | TruncateLog
     | Send
@@ -141,5 +178,8 @@ Effect: TypeAlias = (
     | Committed
     | FailPending
     | RoleChanged
+    | MembershipChanged
+    | ReadReady
+    | Finished
     | Alarm
 )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from quorumlog.model.membership import Member, Membership
 from quorumlog.model.message import PeerMessage
 
 
@@ -15,15 +16,17 @@ class Ticked:
 class Received:
     """A message from a peer.
 
-    For COMPARE and APPEND, `chain_fits` says whether the chain CRC stored locally at prev_index
-    equals the one in the message (True where there is nothing to compare): the core never sees
-    bytes, so whoever holds them compares. The block that came with an APPEND stays outside.
+    For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC stored locally at
+    prev_index (committed_index) equals the one in the message (True where there is nothing to
+    compare): the core never sees bytes, so whoever holds them compares. The block that came with
+    an APPEND stays outside; `memberships` are those that its entries name, with their indexes.
     `disk_full`: there is no room for its entries.
     """
 
     message: PeerMessage
     chain_fits: bool = True
     disk_full: bool = False
+    memberships: tuple[tuple[int, Membership], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,16 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class EntriesRead:
-    """The answer to `ReadEntries`: entries up to last_index, `size_bytes` long, can be pushed."""
+    """The answer to `ReadEntries`: entries up to last_index, `size_bytes` long, can be pushed.
+
+    Not `from_memory`: the peer is being caught up with what lies on disk.
+    """
 
     peer_id: str
     request_id: int
     last_index: int
     size_bytes: int
+    from_memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,51 @@ class PeerConnected:
     peer_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class TransferRequested:
+    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
+
+    request_id: int
+    transferee_id: str
+    term: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember:
+    """A learner more; with `joining` it becomes a voter once it has caught up."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteMember:
+    """A learner becomes a voter."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    """A member leaves the group."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """Change who belongs to the group; answered by `Finished` once committed, or refused."""
+
+    request_id: int
+    change: AddMember | PromoteMember | RemoveMember
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequested:
+    """Answered by `ReadReady` once leadership is proved, or by `Finished` with an error."""
+
+    request_id: int
+
+
 Event: TypeAlias = (
     Ticked
     | Received
@@ -100,4 +152,7 @@ Event: TypeAlias = (
     | DamageChanged
     | BeginMoved
     | PeerConnected
+    | TransferRequested
+    | ChangeRequested
+    | ReadRequested
 )

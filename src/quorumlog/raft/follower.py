@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.errors import check
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -26,18 +27,25 @@ class Follower:
         self.verified_index = -1
         """Highest index known to equal the present leader's; starts again with each term."""
         self._differs_from = NOWHERE
+        self._diverged_term = -1
+        self._memberships: tuple[tuple[int, Membership], ...] = ()
 
-    def heartbeat(self, request: HeartBeatRequest) -> None:
+    def heartbeat(self, request: HeartBeatRequest, *, chain_fits: bool) -> None:
         """Answer at once: a heartbeat waits for no entries, only for a term just adopted."""
         state = self._state
         code = self._admit(request)
         if code is ResponseCode.SUCCESS:
             state.retention_floor = request.retention_floor
+            if not chain_fits:
+                code = ResponseCode.INCONSISTENT_STATE
+                self._tell_divergence(request)
         state.send(
             HeartBeatResponse(
                 group=request.group,
                 local_id=state.config.self_id,
                 remote_id=request.local_id,
+                incarnation=state.config.incarnation,
+                remote_incarnation=request.incarnation,
                 term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
                 code=code,
                 round=request.round,
@@ -45,8 +53,26 @@ class Follower:
             )
         )
 
-    def push(self, request: PushRequest, *, chain_fits: bool, disk_full: bool = False) -> None:
+    def _tell_divergence(self, request: HeartBeatRequest) -> None:
+        """Say once a term that committed entries differ, which must never be."""
+        state = self._state
+        if self._diverged_term != state.term:
+            self._diverged_term = state.term
+            state.alarm(
+                f"committed entries up to {request.committed_index} differ from those of the "
+                f"leader {request.local_id}"
+            )
+
+    def push(
+        self,
+        request: PushRequest,
+        *,
+        chain_fits: bool,
+        disk_full: bool = False,
+        memberships: tuple[tuple[int, Membership], ...] = (),
+    ) -> None:
         """Carry out one step of the leader's dispatcher."""
+        self._memberships = memberships
         code = self._admit(request)
         if code is not ResponseCode.SUCCESS:
             self._reply(request, code)
@@ -70,7 +96,7 @@ class Follower:
     def _admit(self, request: HeartBeatRequest | PushRequest) -> ResponseCode:
         """Follow the sender if it is the leader of my term or a newer one; else say why not."""
         state, leader_id = self._state, request.local_id
-        if leader_id not in state.config.members:
+        if not state.is_acquainted(leader_id, request.membership_index):
             return ResponseCode.UNKNOWN_MEMBER
         if leader_id == state.config.self_id:
             return ResponseCode.UNEXPECTED_MEMBER
@@ -165,7 +191,10 @@ class Follower:
             run_last = runs[position + 1][1] - 1 if position + 1 < len(runs) else last
             if run_last > log.end_index:
                 log.append(run_last, term)
-        self._state.emit(AppendReceived(first, last, self._state.writes.issue(last)))
+        for index, membership in self._memberships:
+            if first <= index <= last:
+                self._state.take_membership(index, membership)
+        self._state.emit(AppendReceived(first, last, self._state.issue(last)))
 
     def _truncate(self, request: PushRequest) -> None:
         """Remove what conflicts behind prev_index.
@@ -196,7 +225,9 @@ class Follower:
             self._differs_from = NOWHERE
         state.log.truncate(first)
         state.writes.truncated(first)
-        state.emit(TruncateLog(first, state.writes.issue(state.log.end_index)))
+        state.tell(f"removes entries from {first} on for {request.local_id}")
+        state.emit(TruncateLog(first, state.issue(state.log.end_index)))
+        state.drop_memberships(first)
         return True
 
     def _commit(self, request: PushRequest) -> None:
@@ -232,6 +263,8 @@ class Follower:
                 group=request.group,
                 local_id=state.config.self_id,
                 remote_id=request.local_id,
+                incarnation=state.config.incarnation,
+                remote_incarnation=request.incarnation,
                 term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
                 type=request.type,
                 request_id=request.request_id,

@@ -1,79 +1,148 @@
-"""Leading: the NOOP, heartbeats, check-quorum, commit, and a dispatcher for each peer."""
+"""Leading: the NOOP, heartbeats, check-quorum, commit, and a dispatcher for each other member."""
+
+import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse, PeerStatus, PushResponse
+from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
-from quorumlog.raft.effects import AppendNoop, AppendProposal
-from quorumlog.raft.events import EntriesRead, EntriesUnreadable, Proposed
-from quorumlog.raft.quorum import majority, quorum_index
+from quorumlog.raft.effects import AppendMembership, AppendNoop, AppendProposal, RefuseProposal
+from quorumlog.raft.events import (
+    ChangeRequested,
+    EntriesRead,
+    EntriesUnreadable,
+    Proposed,
+    ReadRequested,
+)
+from quorumlog.raft.quorum import quorum_reached
+from quorumlog.raft.read_index import ReadIndex
 from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are kept for a peer that was heard of within this time."""
+DEPARTURE_MS = 10_000
+"""How long a removed member is told that it was, if it does not acknowledge that."""
 
 
 class Leadership:
     """Everything that lives exactly as long as one leader's term.
 
     Its first act is a NOOP: entries of older terms commit only together with one of the leader's
-    own term (Raft 5.4.2, spec 95.2), and the NOOP is the first such entry.
+    own term (Raft 5.4.2, spec 95.2), and the NOOP is the first such entry. In a group that only
+    begins, the entry that names its first membership takes its place.
     """
 
-    def __init__(self, state: RaftState) -> None:
+    def __init__(self, state: RaftState, transfer: Transfer) -> None:
         self._state = state
+        self._transfer = transfer
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._departures_ms: dict[str, int] = {}
         # Made before the NOOP, so that the first compare is at the last index of the log as it
         # was when elected (spec 95.61).
-        self._dispatchers = {peer_id: Dispatcher(state, peer_id) for peer_id in state.config.peers}
-        self._followers_needed = majority(len(state.config.members)) - 1
+        self._meet_members()
+        self._change = MembershipChange(state, self._dispatchers, self._append_membership)
+        self._reads = ReadIndex(state)
         self._round = 0
         self._next_beat_ms = 0
         self._match_at_beat: dict[str, int] = {}
+        self._round_answered: dict[str, int] = {}
         self.first_index = state.log.end_index + 1
         """Index of the NOOP: where this term begins."""
 
     def start(self) -> None:
-        """Append the NOOP, tell everyone who leads, and look where their logs are."""
+        """Append the first entry, tell everyone who leads, and look where their logs are."""
         state = self._state
-        state.log.append(self.first_index, state.term)
-        token = state.writes.issue(self.first_index)
-        state.emit(AppendNoop(self.first_index, state.term, token))
+        if state.memberships.is_founded:
+            state.log.append(self.first_index, state.term)
+            token = state.issue(self.first_index)
+            state.emit(AppendNoop(self.first_index, state.term, token))
+        else:
+            self._append_membership(self._founding())
         self._beat()
         for dispatcher in self._dispatchers.values():
             dispatcher.compare()
+
+    def _founding(self) -> Membership:
+        """Return the first membership: all founders voted, and said who they are."""
+        membership, said = self._state.memberships.current, self._state.voter_incarnations
+        return msgspec.structs.replace(
+            membership,
+            members=tuple(
+                msgspec.structs.replace(member, incarnation=said.get(member.node_id, 0))
+                for member in membership.members
+            ),
+        )
+
+    def stop(self) -> None:
+        """Leadership ended."""
+        self._change.abandon()
+        self._reads.abandon()
 
     # -- events -------------------------------------------------------------------------------
 
     def propose(self, event: Proposed) -> None:
         """Append a client's entries and push them to everyone who is ready for them."""
         state = self._state
+        if self._transfer.is_running:
+            code = ResponseCode.LEADER_TRANSFERRING
+            state.emit(RefuseProposal(event.proposal_id, code))
+            return
         first, last = state.log.end_index + 1, state.log.end_index + event.count
         state.log.append(last, state.term)
-        token = state.writes.issue(last)
+        token = state.issue(last)
         state.emit(AppendProposal(event.proposal_id, first, last, state.term, token))
         for dispatcher in self._dispatchers.values():
             dispatcher.pump()
 
     def tick(self) -> None:
-        """Do what is due: step down without a quorum, else heartbeats and repetitions."""
+        """Do what is due: step down without a quorum or a disk, else heartbeats, repetitions."""
         state = self._state
         if state.now_ms >= self._quorum_deadline_ms():
+            state.tell("steps down: no majority answered for an election time-out")
             state.enter(Role.CANDIDATE, None)
+            return
+        if state.disk_is_stalled():
+            state.tell("steps down: its disk has not answered for an election time-out")
+            state.enter(Role.FOLLOWER, None)
             return
         if state.now_ms >= self._next_beat_ms:
             self._beat()
             for dispatcher in self._dispatchers.values():
                 dispatcher.beat()
+            self._transfer.look_for_preferred(self._dispatchers)
+            self._transfer.go_on(self._dispatchers, again=True)
+            if self.is_ready:
+                self._change.tick()
+            self._let_go()
         for dispatcher in self._dispatchers.values():
             dispatcher.tick()
+
+    def change_requested(self, event: ChangeRequested) -> None:
+        """Change the membership; refused before the own term is committed (R15)."""
+        self._change.request(event)
+
+    def read_requested(self, event: ReadRequested) -> None:
+        """Confirm leadership for a read."""
+        self._reads.add(event.request_id)
+        self._begin_round_for_reads()
 
     def heartbeat_answered(self, response: HeartBeatResponse) -> None:
         """Note that the peer is alive, and whether it still has what it acknowledged."""
         dispatcher = self._contact(response)
-        if dispatcher is None or response.round != self._round:
+        if dispatcher is None or response.round > self._round:
             return
+        peer = response.local_id
+        self._round_answered[peer] = max(self._round_answered.get(peer, 0), response.round)
+        self._confirm_reads()
+        if response.code is ResponseCode.INCONSISTENT_STATE:
+            dispatcher.diverged()
         # An older answer, or the present match, would accuse a peer whose answer was only late.
-        if response.end_index < self._match_at_beat[response.local_id] <= dispatcher.match_index:
+        elif response.round == self._round and (
+            response.end_index < self._match_at_beat.get(peer, -1) <= dispatcher.match_index
+        ):
             dispatcher.lost_data(response.end_index)
 
     def push_answered(self, response: PushResponse) -> None:
@@ -86,14 +155,17 @@ class Leadership:
         if dispatcher.match_index > before:
             self.advance_commit()
         dispatcher.pump()
+        self._transfer.go_on(self._dispatchers)
 
     def entries_read(self, event: EntriesRead) -> None:
         """Push entries that were asked for."""
-        self._dispatchers[event.peer_id].entries_read(event)
+        if event.peer_id in self._dispatchers:
+            self._dispatchers[event.peer_id].entries_read(event)
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Entries that were asked for cannot be had now."""
-        self._dispatchers[event.peer_id].entries_unreadable(event)
+        if event.peer_id in self._dispatchers:
+            self._dispatchers[event.peer_id].entries_unreadable(event)
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is new."""
@@ -105,28 +177,97 @@ class Leadership:
         for dispatcher in self._dispatchers.values():
             dispatcher.begin_moved()
 
-    def retention_floor(self) -> int:
-        """Return the last index that every peer heard of lately has."""
-        oldest_ms = self._state.now_ms - RETENTION_LIVENESS_MS
-        matches = [
-            dispatcher.match_index
-            for dispatcher in self._dispatchers.values()
-            if dispatcher.contact_ms >= oldest_ms
-        ]
-        return min(matches, default=self._state.committed_index)
-
     def advance_commit(self) -> None:
         """Commit what a majority has on disk, if the last of it is of my own term (Raft 5.4.2).
 
         My own copy counts like a follower's: once it is durable (R3).
         """
         state = self._state
-        matches = [dispatcher.match_index for dispatcher in self._dispatchers.values()]
-        index = quorum_index([state.writes.durable_index, *matches])
-        if index >= self.first_index and index > state.committed_index:
-            state.commit_to(index)
-            for dispatcher in self._dispatchers.values():
+        matches = {peer: self._dispatchers[peer].match_index for peer in self._counted()}
+        matches[state.config.self_id] = state.writes.durable_index
+        index = quorum_reached(state.memberships.current, matches)
+        if index < self.first_index or index <= state.committed_index:
+            return
+        state.commit_to(index)
+        self._change.went_on()
+        if self._reads.wants_round:
+            self._begin_round_for_reads()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.pump()
+        self._leave_if_removed()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this leader knows of all that is committed: its first entry is, too (Raft 8)."""
+        return self._state.committed_index >= self.first_index
+
+    def transfer_dispatchers(self) -> dict[str, Dispatcher]:
+        """Return the dispatchers, for a hand-over."""
+        return self._dispatchers
+
+    # -- members ------------------------------------------------------------------------------
+
+    def _meet_members(self) -> None:
+        """Have a dispatcher for each other member; tell those who leave so, for a while."""
+        state = self._state
+        ids = state.memberships.current.ids
+        for peer_id in ids:
+            if peer_id != state.config.self_id and peer_id not in self._dispatchers:
+                self._dispatchers[peer_id] = Dispatcher(state, peer_id)
+        for peer_id in self._dispatchers:
+            if peer_id in ids:
+                self._departures_ms.pop(peer_id, None)
+            else:
+                self._departures_ms.setdefault(peer_id, state.now_ms + DEPARTURE_MS)
+
+    def _let_go(self) -> None:
+        """Forget removed members once they know that they are, or do not answer."""
+        state = self._state
+        for peer_id, deadline_ms in list(self._departures_ms.items()):
+            informed = self._dispatchers[peer_id].commit_known >= state.memberships.index
+            if informed or state.now_ms >= deadline_ms:
+                del self._departures_ms[peer_id], self._dispatchers[peer_id]
+                self._match_at_beat.pop(peer_id, None)
+                self._round_answered.pop(peer_id, None)
+
+    def _append_membership(self, membership: Membership) -> None:
+        """Append an entry that names a membership; it counts from now on (Raft 6)."""
+        state = self._state
+        index = state.log.end_index + 1
+        state.log.append(index, state.term)
+        token = state.issue(index)
+        state.emit(AppendMembership(index, state.term, membership, token))
+        state.take_membership(index, membership)
+        known = set(self._dispatchers)
+        self._meet_members()
+        for peer_id, dispatcher in self._dispatchers.items():
+            if peer_id in known:
                 dispatcher.pump()
+            else:
+                dispatcher.compare()
+
+    def _counted(self) -> list[str]:
+        """Return the peers that are who the membership says; others are heard, not counted."""
+        membership = self._state.memberships.current
+        return [
+            peer_id
+            for peer_id, dispatcher in self._dispatchers.items()
+            if (member := membership.member(peer_id)) and not dispatcher.is_another_than(member)
+        ]
+
+    def _leave_if_removed(self) -> None:
+        """A leader that is no voter any more led only until that was committed (R17)."""
+        state = self._state
+        current = state.memberships.current
+        if current.is_voter(state.config.self_id) or (
+            state.memberships.index > state.committed_index
+        ):
+            return
+        best = max(self._counted(), key=lambda peer: self._dispatchers[peer].match_index)
+        if best in current.voters:
+            state.send(timeout_now(state, best))
+        state.tell("leaves: it was removed from the voters")
+        state.enter(Role.FOLLOWER, None)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -140,6 +281,7 @@ class Leadership:
             state.alarm(f"{response.local_id} follows another leader of this term")
             state.enter(Role.CANDIDATE, None)
             return None
+        dispatcher.met(response.incarnation)
         dispatcher.contact_ms = state.now_ms
         return dispatcher
 
@@ -147,6 +289,8 @@ class Leadership:
         state = self._state
         self._round += 1
         self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
+        if self.is_ready:
+            self._reads.round_began(self._round)
         floor = self.retention_floor()
         for peer_id, dispatcher in self._dispatchers.items():
             self._match_at_beat[peer_id] = dispatcher.match_index
@@ -155,27 +299,54 @@ class Leadership:
                     group=state.config.group,
                     local_id=state.config.self_id,
                     remote_id=peer_id,
+                    incarnation=state.config.incarnation,
                     term=state.term,
                     round=self._round,
                     retention_floor=floor,
+                    membership_index=state.memberships.index,
+                    committed_index=state.committed_index,
                 )
             )
+        self._confirm_reads()
+
+    def _begin_round_for_reads(self) -> None:
+        if self.is_ready and self._reads.wants_round:
+            self._beat()
+
+    def _confirm_reads(self) -> None:
+        answered = {peer: self._round_answered.get(peer, 0) for peer in self._counted()}
+        answered[self._state.config.self_id] = self._round
+        self._reads.confirmed(quorum_reached(self._state.memberships.current, answered))
+        self._begin_round_for_reads()
 
     def _quorum_deadline_ms(self) -> int:
-        """When the youngest majority's silence, mine not counted, has lasted a time-out."""
-        if not self._followers_needed:
+        """When the youngest majority's silence has lasted a time-out; I count as just heard."""
+        contacts = {peer: self._dispatchers[peer].contact_ms for peer in self._counted()}
+        contacts[self._state.config.self_id] = NEVER_MS
+        heard_ms = quorum_reached(self._state.memberships.current, contacts)
+        if heard_ms >= NEVER_MS:
             return NEVER_MS
-        contacts = sorted(dispatcher.contact_ms for dispatcher in self._dispatchers.values())
-        return contacts[-self._followers_needed] + self._state.config.election_timeout_min_ms
+        return heard_ms + self._state.config.election_timeout_min_ms
 
     # -- views --------------------------------------------------------------------------------
 
+    def retention_floor(self) -> int:
+        """Return the last index that every peer heard of lately has."""
+        oldest_ms = self._state.now_ms - RETENTION_LIVENESS_MS
+        matches = [
+            dispatcher.match_index
+            for dispatcher in self._dispatchers.values()
+            if dispatcher.contact_ms >= oldest_ms
+        ]
+        return min(matches, default=self._state.committed_index)
+
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
+        stalled_ms = self._state.stall_deadline_ms()
         deadlines = [dispatcher.deadline_ms() for dispatcher in self._dispatchers.values()]
         if not deadlines:
-            return NEVER_MS
-        return min(self._next_beat_ms, self._quorum_deadline_ms(), *deadlines)
+            return stalled_ms
+        return min(self._next_beat_ms, self._quorum_deadline_ms(), stalled_ms, *deadlines)
 
     def peer_progress(self) -> tuple[PeerStatus, ...]:
         """Return a view of each peer."""

@@ -1,6 +1,8 @@
-"""Majorities: pure arithmetic."""
+"""Majorities: pure arithmetic. While voters change, a majority of both sets is needed (Raft 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from quorumlog.model.membership import Membership
 
 
 def majority(members: int) -> int:
@@ -11,3 +13,17 @@ def majority(members: int) -> int:
 def quorum_index(values: Sequence[int]) -> int:
     """Return the largest value that a majority has reached; one value for each member."""
     return sorted(values, reverse=True)[len(values) // 2]
+
+
+def quorum_reached(membership: Membership, values: Mapping[str, int]) -> int:
+    """Return the largest value that the voters needed have reached; -1 for those without one."""
+    reached = quorum_index([values.get(voter, -1) for voter in membership.voters])
+    if membership.is_joint:
+        before = quorum_index([values.get(voter, -1) for voter in membership.outgoing])
+        reached = min(reached, before)
+    return reached
+
+
+def has_quorum(membership: Membership, ids: Collection[str]) -> bool:
+    """Whether these members are enough to decide."""
+    return quorum_reached(membership, dict.fromkeys(ids, 1)) == 1

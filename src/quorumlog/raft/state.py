@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
+from quorumlog.model.membership import Membership
 from quorumlog.model.message import PeerMessage
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.effects import (
@@ -13,11 +14,14 @@ from quorumlog.raft.effects import (
     Committed,
     Effect,
     FailPending,
+    MembershipChanged,
     RoleChanged,
     SaveHardState,
     Send,
 )
 from quorumlog.raft.log_shape import LogShape
+from quorumlog.raft.memberships import Memberships
+from quorumlog.raft.story import Story
 from quorumlog.raft.writes import Writes
 
 if TYPE_CHECKING:
@@ -29,12 +33,17 @@ NEVER_MS = 1 << 62
 
 @dataclass(slots=True)
 class Round:
-    """A round of questions to the voters; `own_vote_token` is the write of the vote for myself."""
+    """A round of questions to the voters; `own_vote_token` is the write of the vote for myself.
+
+    `granted`: who would vote, or voted, for me, with their incarnations. `transfer`: the leader
+    asked me to take over.
+    """
 
     term: int
     pre_vote: bool
     own_vote_token: int = 0
-    granted: set[str] = field(default_factory=set)
+    granted: dict[str, int] = field(default_factory=dict)
+    transfer: bool = False
 
 
 class RaftState:
@@ -49,6 +58,8 @@ class RaftState:
         self.log = LogShape(
             boot.before_begin_index, boot.before_begin_term, boot.term_runs, boot.end_index
         )
+        self.memberships = Memberships(config.founders, boot.memberships)
+        self.story = Story()
         self.writes = Writes(boot.end_index)
         self.term = boot.hard_state.term
         self.vote = boot.hard_state.vote
@@ -61,6 +72,7 @@ class RaftState:
         self.now_ms = now_ms
         self.round: Round | None = None
         self.last_vote_result: VoteResult | None = None
+        self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
         self.failed = False
         self.damaged = False
@@ -71,7 +83,7 @@ class RaftState:
         self._leader_heard_ms = now_ms
         self._election_timeout_ms = 0
         self.election_deadline_ms = now_ms
-        if config.peers:
+        if not self.is_sole_voter:
             self.restart_election_timer()
 
     # -- effects ----------------------------------------------------------------------------
@@ -87,7 +99,12 @@ class RaftState:
 
     def alarm(self, text: str) -> None:
         """Tell people of something that must never happen."""
+        self.tell(f"ALARM: {text}")
         self.emit(Alarm(f"{self.config.group}/{self.config.self_id}, term {self.term}: {text}"))
+
+    def tell(self, text: str) -> None:
+        """Add a line to the story."""
+        self.story.tell(self.now_ms, text)
 
     def next_request_id(self) -> int:
         """Return a number no other request of this core has."""
@@ -101,12 +118,67 @@ class RaftState:
         """The newest term known: the log's may be newer in a store of the original (spec 95.3)."""
         return max(self.term, self.log.end_term)
 
+    def issue(self, end_index: int) -> int:
+        """Return the token of a write after which the log ends at end_index."""
+        return self.writes.issue(end_index, self.now_ms)
+
     def commit_to(self, index: int) -> None:
         """Raise the committed index; never lowers it."""
         if index > self.committed_index:
             check(index <= self.log.end_index, "only stored entries commit", index)
             self.committed_index = index
+            self.memberships.committed(index)
             self.emit(Committed(index))
+
+    # -- members ----------------------------------------------------------------------------
+
+    @property
+    def is_sole_voter(self) -> bool:
+        """Whether nobody else is asked for votes."""
+        current = self.memberships.current
+        return current.voters == (self.config.self_id,) and not current.is_joint
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether I am a voter, the very one that the membership names, and fit to lead."""
+        member = self.memberships.current.member(self.config.self_id)
+        if self.damaged or member is None:
+            return False
+        known = {0, self.config.incarnation}
+        return self.memberships.current.is_voter(member.node_id) and (
+            member.incarnation in known or not self.config.incarnation
+        )
+
+    def is_acquainted(self, node_id: str, membership_index: int) -> bool:
+        """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).
+
+        `membership_index` is the one it acts on.
+        """
+        mine = self.memberships.index
+        if self.memberships.current.member(node_id) is not None:
+            return True
+        return membership_index > mine or membership_index == mine >= 0
+
+    def take_membership(self, index: int, membership: Membership) -> None:
+        """An entry that names a membership is in the log: it counts at once."""
+        self.memberships.append(index, membership)
+        self._membership_changed()
+
+    def drop_memberships(self, from_index: int) -> None:
+        """Entries are removed from the log: an older membership may count again."""
+        before = self.memberships.index
+        self.memberships.truncate(from_index)
+        if self.memberships.index != before:
+            self._membership_changed()
+
+    def _membership_changed(self) -> None:
+        index, current = self.memberships.index, self.memberships.current
+        joint = f", before {', '.join(current.outgoing)}" if current.is_joint else ""
+        learners = f"; learners {', '.join(current.learners)}" if current.learners else ""
+        self.tell(
+            f"membership of index {index}: voters {', '.join(current.voters)}{joint}{learners}"
+        )
+        self.emit(MembershipChanged(index, current))
 
     # -- term, vote, role -------------------------------------------------------------------
 
@@ -128,13 +200,14 @@ class RaftState:
             self.emit(FailPending(ResponseCode.TERM_CHANGED))
             self.restart_election_timer()
         if before != (role, term, leader_id):
+            self.tell(f"{role.value} in term {term}, leader {leader_id or 'unknown'}")
             self.emit(RoleChanged(role, term, leader_id))
 
     def _save_hard_state(self, term: int, vote: str | None) -> None:
         check(term >= self.term, "the term never falls", term, self.term)
         check(term > self.term or self.vote is None, "one vote a term", self.vote, vote)
         self.term, self.vote = term, vote
-        self.hard_state_token = self.writes.issue(self.log.end_index)
+        self.hard_state_token = self.issue(self.log.end_index)
         self.emit(SaveHardState(HardState(term, vote), self.hard_state_token))
 
     # -- time -------------------------------------------------------------------------------
@@ -151,6 +224,15 @@ class RaftState:
         """Note a sign of life of the leader."""
         self._leader_heard_ms = self.now_ms
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
+
+    def stall_deadline_ms(self) -> int:
+        """When the disk counts as stalled: its oldest write has taken an election time-out."""
+        oldest = self.writes.oldest_ms
+        return NEVER_MS if oldest is None else oldest + self.config.election_timeout_max_ms
+
+    def disk_is_stalled(self) -> bool:
+        """Whether the disk does not answer: such a replica must not lead (R11)."""
+        return self.now_ms >= self.stall_deadline_ms()
 
     def has_live_leader(self) -> bool:
         """Whether I lead (with a quorum, else I would have stepped down) or heard the leader."""

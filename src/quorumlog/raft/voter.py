@@ -23,12 +23,16 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
             state.enter(Role.FOLLOWER, None, term=term, vote=vote)
         if granted:
             state.restart_election_timer()
+    asked = "would vote" if request.pre_vote else "votes"
+    state.tell(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
     small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
     state.send(
         VoteResponse(
             group=request.group,
             local_id=state.config.self_id,
             remote_id=request.local_id,
+            incarnation=state.config.incarnation,
+            remote_incarnation=request.incarnation,
             term=state.known_term if small else state.term,
             vote_result=result,
             request_term=request.term,
@@ -39,11 +43,15 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
 
 def _refuse_at_the_door(state: RaftState, request: VoteRequest) -> VoteResult | None:
     """Refuse those whose question changes nothing here, whatever its term."""
-    if request.local_id not in state.config.members:
+    if not state.is_acquainted(request.local_id, request.membership_index):
         return VoteResult.REJECT_UNKNOWN_LEADER
+    member = state.memberships.current.member(request.local_id)
+    claimed = request.incarnation
+    if member is not None and claimed and member.incarnation not in (0, claimed):
+        return VoteResult.REJECT_UNKNOWN_LEADER  # a disk was emptied: it is not that voter
     if request.local_id == state.config.self_id:
         return VoteResult.REJECT_UNEXPECTED_LEADER
-    if state.has_live_leader():
+    if state.has_live_leader() and not request.transfer:
         return VoteResult.REJECT_ALREADY_HAS_LEADER
     return None
 
@@ -61,7 +69,9 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
         if state.leader_id not in (None, candidate):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         if state.vote not in (None, candidate):
-            return VoteResult.REJECT_ALREADY_VOTED
+            taking = state.round is not None and state.round.transfer
+            refusal = VoteResult.REJECT_TAKING_LEADERSHIP
+            return refusal if taking else VoteResult.REJECT_ALREADY_VOTED
     if request.term < log.end_term:
         return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
     return VoteResult.ACCEPT

@@ -17,18 +17,25 @@ class Writes:
         self.durable_index = durable_index
         self.last_token = 0
         self.stored_token = 0
-        self._pending: deque[tuple[int, int]] = deque()
+        self._pending: deque[tuple[int, int, int]] = deque()
 
-    def issue(self, end_index: int) -> int:
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest write that is not durable yet was issued; None when all are."""
+        return self._pending[0][2] if self._pending else None
+
+    def issue(self, end_index: int, now_ms: int) -> int:
         """Return the token of a write after which the log ends at end_index."""
         self.last_token += 1
-        self._pending.append((self.last_token, end_index))
+        self._pending.append((self.last_token, end_index, now_ms))
         return self.last_token
 
     def truncated(self, from_index: int) -> None:
         """Note that from_index and everything after it was removed; call before `issue`."""
         self.durable_index = min(self.durable_index, from_index - 1)
-        self._pending = deque((token, min(end, from_index - 1)) for token, end in self._pending)
+        self._pending = deque(
+            (token, min(end, from_index - 1), issued) for token, end, issued in self._pending
+        )
 
     def stored(self, token: int) -> None:
         """Note that every write up to this one is durable."""

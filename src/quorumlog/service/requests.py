@@ -6,23 +6,43 @@ from typing import Any
 
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import RequestError, UnexpectedArgumentError, error_for
+from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.errors import (
+    ConfigError,
+    RequestError,
+    UnexpectedArgumentError,
+    error_for,
+)
+from quorumlog.model.membership import Member, addresses_of
 from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
+    ChangeMembersRequest,
     FetchRequest,
     FetchResponse,
     GroupMetadata,
     Hello,
+    MemberAction,
     MetadataRequest,
     MetadataResponse,
     Response,
     StatusRequest,
+    StoryRequest,
+    StoryResponse,
+    TransferRequest,
 )
+from quorumlog.node.asked import Done
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of
+from quorumlog.raft.events import (
+    AddMember,
+    ChangeRequested,
+    PromoteMember,
+    RemoveMember,
+    TransferRequested,
+)
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
@@ -44,6 +64,9 @@ class ClientRequests:
             FetchRequest: self._fetch,
             MetadataRequest: self._metadata,
             StatusRequest: self._status,
+            TransferRequest: self._transfer,
+            ChangeMembersRequest: self._change_members,
+            StoryRequest: self._story,
         }
 
     def opened(self, connection: Connection, hello: Hello) -> None:
@@ -149,7 +172,7 @@ class ClientRequests:
         groups = [
             GroupMetadata(
                 replica.config.group,
-                replica.config.members,
+                addresses_of(replica.core.membership),
                 replica.core.leader_id,
                 replica.core.term,
             )
@@ -163,3 +186,46 @@ class ClientRequests:
     def _status(self, connection: Connection, frame: Frame, request: StatusRequest) -> None:
         status = status_of(self._replica(request.group), self._node.config.self_id)
         self._answer(connection, frame, status)
+
+    # -- of operators -----------------------------------------------------------------------
+
+    def _transfer(self, connection: Connection, frame: Frame, request: TransferRequest) -> None:
+        replica = self._replica(request.group)
+        target, term = request.transferee_id, request.term
+        replica.asked.ask(
+            lambda number: TransferRequested(number, target, term),
+            self._answer_of(connection, frame, replica),
+        )
+
+    def _change_members(
+        self, connection: Connection, frame: Frame, request: ChangeMembersRequest
+    ) -> None:
+        replica, node_id = self._replica(request.group), request.node_id
+        change: AddMember | PromoteMember | RemoveMember = RemoveMember(node_id)
+        if request.action is MemberAction.PROMOTE:
+            change = PromoteMember(node_id)
+        elif request.action is MemberAction.ADD:
+            try:
+                check_name("member id", node_id, dash=False)
+                parse_address(request.address)
+            except ConfigError as error:
+                raise UnexpectedArgumentError(str(error)) from error
+            change = AddMember(Member(node_id, request.address, joining=not request.learner))
+        replica.asked.ask(
+            lambda number: ChangeRequested(number, change),
+            self._answer_of(connection, frame, replica),
+        )
+
+    def _answer_of(self, connection: Connection, frame: Frame, replica: Replica) -> Done:
+        """Return what answers a client when the core has."""
+
+        def done(code: ResponseCode, text: str, index: int) -> None:
+            leader_id, term = replica.core.leader_id, replica.core.term
+            response = Response(code=code, text=text, leader_id=leader_id, term=term)
+            self._answer(connection, frame, response)
+
+        return done
+
+    def _story(self, connection: Connection, frame: Frame, request: StoryRequest) -> None:
+        lines = self._replica(request.group).story()
+        self._answer(connection, frame, StoryResponse(lines=lines))

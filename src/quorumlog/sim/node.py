@@ -1,17 +1,16 @@
 """One simulated machine: the real replica, core and storage, behind simulated doors."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.message import PeerMessage
+from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.doors import Doors, WriteOwner
-from quorumlog.node.node import raft_config
 from quorumlog.node.replica import Replica
-from quorumlog.raft.config import BootState
 from quorumlog.raft.core import RaftCore
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.storage.base import WritePlan
@@ -116,6 +115,9 @@ class _Network:
         self._node.cluster.carry(self._node.node_id, peer_id, message, data)
         return True
 
+    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+        """See `Network`: a simulated network reaches everyone."""
+
 
 class _Nobody:
     def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
@@ -167,16 +169,9 @@ class SimulatedNode:
         self.replica.start()
 
     def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
-        world, log = self.cluster.world, opened.log
-        boot = BootState(
-            hard_state=opened.hard_state,
-            before_begin_index=log.before_begin_index,
-            before_begin_term=log.before_begin_term,
-            term_runs=log.term_runs(),
-            end_index=log.end_index,
-            committed_index=opened.committed_index,
-        )
-        core = RaftCore(raft_config(group, self.config), boot, world.random, world.now_ms)
+        world = self.cluster.world
+        config = raft_config(group, self.config, opened.incarnation)
+        core = RaftCore(config, boot_state(opened), world.random, world.now_ms)
         doors = Doors(
             disk=_Disk(self),
             network=_Network(self),

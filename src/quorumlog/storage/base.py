@@ -130,6 +130,17 @@ class Log(Protocol):
         """Stage one NOOP entry (magic 2, empty body)."""
         ...
 
+    def append_config(self, body: bytes, term: int) -> WritePlan:
+        """Stage one CONFIG_CHANGE entry (magic 3) with this body."""
+        ...
+
+    def config_entries(self) -> list[tuple[int, bytes]]:
+        """Return (index, body) of the newest committed CONFIG_CHANGE entry and of all later ones.
+
+        The former even if the log begins behind it.
+        """
+        ...
+
     def append_received(self, block: Block) -> WritePlan:
         """Stage stamped entries as they are (follower); the first must be end_index + 1."""
         ...

@@ -8,13 +8,12 @@ from threading import Lock
 import numpy as np
 
 from quorumlog.model.block import (
-    HEADER_SIZE,
     INDEX_RECORD_SIZE,
     Block,
-    encode_entry,
     first_index_of,
     headers,
     index_records,
+    single_entry,
     stamp,
     term_runs_of,
 )
@@ -35,6 +34,7 @@ from quorumlog.storage.checkpoint import (
     Checkpoint,
     Mark,
 )
+from quorumlog.storage.config_entries import ConfigEntries
 from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.mending import Mending
@@ -81,6 +81,7 @@ class FileLog:
         self._lock = Lock()
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = self._found_runs()
+        self._configs = ConfigEntries(recovered.config_entries)
 
     def _found_runs(self) -> TermRuns:
         """Return the runs of terms: those that were noted, the others by search."""
@@ -132,6 +133,10 @@ class FileLog:
         """See `Log`."""
         return self._runs.pairs()
 
+    def config_entries(self) -> list[tuple[int, bytes]]:
+        """See `Log`."""
+        return list(self._configs.pairs)
+
     def segments(self) -> list[Segment]:
         """See `Log`."""
         return sealed_segments(self._data, self._index, self._boundary, self._durable)
@@ -157,9 +162,13 @@ class FileLog:
 
     def append_noop(self, term: int) -> WritePlan:
         """See `Log`."""
-        data = memoryview(bytearray(encode_entry(b"", magic=Magic.NOOP)))
-        zero = np.zeros(1, dtype=np.int64)
-        plan, _ = self.append(Block(data, zero, zero + HEADER_SIZE), term)
+        return self.append(single_entry(b"", Magic.NOOP), term)[0]
+
+    def append_config(self, body: bytes, term: int) -> WritePlan:
+        """See `Log`."""
+        block = single_entry(body, Magic.CONFIG_CHANGE)
+        plan, _ = self.append(block, term)
+        self._configs.append(block)
         return plan
 
     def append_received(self, block: Block) -> WritePlan:
@@ -168,6 +177,7 @@ class FileLog:
         runs, positions = place(self._data, self._end.position, block.sizes)
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
+        self._configs.append(block)
         last = headers(block.slice(block.count - 1, block.count))[0]
         return self._stage(block, runs, positions, int(last["chain_crc"]), int(last["term"]))
 
@@ -216,6 +226,7 @@ class FileLog:
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
+        self._configs.truncate(from_index)
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
         for item in self._staged:
             item.mark = min(item.mark, end, key=lambda mark: mark.index)
@@ -295,7 +306,7 @@ class FileLog:
         covered = self._covered_files(end)
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
-        after = self._planned
+        after, configs = self._planned, self._configs_until(end)
 
         def remove() -> None:
             sync_made(covered)
@@ -303,6 +314,7 @@ class FileLog:
             self._notes.write_hint(end, boundary, durable=True)
             cut()
             self._notes.save_damage(damaged)
+            self._notes.save_config_entries(configs)
             self._notes.write_checkpoint(after)
 
         self._staged.append(_Staged(end))
@@ -433,6 +445,7 @@ class FileLog:
     def note_committed(self, index: int) -> None:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
+        self._configs.committed(self._committed_index)
 
     def _checkpoint_of(self, mark: Mark, *, is_end: bool = False) -> Checkpoint:
         return Checkpoint(
@@ -443,16 +456,20 @@ class FileLog:
             is_end,
         )
 
+    def _configs_until(self, mark: Mark) -> list[tuple[int, bytes]]:
+        return [pair for pair in self._configs.pairs if pair[0] <= mark.index]
+
     def checkpoint(self) -> WritePlan | None:
         """See `Log`: names only what was reported durable before."""
         checkpoint = self._checkpoint_of(self._durable)
         if checkpoint == self._planned:
             return None
         self._planned = checkpoint
-        covered = self._covered_files(self._durable)
+        covered, configs = self._covered_files(self._durable), self._configs_until(self._durable)
 
         def write() -> None:
             sync_made(covered)
+            self._notes.save_config_entries(configs)
             self._notes.write_checkpoint(checkpoint)
 
         return Plan(self, [Do(write)])

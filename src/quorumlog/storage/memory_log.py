@@ -1,20 +1,18 @@
 """The same log kept in memory only: for tests and for groups that may lose everything."""
 
-import numpy as np
-
 from quorumlog.model.block import (
-    HEADER_SIZE,
     Block,
-    encode_entry,
     first_index_of,
     headers,
     index_records,
+    single_entry,
     stamp,
     term_runs_of,
 )
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, check
 from quorumlog.storage.base import Preparable, Room, Segment, Span, WritePlan
+from quorumlog.storage.config_entries import ConfigEntries
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.plans import Plan
 from quorumlog.storage.segments import SEGMENTS_MAX
@@ -34,6 +32,7 @@ class MemoryLog:
         self._position = 0
         self._tail = TailCache(None)
         self._runs = TermRuns()
+        self._configs = ConfigEntries()
         self._committed_index = -1
         self.end_index = -1
         self.end_chain_crc = 0
@@ -58,16 +57,25 @@ class MemoryLog:
 
     def append_noop(self, term: int) -> WritePlan:
         """See `Log`."""
-        data = memoryview(bytearray(encode_entry(b"", magic=Magic.NOOP)))
-        zero = np.zeros(1, dtype=np.int64)
-        plan, _ = self.append(Block(data, zero, zero + HEADER_SIZE), term)
+        return self.append(single_entry(b"", Magic.NOOP), term)[0]
+
+    def append_config(self, body: bytes, term: int) -> WritePlan:
+        """See `Log`."""
+        block = single_entry(body, Magic.CONFIG_CHANGE)
+        plan, _ = self.append(block, term)
+        self._configs.append(block)
         return plan
+
+    def config_entries(self) -> list[tuple[int, bytes]]:
+        """See `Log`."""
+        return list(self._configs.pairs)
 
     def append_received(self, block: Block) -> WritePlan:
         """See `Log`."""
         check(first_index_of(block) == self.end_index + 1, "entries follow the end")
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
+        self._configs.append(block)
         last = headers(block.slice(block.count - 1, block.count))[0]
         return self._stage(block, int(last["chain_crc"]))
 
@@ -87,6 +95,7 @@ class MemoryLog:
         self._position = self._tail.piece_at(from_index).place_of(from_index)[0]
         self._tail.truncate(from_index)
         self._runs.truncate(from_index)
+        self._configs.truncate(from_index)
         self.end_index, self.end_chain_crc = from_index - 1, chain_crc
         return Plan(self, [])
 
@@ -167,6 +176,7 @@ class MemoryLog:
     def note_committed(self, index: int) -> None:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
+        self._configs.committed(self._committed_index)
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`."""

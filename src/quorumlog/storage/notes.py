@@ -1,6 +1,7 @@
 """The small files beside a log: its checkpoint, its durable hint, and what of it is damaged."""
 
 from quorumlog.storage.checkpoint import Boundary, Checkpoint, CheckpointFile, DurableHint, Mark
+from quorumlog.storage.config_entries import ConfigEntriesFile
 from quorumlog.storage.damage import DamagedRanges, DamageFile
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.recovery import Known
@@ -13,6 +14,7 @@ class Notes:
         self._checkpoints = CheckpointFile(files, directory)
         self._hint = DurableHint(files, directory)
         self._damage = DamageFile(files, directory)
+        self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
 
     def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
@@ -20,6 +22,16 @@ class Notes:
         self.checkpoint = self._checkpoints.load(read_only=read_only)
         known = Known.of(self.checkpoint, self._hint.load())
         return known, self._damage.load(read_only=read_only)
+
+    def load_config_entries(self) -> list[tuple[int, bytes]]:
+        """Return (index, body) of noted CONFIG_CHANGE entries that the last checkpoint covers."""
+        noted = self._configs.load()
+        until = self.checkpoint.mark.index if self.checkpoint is not None else -1
+        return [(index, body) for index, body in noted if index <= until]
+
+    def save_config_entries(self, pairs: list[tuple[int, bytes]]) -> None:
+        """Replace what is known of CONFIG_CHANGE entries, durably."""
+        self._configs.save(pairs)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""
@@ -39,3 +51,4 @@ class Notes:
         self._checkpoints.close()
         self._hint.close()
         self._damage.close()
+        self._configs.close()

@@ -6,11 +6,16 @@ place and its identity, to be repaired. Index records are derived from the entri
 they differ. What a crash left half done of a truncation or a reset is finished.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
+from quorumlog.model.block import (
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    config_entries_of,
+    headers,
+)
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary, Checkpoint, Mark
@@ -74,12 +79,16 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A log that can be used: where it begins and ends, and what of it is damaged."""
+    """A log that can be used: where it begins and ends, and what of it is damaged.
+
+    `config_entries`: (index, body) of the CONFIG_CHANGE entries among those that were read.
+    """
 
     boundary: Boundary
     end: Mark
     damaged: DamagedRanges
     report: RecoveryReport
+    config_entries: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 def _used(rest: memoryview) -> int:
@@ -120,6 +129,7 @@ class Recovery:
         self._first: tuple[int, int] | None = None
         self._damages: list[tuple[int, int]] = []
         self._scanned = 0
+        self._config_entries: list[tuple[int, bytes]] = []
         self._mended = 0
 
     def run(self) -> Recovered:
@@ -147,7 +157,8 @@ class Recovery:
         report = RecoveryReport(
             self._scanned, start is not None, cut, stop.reason, self._mended, damaged.count
         )
-        return Recovered(boundary, end, damaged, report)
+        configs = [pair for pair in self._config_entries if pair[0] <= end.index]
+        return Recovered(boundary, end, damaged, report, configs)
 
     # -- what a crash left half done ------------------------------------------------------------
 
@@ -250,6 +261,7 @@ class Recovery:
             if self._first is None:
                 self._first = (stretch.first_index, stretch.position)
             self._scanned += stretch.block.count
+            self._config_entries += config_entries_of(stretch.block)
             self._mend(stretch.first_index, derived_records(stretch))
             torn = None if stretch.checked else stretch
         for damage in survey.damages:

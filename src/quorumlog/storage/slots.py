@@ -16,20 +16,20 @@ from quorumlog.storage.files import File, FileSystem
 SLOT_SIZE: Final = 4_096
 _HEADER = struct.Struct(">4sIQI")
 _MAGIC: Final = b"QSLT"
-VALUE_BYTES_MAX: Final = SLOT_SIZE - _HEADER.size - 4
+_OVERHEAD: Final = _HEADER.size + 4
 
 
-def _packed(sequence: int, value: bytes) -> bytes:
+def _packed(sequence: int, value: bytes, slot_size: int) -> bytes:
     head = _HEADER.pack(_MAGIC, 1, sequence, len(value))
-    return (head + value + crc32(head + value).to_bytes(4, "big")).ljust(SLOT_SIZE, b"\0")
+    return (head + value + crc32(head + value).to_bytes(4, "big")).ljust(slot_size, b"\0")
 
 
 def _unpacked(slot: bytes) -> tuple[int, bytes] | None:
     """Return sequence and value of a slot, or None if it is damaged."""
-    if len(slot) < SLOT_SIZE:
+    if len(slot) < _OVERHEAD:
         return None
     magic, version, sequence, length = _HEADER.unpack_from(slot)
-    if magic != _MAGIC or version != 1 or length > VALUE_BYTES_MAX:
+    if magic != _MAGIC or version != 1 or length > len(slot) - _OVERHEAD:
         return None
     end = _HEADER.size + length
     if crc32(slot[:end]) != int.from_bytes(slot[end : end + 4], "big"):
@@ -40,7 +40,11 @@ def _unpacked(slot: bytes) -> tuple[int, bytes] | None:
 class SlotFile:
     """One value at a path. Not made before the first write."""
 
-    def __init__(self, files: FileSystem, directory: str, name: str) -> None:
+    def __init__(
+        self, files: FileSystem, directory: str, name: str, *, slot_size: int = SLOT_SIZE
+    ) -> None:
+        self._slot_size = slot_size
+        self.value_bytes_max = slot_size - _OVERHEAD
         self._files = files
         self._directory = directory
         self.path = f"{directory}/{name}"
@@ -57,8 +61,8 @@ class SlotFile:
             return None
         self._file = self._files.open(self.path, writable=not read_only)
         found: dict[int, tuple[int, bytes]] = {}
-        for offset in (0, SLOT_SIZE):
-            slot = _unpacked(self._file.read_at(SLOT_SIZE, offset))
+        for offset in (0, self._slot_size):
+            slot = _unpacked(self._file.read_at(self._slot_size, offset))
             if slot is not None:
                 found[offset] = slot
         if not found:
@@ -73,8 +77,8 @@ class SlotFile:
         if read_only:
             return value
         # what was read may be in the page cache only, or in one copy: it is relied on from now on
-        for offset in (SLOT_SIZE - newest, newest):
-            self._file.write_at([_packed(self._sequence, value)], offset)
+        for offset in (self._slot_size - newest, newest):
+            self._file.write_at([_packed(self._sequence, value, self._slot_size)], offset)
             self._file.sync()
         return value
 
@@ -84,20 +88,21 @@ class SlotFile:
             return None
         file = self._files.open(self.path, writable=False)
         try:
-            copies = [_unpacked(file.read_at(SLOT_SIZE, place)) for place in (0, SLOT_SIZE)]
+            size = self._slot_size
+            copies = [_unpacked(file.read_at(size, place)) for place in (0, size)]
         finally:
             file.close()
         return sum(copy is not None for copy in copies)
 
     def write(self, value: bytes) -> None:
         """Replace the value durably."""
-        check(len(value) <= VALUE_BYTES_MAX, "a slot holds it", len(value))
+        check(len(value) <= self.value_bytes_max, "a slot holds it", len(value))
         self._sequence += 1
-        slot = _packed(self._sequence, value)
+        slot = _packed(self._sequence, value, self._slot_size)
         if self._file is None:
             self._create(slot)
             return
-        for offset in (0, SLOT_SIZE):
+        for offset in (0, self._slot_size):
             self._file.write_at([slot], offset)
             self._file.sync()
 

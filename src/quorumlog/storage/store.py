@@ -31,7 +31,8 @@ __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 class OpenedGroup:
     """An open group. `committed_index` is a lower bound remembered from before.
 
-    `disk_state` looks at how full its disks are; on any thread.
+    `disk_state` looks at how full its disks are; on any thread. `incarnation` numbers the data
+    directory: an emptied one gets another.
     """
 
     log: Log
@@ -41,6 +42,7 @@ class OpenedGroup:
     report: RecoveryReport
     disk_state: Callable[[], DiskState]
     close: Callable[[], None]
+    incarnation: int = 0
 
 
 def open_group(
@@ -99,7 +101,8 @@ def open_group(
     def disk_state() -> DiskState:
         return look(files, directory, places.all, config)
 
-    return OpenedGroup(log, hard_state, hard_states, committed, report, disk_state, close)
+    number = incarnation_number(identity.incarnation)
+    return OpenedGroup(log, hard_state, hard_states, committed, report, disk_state, close, number)
 
 
 def open_log(
@@ -119,7 +122,7 @@ def open_log(
     index.load()
     known, damaged = notes.load()
     recovered = Recovery(data, index, known, drops_foreign=drops_foreign).run()
-    recovered = _with_damage(recovered, [*damaged, *recovered.damaged])
+    recovered = _with_notes(recovered, [*damaged, *recovered.damaged], notes.load_config_entries())
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
     checkpoint = Checkpoint(
         recovered.boundary,
@@ -129,20 +132,35 @@ def open_log(
     )
     # from here on a crash must find the log as it was found now
     notes.save_damage(recovered.damaged)
+    notes.save_config_entries(recovered.config_entries)
     notes.write_hint(recovered.end, recovered.boundary, durable=True)
     notes.write_checkpoint(checkpoint)
     return log, recovered.report
 
 
-def _with_damage(recovered: Recovered, ranges: list[tuple[int, int]]) -> Recovered:
-    """Join what was known to be damaged before with what was found now."""
+def _with_notes(
+    recovered: Recovered, ranges: list[tuple[int, int]], noted: list[tuple[int, bytes]]
+) -> Recovered:
+    """Join what was known to be damaged, and of memberships, with what was found now."""
     first, last = recovered.boundary.before_begin_index + 1, recovered.end.index
     damaged = DamagedRanges(ranges).within(first, last)
-    return Recovered(recovered.boundary, recovered.end, damaged, recovered.report)
+    configs = dict([*noted, *recovered.config_entries])
+    return Recovered(
+        recovered.boundary,
+        recovered.end,
+        damaged,
+        recovered.report,
+        sorted((index, body) for index, body in configs.items() if index <= last),
+    )
 
 
-def open_memory_group(config: GroupConfig, limits: Limits) -> OpenedGroup:
-    """Return an empty group that keeps nothing."""
+def incarnation_number(text: str) -> int:
+    """Return the number, never 0, that stands for an incarnation in messages and memberships."""
+    return int(text[:15], 16) + 1
+
+
+def open_memory_group(files: FileSystem) -> OpenedGroup:
+    """Return an empty group that keeps nothing; `files` gives it a number of its own."""
     return OpenedGroup(
         MemoryLog(),
         HardState(),
@@ -151,4 +169,5 @@ def open_memory_group(config: GroupConfig, limits: Limits) -> OpenedGroup:
         RecoveryReport(),
         DiskState,
         lambda: None,
+        incarnation_number(files.random_bytes(16).hex()),
     )

@@ -1,7 +1,7 @@
 """Accepting connections of peers and clients on one port."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -15,7 +15,8 @@ PEER_ROLES = ("control", "bulk")
 class Listener:
     """Listens, checks who is there, and finds a handler for each connection.
 
-    Peers must be of the same cluster and among `known_nodes()`; clients may leave the cluster out.
+    Peers must be of the same cluster and such as `accepts` accepts; clients may leave the cluster
+    out.
     """
 
     def __init__(
@@ -26,14 +27,14 @@ class Listener:
         *,
         cluster: str,
         node_id: str,
-        known_nodes: Callable[[], Collection[str]],
+        accepts: Callable[[Hello], bool],
         limits: Limits,
     ) -> None:
         self._host = host
         self.port = port
         self._handler_for = handler_for
         self._hello = Hello(cluster=cluster, node_id=node_id, role="node")
-        self._known_nodes = known_nodes
+        self._accepts = accepts
         self._limits = limits
         self._server: asyncio.Server | None = None
         self.connections: set[Connection] = set()
@@ -84,7 +85,7 @@ class Listener:
             )
         if not is_client and hello.role not in PEER_ROLES:
             raise RemoteProtocolError(f"role {hello.role!r} is not known")
-        if not is_client and hello.node_id not in self._known_nodes():
+        if not is_client and not self._accepts(hello):
             raise RemoteProtocolError(
                 f"{hello.node_id!r} is no member of a group on {self._hello.node_id}"
             )

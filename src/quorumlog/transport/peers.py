@@ -6,7 +6,7 @@ Messages are one-way; a lost one is repeated by the core, so nothing is queued w
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import parse_address
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 BACKOFF_MIN_S = 0.02
 BACKOFF_MAX_S = 1.0
 CONNECT_TIMEOUT_S = 3.0
+VISITORS_MAX = 32
+"""Nodes of the cluster that are no members as far as this node knows, and yet may be (R18)."""
 
 
 class _Link:
@@ -35,7 +37,9 @@ class _Link:
     ) -> None:
         self._links = links
         self.peer_id = peer_id
-        self._hello = Hello(cluster=links.cluster, node_id=links.self_id, role=role)
+        self._hello = Hello(
+            cluster=links.cluster, node_id=links.self_id, role=role, address=links.own_address
+        )
         self._on_connected = on_connected
         self._ended = asyncio.Event()
         self._refusal = ""
@@ -111,13 +115,18 @@ class _Link:
 
 
 class PeerLinks:
-    """All links of a node. `on_connected(peer_id)` is called when a bulk link is up (again)."""
+    """All links of a node. `on_connected(peer_id)` is called when a bulk link is up (again).
+
+    `addresses` are those of the peers known at first; members that join later are met, and nodes
+    that connect without being known are visitors: whoever asks must be answered.
+    """
 
     def __init__(
         self,
         self_id: str,
         cluster: str,
-        addresses: dict[str, str],
+        own_address: str,
+        addresses: Mapping[str, str],
         limits: Limits,
         *,
         on_connected: Callable[[str], None],
@@ -125,27 +134,85 @@ class PeerLinks:
     ) -> None:
         self.self_id = self_id
         self.cluster = cluster
-        self.addresses = addresses
+        self.own_address = own_address
+        self.addresses = dict(addresses)
         self.limits = limits
         self.counters = TransportCounters()
         self.generator = generator
-        self._control = {peer: _Link(self, peer, "control", None) for peer in addresses}
-        self._bulk = {peer: _Link(self, peer, "bulk", on_connected) for peer in addresses}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._on_connected = on_connected
+        self._control: dict[str, _Link] = {}
+        self._bulk: dict[str, _Link] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._members: dict[str, set[str]] = {"": set(addresses)}
+        self._visitors: dict[str, str] = {}
+        self._running = False
 
     def start(self) -> None:
         """Begin to connect."""
-        for link in (*self._control.values(), *self._bulk.values()):
-            self._tasks.append(asyncio.create_task(link.run(), name=f"link to {link.peer_id}"))
+        self._running = True
+        for peer_id in self.addresses:
+            self._open(peer_id)
 
     async def stop(self) -> None:
         """End all links."""
-        for task in self._tasks:
+        self._running = False
+        tasks = [task for peer_id in list(self._tasks) for task in self._close(peer_id)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+        """A group's members are these now: link to the new ones, leave those nobody needs."""
+        self._members.pop("", None)
+        self._members[group] = set(addresses)
+        for peer_id, address in addresses.items():
+            if peer_id != self.self_id and address:
+                self._visitors.pop(peer_id, None)
+                self._link_to(peer_id, address)
+        needed = set().union(*self._members.values(), self._visitors)
+        for peer_id in set(self.addresses) - needed:
+            # a member that was just removed is told so before the link goes
+            self._visitors[peer_id] = self.addresses[peer_id]
+
+    def accepts(self, hello: Hello) -> bool:
+        """Whether a peer may connect: one that is known, or one more visitor."""
+        if hello.node_id in self.addresses:
+            return True
+        return bool(hello.address) and hello.node_id != self.self_id
+
+    def visited(self, peer_id: str, address: str) -> None:
+        """A peer connected: it must be answered, whether or not it is known."""
+        if peer_id not in self.addresses and address:
+            self._visitors[peer_id] = address
+            self._link_to(peer_id, address)
+        while len(self._visitors) > VISITORS_MAX:
+            oldest = next(iter(self._visitors))
+            del self._visitors[oldest]
+            self.addresses.pop(oldest, None)
+            self._close(oldest)
+
+    def _link_to(self, peer_id: str, address: str) -> None:
+        if self.addresses.get(peer_id) == address and peer_id in self._tasks:
+            return
+        self.addresses[peer_id] = address
+        if self._running:
+            self._close(peer_id)
+            self._open(peer_id)
+
+    def _open(self, peer_id: str) -> None:
+        control = self._control[peer_id] = _Link(self, peer_id, "control", None)
+        bulk = self._bulk[peer_id] = _Link(self, peer_id, "bulk", self._on_connected)
+        self._tasks[peer_id] = [
+            asyncio.create_task(link.run(), name=f"link to {peer_id}") for link in (control, bulk)
+        ]
+
+    def _close(self, peer_id: str) -> list[asyncio.Task[None]]:
+        tasks = self._tasks.pop(peer_id, [])
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        for link in (*self._control.values(), *self._bulk.values()):
-            link.close()
+        for links in (self._control, self._bulk):
+            link = links.pop(peer_id, None)
+            if link is not None:
+                link.close()
+        return tasks
 
     def send(
         self,

@@ -13,6 +13,9 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     15: m.PushResponse,
     16: m.RepairRequest,
     17: m.RepairResponse,
+    18: m.TimeoutNowRequest,
+    19: m.ReadIndexRequest,
+    20: m.ReadIndexResponse,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,
@@ -21,6 +24,10 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     35: m.FetchResponse,
     36: m.StatusRequest,
     37: m.StatusResponse,
+    38: m.TransferRequest,
+    39: m.ChangeMembersRequest,
+    40: m.StoryRequest,
+    41: m.StoryResponse,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

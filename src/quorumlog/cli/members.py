@@ -1,0 +1,148 @@
+"""`quorumlog members` and `quorumlog transfer`: who belongs to a group, and who leads it."""
+
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.output import print_json, print_line, print_table
+from quorumlog.cli.status import answered, leader_lags
+from quorumlog.cli.target import Target, find_target
+from quorumlog.model.message import StatusResponse
+
+CATCH_UP_SECONDS = 300.0
+
+Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
+
+app = typer.Typer(
+    help="Who belongs to a group: list, add, promote, remove; one change at a time.",
+    no_args_is_help=True,
+)
+
+
+@app.command(name="list")
+def list_command(
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the members as the newest membership known names them."""
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        replicas = client.status()
+    newest = _newest(target, replicas)
+    lags = leader_lags(replicas)
+    by_id = {status.node_id: status for status in replicas if status.node_id}
+    ids = [*newest.voters, *(o for o in newest.outgoing if o not in newest.voters)]
+    rows = []
+    for node_id in [*ids, *newest.learners]:
+        status = by_id.get(node_id)
+        kind = _kind(newest, node_id)
+        lag = lags.get(node_id)
+        address = status.address if status is not None else "?"
+        if as_json:
+            print_json({"node": node_id, "address": address, "kind": kind, "lag": lag})
+        rows.append([node_id, address, kind, "?" if lag is None else str(lag)])
+    if not as_json:
+        print_line(f"group {target.group}, membership of index {newest.membership_index}")
+        print_table(["NODE", "ADDRESS", "KIND", ">LAG"], rows)
+
+
+def _newest(target: Target, replicas: list[StatusResponse]) -> StatusResponse:
+    known = [status for status in replicas if answered(status)]
+    if not known:
+        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
+        raise CommandError(f"no replica of group {target.group} answers: {told}")
+    return max(known, key=lambda status: status.membership_index)
+
+
+def _kind(status: StatusResponse, node_id: str) -> str:
+    if node_id in status.learners:
+        return "learner"
+    if status.outgoing and (node_id in status.voters) != (node_id in status.outgoing):
+        return "voter (joining)" if node_id in status.voters else "voter (leaving)"
+    return "voter"
+
+
+@app.command(name="add")
+def add_command(
+    node: Node,
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="Where it listens.", show_default=False)
+    ],
+    learner: Annotated[
+        bool, typer.Option("--learner", help="Let it receive entries, but not vote.")
+    ] = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = CATCH_UP_SECONDS,
+) -> None:
+    """Add a member that runs already; wait until it has caught up and votes.
+
+    Its configuration names the group's members, itself among them, as `peers`.
+    """
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        client.add_member(node, address, learner=learner)
+        if learner:
+            print_line(f"{node} is a learner of {target.group}")
+            return
+        try:
+            client.wait_until_voter(node, timeout_s=timeout)
+        except TimeoutError:
+            raise CommandError(
+                f"{node} is a learner of {target.group} and has not caught up within "
+                f"{timeout:g} s; it will vote once it has (see 'quorumlog members list')"
+            ) from None
+    print_line(f"{node} votes in {target.group}")
+
+
+@app.command(name="promote")
+def promote_command(
+    node: Node,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Make a voter of a learner that has caught up."""
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        client.promote_member(node)
+    print_line(f"{node} votes in {target.group}")
+
+
+@app.command(name="remove")
+def remove_command(
+    node: Node,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Remove a member; stop its process afterwards. A leader hands over first."""
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        client.remove_member(node)
+    print_line(f"{node} is no member of {target.group} any more")
+
+
+def transfer_command(
+    node: Annotated[str, typer.Argument(help="Member that shall lead.", show_default=False)],
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    term: Annotated[
+        int, typer.Option("--term", help="Only in this term.", show_default="any")
+    ] = -1,
+) -> None:
+    """Hand leadership over to a member that has (nearly) everything."""
+    target = find_target(directory, servers, group, timeout)
+    with target.client() as client:
+        client.transfer(node, term=term)
+    print_line(f"{node} leads {target.group}")

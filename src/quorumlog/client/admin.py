@@ -1,0 +1,120 @@
+"""What an operator asks of a group: hand-overs, changes of members, and its story."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorumlog.client.connection import ServerConnection
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RequestError
+from quorumlog.model.message import (
+    ChangeMembersRequest,
+    MemberAction,
+    Response,
+    StoryRequest,
+    StoryResponse,
+    TransferRequest,
+)
+
+if TYPE_CHECKING:
+    from quorumlog.client.client import Client
+
+POLL_S = 0.2
+"""Pause between looks at a member that is catching up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStory:
+    """What happened to one replica lately: (milliseconds ago, sentence), oldest first.
+
+    `error` says why a replica did not tell; then there are no lines.
+    """
+
+    address: str
+    node_id: str
+    lines: list[tuple[int, str]]
+    error: str = ""
+
+
+class GroupAdmin:
+    """Of the group of a client; get it as `client.admin`."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def transfer(self, node_id: str, *, term: int = -1) -> None:
+        """Hand leadership over to a member; return once it leads.
+
+        With `term`, only in that term. Raises `RequestError` with code FALL_BEHIND_TOO_MUCH,
+        TAKE_LEADERSHIP_FAILED, UNKNOWN_MEMBER, INCONSISTENT_TERM or LEADER_TRANSFERRING; the old
+        leader goes on then.
+        """
+        request = TransferRequest(group=self._client.group, transferee_id=node_id, term=term)
+        await self._ask_leader(request)
+
+    async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
+        """Add a member; unless it is to stay a `learner` it becomes a voter once caught up.
+
+        Returns when the learner is committed; `wait_until_voter` waits for the rest. Raises
+        `RequestError` with code REPEATED_REQUEST, CHANGE_IN_PROGRESS or UNEXPECTED_ARGUMENT.
+        """
+        await self._change(MemberAction.ADD, node_id, address, learner=learner)
+
+    async def promote_member(self, node_id: str) -> None:
+        """Make a voter of a learner. Raises `RequestError`; MEMBER_NOT_READY: it lags too far."""
+        await self._change(MemberAction.PROMOTE, node_id)
+
+    async def remove_member(self, node_id: str) -> None:
+        """Remove a member; a leader that is removed hands over when that is committed."""
+        await self._change(MemberAction.REMOVE, node_id)
+
+    async def _change(
+        self, action: MemberAction, node_id: str, address: str = "", *, learner: bool = False
+    ) -> None:
+        request = ChangeMembersRequest(
+            group=self._client.group,
+            action=action,
+            node_id=node_id,
+            address=address,
+            learner=learner,
+        )
+        await self._ask_leader(request)
+
+    async def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
+        """Wait until a member votes. Raises `TimeoutError`."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                found = await self._client.status()
+                known = [status for status in found if status.code == ResponseCode.SUCCESS]
+                newest = max(known, key=lambda status: status.membership_index, default=None)
+                if newest is not None and node_id in newest.voters and not newest.outgoing:
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def stories(self) -> list[ReplicaStory]:
+        """Return the story of every replica, of those that answer."""
+        statuses = await self._client.status()
+        return list(
+            await asyncio.gather(
+                *(self._story_of(status.address, status.node_id) for status in statuses)
+            )
+        )
+
+    async def _story_of(self, address: str, node_id: str) -> ReplicaStory:
+        client = self._client
+        try:
+            connection = await client.view.connection(address)
+            request = StoryRequest(group=client.group)
+            answer = await client.view.wait(connection, connection.request(request))
+            response = client.expect(connection, answer, StoryResponse)
+        except RequestError as error:
+            return ReplicaStory(address, node_id, [], str(error))
+        return ReplicaStory(address, node_id, response.lines)
+
+    async def _ask_leader(self, request: TransferRequest | ChangeMembersRequest) -> None:
+        client = self._client
+
+        async def ask(connection: ServerConnection) -> Response:
+            return client.expect(connection, await connection.request(request), Response)
+
+        await client.retrying(client.view.leader, ask, None, repeat_unknown=False)

@@ -1,0 +1,126 @@
+"""Who belongs to a group: voters, learners, and both sets of voters while they change (Raft 6).
+
+A membership is the body of a CONFIG_CHANGE entry; it counts from the moment it is in a log.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from quorumlog.model.errors import UnexpectedArgumentError
+
+MEMBERS_MAX = 16
+"""Members of one group, learners included: more voters only make it slower."""
+_FORMAT = 1
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One replica.
+
+    `incarnation` numbers its data directory (0: not known yet): with an emptied disk it is somebody
+    else, who remembers no vote and holds no entry. `joining`: a learner that becomes a voter as
+    soon as it has caught up.
+    """
+
+    node_id: str
+    address: str = ""
+    incarnation: int = 0
+    joining: bool = False
+
+
+class Membership(msgspec.Struct, frozen=True, array_like=True):
+    """All members; those who are in neither set of voters are learners.
+
+    `outgoing` is empty but while the voters change: then it holds the voters of before, and what
+    needs a majority needs one of each set (joint consensus).
+    """
+
+    members: tuple[Member, ...]
+    voters: tuple[str, ...]
+    outgoing: tuple[str, ...] = ()
+    format: int = _FORMAT
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all members."""
+        return tuple(member.node_id for member in self.members)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The ids of those who receive entries and do not vote."""
+        return tuple(name for name in self.ids if not self.is_voter(name))
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the voters are changing."""
+        return bool(self.outgoing)
+
+    def member(self, node_id: str) -> Member | None:
+        """Return a member, or None."""
+        for member in self.members:
+            if member.node_id == node_id:
+                return member
+        return None
+
+    def is_voter(self, node_id: str) -> bool:
+        """Whether a member votes, in the set of before or of after a change."""
+        return node_id in self.voters or node_id in self.outgoing
+
+    # -- what follows from it -----------------------------------------------------------------
+
+    def with_member(self, member: Member) -> "Membership":
+        """Return this with a learner more, or with a member's details replaced."""
+        others = [known for known in self.members if known.node_id != member.node_id]
+        return msgspec.structs.replace(self, members=(*others, member))
+
+    def with_voters(self, voters: Sequence[str]) -> "Membership":
+        """Return the joint membership on the way to other voters."""
+        return msgspec.structs.replace(self, voters=tuple(voters), outgoing=self.voters)
+
+    def without(self, node_id: str) -> "Membership":
+        """Return this without a learner."""
+        kept = tuple(member for member in self.members if member.node_id != node_id)
+        return msgspec.structs.replace(self, members=kept)
+
+    def final(self, leaving: Sequence[str] = ()) -> "Membership":
+        """Return what a joint membership leads to, without those who leave."""
+        kept = tuple(member for member in self.members if member.node_id not in leaving)
+        return msgspec.structs.replace(self, members=kept, outgoing=())
+
+    # -- as bytes -----------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Return the body of a CONFIG_CHANGE entry."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> "Membership":
+        """Read the body of a CONFIG_CHANGE entry.
+
+        Raises `UnexpectedArgumentError` when it is none, or one of a newer format.
+        """
+        try:
+            found = msgspec.msgpack.decode(body, type=cls)
+        except msgspec.MsgspecError as error:
+            raise UnexpectedArgumentError(f"no membership: {error}") from error
+        if found.format != _FORMAT:
+            raise UnexpectedArgumentError(
+                f"a membership of format {found.format}; this version reads format {_FORMAT}"
+            )
+        ids = set(found.ids)
+        if not found.voters or not {*found.voters, *found.outgoing} <= ids:
+            raise UnexpectedArgumentError(f"voters {found.voters} are not all members {found.ids}")
+        if len(ids) != len(found.members) or len(ids) > MEMBERS_MAX:
+            raise UnexpectedArgumentError(f"members {found.ids}: each once, at most {MEMBERS_MAX}")
+        return found
+
+
+def addresses_of(membership: Membership) -> dict[str, str]:
+    """Return member id → address."""
+    return {member.node_id: member.address for member in membership.members}
+
+
+def founding(addresses: dict[str, str]) -> Membership:
+    """Return the membership of a group that has not begun yet: everyone votes."""
+    members = tuple(Member(node_id, address) for node_id, address in addresses.items())
+    return Membership(members, tuple(addresses))

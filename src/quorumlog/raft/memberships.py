@@ -1,0 +1,45 @@
+"""The memberships that a log names: the newest one counts, committed or not (Raft 6)."""
+
+from collections.abc import Sequence
+
+from quorumlog.model.membership import Membership
+
+
+class Memberships:
+    """`founders` count until the log names a membership: the group has not begun then.
+
+    Invariants: indexes rise; what is older than the newest committed one is forgotten.
+    """
+
+    def __init__(self, founders: Membership, known: Sequence[tuple[int, Membership]]) -> None:
+        self._founders = founders
+        self._known = list(known)
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether the log names a membership: then a majority decides, before it all founders."""
+        return bool(self._known)
+
+    @property
+    def index(self) -> int:
+        """Index of the entry that names the present membership; -1 before the group began."""
+        return self._known[-1][0] if self._known else -1
+
+    @property
+    def current(self) -> Membership:
+        """The present membership."""
+        return self._known[-1][1] if self._known else self._founders
+
+    def append(self, index: int, membership: Membership) -> None:
+        """The log goes on with an entry that names a membership."""
+        self._known.append((index, membership))
+
+    def truncate(self, from_index: int) -> None:
+        """from_index and everything after it is not in the log any more."""
+        while self._known and self._known[-1][0] >= from_index:
+            self._known.pop()
+
+    def committed(self, index: int) -> None:
+        """Forget what can no longer come back."""
+        while len(self._known) > 1 and self._known[1][0] <= index:
+            self._known.pop(0)

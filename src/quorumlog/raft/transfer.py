@@ -1,0 +1,154 @@
+"""Handing leadership over: the target catches up, then is told to campaign at once (spec 10.8).
+
+Appends are refused meanwhile, for a bounded time; if the target does not take over, the leader goes
+on as before (R10). This outlives the leadership it ends, to see who leads then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.message import TimeoutNowRequest
+from quorumlog.raft.dispatcher import Dispatcher
+from quorumlog.raft.effects import Finished
+from quorumlog.raft.events import TransferRequested
+from quorumlog.raft.state import NEVER_MS, RaftState
+
+PREFERRED_INTERVAL_MS = 1_000
+"""How often a leader looks whether a preferred one could take over (spec 10 section 9)."""
+PREFERRED_PAUSE_MS = 10_000
+"""Pause after a preferred leader did not take over: appends were refused for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    request_id: int | None
+    target: str
+    term: int
+    deadline_ms: int
+
+
+class Transfer:
+    """The hand-over that is under way, if any; one at a time."""
+
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
+        self._running: _Running | None = None
+        self._told = False
+        self._next_look_ms = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether appends are refused for it."""
+        return self._running is not None and self._state.role is Role.LEADER
+
+    def request(self, event: TransferRequested, dispatchers: Mapping[str, Dispatcher]) -> None:
+        """Begin what was asked for, or say why not."""
+        refused = self._refusal(event, dispatchers)
+        if refused is not None:
+            self._state.emit(Finished(event.request_id, *refused))
+        else:
+            self._begin(event.request_id, event.transferee_id, dispatchers)
+
+    def _refusal(
+        self, event: TransferRequested, dispatchers: Mapping[str, Dispatcher]
+    ) -> tuple[ResponseCode, str] | None:
+        """Return why leadership is not handed over, in the order of spec 10 section 8."""
+        state, target = self._state, event.transferee_id
+        membership = state.memberships.current
+        dispatcher = dispatchers.get(target)
+        if target == state.config.self_id and target in membership.voters:
+            return ResponseCode.UNEXPECTED_ARGUMENT, f"{target} leads already"
+        if target not in membership.voters or dispatcher is None:
+            return ResponseCode.UNKNOWN_MEMBER, f"{target} is no voter of the group"
+        if event.term not in (-1, state.term):
+            text = f"the term is {state.term}, not {event.term}"
+            return ResponseCode.INCONSISTENT_TERM, text
+        if self._running is not None:
+            text = f"leadership is being handed to {self._running.target}"
+            return ResponseCode.LEADER_TRANSFERRING, text
+        lag, lag_max = state.log.end_index - dispatcher.match_index, state.config.transfer_lag_max
+        if dispatcher.match_index < 0 or lag >= lag_max:
+            text = f"{target} is {lag} entries behind; the limit is {lag_max}"
+            return ResponseCode.FALL_BEHIND_TOO_MUCH, text
+        if not dispatcher.is_live:
+            return ResponseCode.TAKE_LEADERSHIP_FAILED, f"{target} does not answer"
+        return None
+
+    def _begin(
+        self, request_id: int | None, target: str, dispatchers: Mapping[str, Dispatcher]
+    ) -> None:
+        state = self._state
+        deadline_ms = state.now_ms + state.config.transfer_timeout_ms
+        self._running = _Running(request_id, target, state.term, deadline_ms)
+        self._told = False
+        state.tell(f"hands leadership over to {target}")
+        self.go_on(dispatchers)
+
+    def go_on(self, dispatchers: Mapping[str, Dispatcher], *, again: bool = False) -> None:
+        """Tell the target to campaign once it has everything; `again`: the word may be lost."""
+        running = self._running
+        if running is None or (self._told and not again):
+            return
+        dispatcher = dispatchers.get(running.target)
+        if dispatcher is not None and dispatcher.match_index == self._state.log.end_index:
+            self._told = True
+            self._state.send(timeout_now(self._state, running.target))
+
+    def look_for_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
+        """Hand over to the preferred leader that lags least, if it is alive and near."""
+        state = self._state
+        preferred = state.config.preferred_leader_ids
+        if not preferred or state.config.self_id in preferred or self._running is not None:
+            return
+        if state.now_ms < self._next_look_ms:
+            return
+        self._next_look_ms = state.now_ms + PREFERRED_INTERVAL_MS
+        voters = state.memberships.current.voters
+        near = [
+            (state.log.end_index - dispatchers[name].match_index, name)
+            for name in preferred
+            if name in voters and name in dispatchers and dispatchers[name].is_live
+        ]
+        if near:
+            lag, name = min(near, key=lambda pair: pair[0])
+            if lag < state.config.transfer_lag_max and dispatchers[name].match_index >= 0:
+                self._begin(None, name, dispatchers)
+
+    def look(self) -> None:
+        """See whether it has ended: somebody else leads, or time has passed."""
+        running, state = self._running, self._state
+        if running is None:
+            return
+        if state.term > running.term and state.leader_id == running.target:
+            self._end(ResponseCode.SUCCESS, "")
+        elif state.term > running.term and state.leader_id is not None:
+            self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, f"{state.leader_id} leads now")
+        elif state.now_ms >= running.deadline_ms:
+            kept = "kept leadership" if state.role is Role.LEADER else "leads no more"
+            text = f"{running.target} did not take over in time; {state.config.self_id} {kept}"
+            self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, text)
+
+    def _end(self, code: ResponseCode, text: str) -> None:
+        running, self._running = self._running, None
+        self._state.tell(f"hand-over ended: {code.name} {text}")
+        if code is not ResponseCode.SUCCESS:
+            self._next_look_ms = self._state.now_ms + PREFERRED_PAUSE_MS
+        if running is not None and running.request_id is not None:
+            self._state.emit(Finished(running.request_id, code, text))
+
+    def deadline_ms(self) -> int:
+        """When `look` has something to do."""
+        return self._running.deadline_ms if self._running is not None else NEVER_MS
+
+
+def timeout_now(state: RaftState, target: str) -> TimeoutNowRequest:
+    """Return the word to take over."""
+    return TimeoutNowRequest(
+        group=state.config.group,
+        local_id=state.config.self_id,
+        remote_id=target,
+        incarnation=state.config.incarnation,
+        term=state.term,
+        end_index=state.log.end_index,
+    )
