@@ -49,6 +49,8 @@ from quorumlog.model.message import (
 T = TypeVar("T")
 
 FETCH_BYTES = 1024 * 1024
+ATTEMPT_MIN_S = 0.1
+"""With less time left, a refusal is reported rather than another attempt of unknown fate begun."""
 READ_ATTEMPTS = 3
 """A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
 
@@ -410,6 +412,7 @@ class Client:
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1000
+        attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
         backoff = Backoff(self._generator)
         last: RequestError | None = None
         in_doubt = False
@@ -433,7 +436,7 @@ class Client:
                     raise
                 in_doubt = in_doubt or (unknown and asked)
             pause = backoff.next_pause_s()
-            if loop.time() + pause >= deadline:
+            if loop.time() + pause + attempt_s > deadline:
                 raise _honest(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
 
