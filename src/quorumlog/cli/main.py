@@ -18,6 +18,7 @@ from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
+from quorumlog.cli.simulate import simulate_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
 from quorumlog.model.errors import QuorumlogError
@@ -40,6 +41,7 @@ app.command(name="status")(status_command)
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.add_typer(store_app, name="store")
+app.command(name="simulate")(simulate_command)
 app.command(name="demo")(demo_command)
 
 

@@ -42,6 +42,11 @@ class Asked:
         self._forwarded: dict[int, tuple[int, Done]] = {}
         self._behind: list[tuple[int, int, int, Done]] = []
 
+    @property
+    def count(self) -> int:
+        """How many requests wait for an answer."""
+        return max(len(self._waiting), len(self._forwarded) + len(self._behind))
+
     def ask(self, make_event: Callable[[int], Event], done: Done) -> None:
         """Ask the core; `make_event` is given the number under which the answer comes."""
         if len(self._waiting) >= ASKED_MAX:

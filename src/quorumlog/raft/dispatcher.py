@@ -277,6 +277,7 @@ class Dispatcher:
             self._in_flight.acknowledge(self.match_index)
         elif response.code is ResponseCode.DISK_FULL:
             self._in_flight.clear()
+            self._reading = None  # it was of entries further on
             self.write_index = self.match_index + 1
             self._pause(f"{self._peer_id} has no room for more entries")
         elif response.code is ResponseCode.INCONSISTENT_STATE:

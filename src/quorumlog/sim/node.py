@@ -2,24 +2,30 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
-from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.message import PeerMessage
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.replica import Replica
 from quorumlog.raft.core import RaftCore
-from quorumlog.sim.disk import SimulatedFileSystem
-from quorumlog.storage.base import WritePlan
+from quorumlog.sim.clock import Clock
+from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.storage.base import Log, WritePlan
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster
 
 T = TypeVar("T")
+DIRECTORY = "/node"
+STORIES_KEPT = 3
+"""Earlier lives of a process whose stories are kept."""
+ALARMS_KEPT = 64
 
 
 class _Disk:
@@ -27,7 +33,6 @@ class _Disk:
 
     def __init__(self, node: "SimulatedNode") -> None:
         self._node = node
-        self._life = node.life
         self._store = GroupStore()
         self._queue: deque[tuple[WriteOwner, int | None, WritePlan]] = deque()
         self._owners: dict[WriteOwner, None] = {}
@@ -46,7 +51,7 @@ class _Disk:
     def _begin(self) -> None:
         if not self._busy and self._queue:
             self._busy = True
-            self._node.later(self._node.cluster.disk_us(), self._commit)
+            self._node.later(self._node.disk_us(), self._commit)
 
     def _commit(self) -> None:
         batch = list(self._queue)
@@ -93,7 +98,7 @@ class _Background:
                 return
             done(result)
 
-        self._node.later(self._node.cluster.disk_us(), happen)
+        self._node.later(self._node.disk_us(), happen)
 
 
 class _Network:
@@ -112,37 +117,81 @@ class _Network:
     ) -> bool:
         """See `Network`."""
         data = b"".join(bytes(part) for part in attachments)
-        self._node.cluster.carry(self._node.node_id, peer_id, message, data)
+        self._node.cluster.send(self._node, peer_id, message, data)
         return True
 
     def meet(self, group: str, addresses: Mapping[str, str]) -> None:
         """See `Network`: a simulated network reaches everyone."""
 
 
-class _Nobody:
+class _Observer:
     def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
         """See `Observer`."""
 
 
 class SimulatedNode:
-    """A machine that can be stopped and started; its disk outlives it."""
+    """A machine that can be stopped, paused and started; its disk outlives its process.
+
+    `slow` multiplies the time of writes; until `stalled_until_us` (the world's time) none ends.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", node_id: str, config: NodeConfig) -> None:
         self.cluster = cluster
         self.node_id = node_id
         self.config = config
         self.life = 0
-        self.files = SimulatedFileSystem(cluster.world.random, now_ms=lambda: cluster.world.now_ms)
-        self.files.make_directory("/node")
+        self.incarnation = 0
+        self.clock = Clock(lambda: cluster.world.now_us)
         self.replica: Replica | None = None
         self.why_stopped = ""
+        self.is_retired = False
+        self.slow = 1
+        self.stalled_until_us = 0
+        self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
+        self.alarms: list[str] = []
+        self._paused: deque[Callable[[], object]] | None = None
         self._opened: OpenedGroup | None = None
         self._wake_us: int | None = None
+        self._alarms_seen = 0
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Put an empty disk into a machine that is down."""
+        world = self.cluster.world
+        self.files = SimulatedFileSystem(world.random, now_ms=lambda: world.now_ms)
+        self.files.make_directory(DIRECTORY)
+
+    # -- what it is -------------------------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
         """Whether the process runs."""
         return self.replica is not None
+
+    @property
+    def running(self) -> Replica:
+        """The replica of a process that runs."""
+        if self.replica is None:
+            raise InvariantViolation(f"{self.node_id} is down")
+        return self.replica
+
+    @property
+    def core(self) -> RaftCore:
+        """Its core, while it runs."""
+        return self.running.core
+
+    @property
+    def log(self) -> Log:
+        """Its log, while it runs."""
+        return self.running.log
+
+    def disk_us(self) -> int:
+        """Return how long the next group commit, or read, takes."""
+        world = self.cluster.world
+        stall = max(0, self.stalled_until_us - world.now_us)
+        return stall + world.random.randint(100, 1_500) * self.slow
+
+    # -- what happens to it -----------------------------------------------------------------
 
     def later(self, delay_us: int, action: Callable[[], None]) -> None:
         """Have something happen in this life of the process, or not at all."""
@@ -150,45 +199,78 @@ class SimulatedNode:
 
         def happen() -> None:
             if self.life == life and self.is_up:
-                action()
+                self.enter(action)
 
         self.cluster.world.after_us(delay_us, happen)
 
+    def enter(self, action: Callable[[], object]) -> None:
+        """Do something in this process now, or once it is no longer paused."""
+        if self._paused is not None:
+            self._paused.append(action)
+            return
+        self.cluster.touched = self
+        try:
+            action()
+        except SimulatedCrash:
+            self.stop(power=True, why="the machine crashed")
+
+    def pause(self) -> None:
+        """Stop the process without ending it: it will not know."""
+        if self._paused is None and self.is_up:
+            self._paused = deque()
+
+    def resume(self) -> None:
+        """Go on where it was paused, with everything that came meanwhile."""
+        waiting, self._paused = self._paused, None
+        for action in waiting or ():
+            if self.is_up:
+                self.enter(action)
+
     def start(self) -> None:
         """Open the data and take part; what cannot be opened stays down, with the reason."""
+        if self.is_up or self.is_retired:
+            return
+        self.cluster.touched = self
         group = self.config.groups[0]
+        self.files.kill()
         try:
             opened = open_group(
-                self.files, "/node/g", group, self.config.limits, self_id=self.node_id
+                self.files, f"{DIRECTORY}/g", group, self.config.limits, self_id=self.node_id
             )
-        except CorruptionError as error:
-            self.why_stopped = str(error)
+        except SimulatedCrash:
+            self.stop(power=True, why="the machine crashed while it opened its data")
             return
-        self._opened = opened
+        except StorageError as error:
+            self.stop(power=False, why=str(error))
+            return
+        self._opened, self.incarnation, self.why_stopped = opened, opened.incarnation, ""
         self.replica = self._make_replica(group, opened)
-        self.replica.start()
+        self.enter(self.replica.start)
 
     def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
-        world = self.cluster.world
+        clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
-        core = RaftCore(config, boot_state(opened), world.random, world.now_ms)
+        core = self.cluster.make_core(
+            config, boot_state(opened), self.cluster.world.random, clock.now_ms
+        )
         doors = Doors(
             disk=_Disk(self),
             network=_Network(self),
             background=_Background(self),
-            observer=_Nobody(),
-            now_ms=lambda: world.now_ms,
-            now_us=lambda: world.now_us,
-            wall_ms=lambda: world.now_ms,
+            observer=_Observer(),
+            now_ms=lambda: clock.now_ms,
+            now_us=lambda: clock.now_us,
+            wall_ms=lambda: clock.wall_ms,
             hour_of_day=lambda: 12,
             defer=lambda action: self.later(0, action),
             wake_at=self._wake_at,
             broken=self.broken,
         )
-        return Replica(group, core, opened, doors, self.config.limits)
+        return self.cluster.make_replica(group, core, opened, doors, self.config.limits)
 
     def _wake_at(self, deadline_ms: int) -> None:
-        deadline_us = max(deadline_ms * 1_000, self.cluster.world.now_us)
+        world = self.cluster.world
+        deadline_us = world.now_us + self.clock.world_delay_us(deadline_ms * 1_000)
         if self._wake_us is not None and self._wake_us <= deadline_us:
             return
         self._wake_us = deadline_us
@@ -198,19 +280,60 @@ class SimulatedNode:
                 self._wake_us = None
                 self.replica.tick()
 
-        self.later(deadline_us - self.cluster.world.now_us, tick)
+        self.later(deadline_us - world.now_us, tick)
 
     def broken(self, reason: str) -> None:
         """The replica must not go on: the process ends, and an operator starts it again."""
         self.why_stopped = reason
-        self.later(0, lambda: self.stop(power=False))
+        self.later(0, lambda: self.stop(power=False, why=reason))
 
-    def stop(self, *, power: bool) -> None:
+    def stop(self, *, power: bool, why: str = "") -> None:
         """End the process; with `power` the machine goes off, too."""
+        if self.replica is not None:
+            self.stories.append(self.replica.core.story.lines())
         self.life += 1
-        self.replica = self._opened = None
-        self._wake_us = None
+        self.why_stopped = why
+        self.replica = self._opened = self._wake_us = self._paused = None
+        self.alarms, self._alarms_seen = [], 0
         if power:
             self.files.power_loss()
         else:
             self.files.kill()
+
+    # -- what is looked at ------------------------------------------------------------------
+
+    def note_alarms(self) -> None:
+        """Take what the replica raised alarms about since the last look."""
+        replica = self.running
+        if replica.counters.alarms != self._alarms_seen:
+            self._alarms_seen = replica.counters.alarms
+            lines = [text for _, text in replica.core.story.lines() if text.startswith("ALARM")]
+            self.alarms = lines[-ALARMS_KEPT:]
+
+    def after_power_loss(self, random: Random) -> tuple[int, str | None, int] | None:
+        """Return term, vote and end index that a loss of power now would leave.
+
+        None if the data could not be opened: bits may have rotted.
+        """
+        files = self.files.copy(random)
+        files.survival = "none"
+        files.power_loss()
+        group, limits = self.config.groups[0], self.config.limits
+        try:
+            opened = open_group(files, f"{DIRECTORY}/g", group, limits, self_id=self.node_id)
+        except StorageError:
+            return None
+        damaged = bool(opened.log.damaged)
+        state, end = opened.hard_state, opened.log.end_index
+        opened.close()
+        return None if damaged else (state.term, state.vote, end)
+
+    def story(self) -> list[str]:
+        """Return what happened to it lately, the lives before the present one included."""
+        lives = [*self.stories]
+        if self.replica is not None:
+            lives.append(self.replica.core.story.lines())
+        told = [f"{at_ms:>8} ms  {text}" for lines in lives for at_ms, text in [*lines, (0, "---")]]
+        if self.replica is None:
+            told.append(f"down: {self.why_stopped or 'stopped'}")
+        return told

@@ -13,7 +13,7 @@ class World:
         self.random = Random(seed)  # noqa: S311  (a simulation; nothing secret)
         self.now_us = 0
         self.events = 0
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._queue: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
 
     @property
@@ -21,11 +21,11 @@ class World:
         """Milliseconds since the begin."""
         return self.now_us // 1_000
 
-    def after_us(self, delay_us: int, action: Callable[[], None]) -> None:
+    def after_us(self, delay_us: int, action: Callable[[], object]) -> None:
         """Have something happen a little later."""
         heapq.heappush(self._queue, (self.now_us + delay_us, next(self._numbers), action))
 
-    def after_ms(self, delay_ms: float, action: Callable[[], None]) -> None:
+    def after_ms(self, delay_ms: float, action: Callable[[], object]) -> None:
         """Have something happen later."""
         self.after_us(int(delay_ms * 1_000), action)
 

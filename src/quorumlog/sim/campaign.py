@@ -1,0 +1,72 @@
+"""Many runs, in several processes: seed after seed, until one finds something or all are done."""
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+
+from quorumlog.sim.run import Outcome, run_seed
+
+AHEAD = 2
+"""Runs handed to each process before the first of them ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Seeds first_seed … first_seed + seeds - 1 (seeds None: without end), `seconds` of faults."""
+
+    first_seed: int
+    seeds: int | None
+    seconds: float
+    nodes: int
+
+    def command(self, seed: int) -> str:
+        """Return the command that repeats one run."""
+        return (
+            f"quorumlog simulate --first-seed {seed} --seeds 1 --seconds {self.seconds:g} "
+            f"--nodes {self.nodes}"
+        )
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _quiet() -> None:
+    """What simulated nodes log is in their stories."""
+    logging.disable(logging.CRITICAL)
+
+
+def _run(plan: Plan, seed: int) -> Outcome:
+    return run_seed(seed, seconds=plan.seconds, nodes=plan.nodes)
+
+
+def run_all(plan: Plan, jobs: int) -> Iterator[Outcome]:
+    """Yield how each run ended, in the order in which they end; with one job, of the seeds."""
+    numbers = itertools.count() if plan.seeds is None else range(plan.seeds)
+    seeds = (plan.first_seed + number for number in numbers)
+    if jobs == 1:
+        before = logging.root.manager.disable
+        _quiet()
+        try:
+            for seed in seeds:
+                yield _run(plan, seed)
+        finally:
+            logging.disable(before)
+        return
+    with ProcessPoolExecutor(jobs, initializer=_quiet) as pool:
+        running: set[Future[Outcome]] = set()
+        try:
+            for seed in seeds:
+                running.add(pool.submit(_run, plan, seed))
+                if len(running) >= AHEAD * jobs:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            for future in running:
+                yield future.result()
+        finally:
+            for future in running:
+                future.cancel()

@@ -1,0 +1,351 @@
+"""What goes wrong in a simulation: each seed turns a different set of faults on (swarm).
+
+The budget keeps to what is promised (docs/guarantees.md): bits rot on one node only, and one disk
+at a time is emptied, while all others hold what they held.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quorumlog.model.membership import Member
+from quorumlog.raft.events import (
+    AddMember,
+    ChangeRequested,
+    Event,
+    PromoteMember,
+    RemoveMember,
+    TransferRequested,
+)
+from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
+from quorumlog.sim.node import DIRECTORY, SimulatedNode
+
+if TYPE_CHECKING:
+    from random import Random
+
+VOTERS_MIN = 2
+"""Members are removed only from groups with more voters."""
+CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
+RESTART_MS = (1, 2_000)
+
+
+class Faults:
+    """Disturbs a cluster for as long as it is told to."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._random: Random = cluster.world.random
+        every: list[Callable[[], None]] = [
+            *(self.kill, self.power_loss, self.crash_inside_a_call, self.stop_all),
+            *(self.partition, self.split, self.one_way, self.flap, self.break_connections),
+            *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk),
+            *(self.pause, self.suspend, self.jump_clock, self.drift),
+            *(self.transfer, self.change_members, self.wipe),
+        ]
+        self.kinds = [kind for kind in every if self._random.random() < 0.4]
+        self.flips = self._random.random() < 0.3
+        self.victim = self._random.choice(cluster.founders)
+        self.is_on = False
+        self.happened: list[str] = []
+        self._wiped: str | None = None
+
+    def start(self) -> None:
+        """Begin to disturb."""
+        self.is_on = True
+        random, network = self._random, self._cluster.network
+        if random.random() < 0.6:
+            network.loss, network.repeat = random.choice((0.01, 0.05, 0.25)), 0.05
+        if random.random() < 0.5:
+            network.delay_us = (100, random.choice((10_000, 150_000)))
+        if random.random() < 0.4:
+            network.straggler, network.straggler_us = 0.02, 4_000_000
+        if self._has(self.drift):
+            for node in self._cluster.nodes.values():
+                node.clock.run_at(random.choice(CLOCK_RATES))
+        self._disturb()
+
+    def _has(self, kind: Callable[[], None]) -> bool:
+        return kind in self.kinds
+
+    def _disturb(self) -> None:
+        if not self.is_on:
+            return
+        if self.kinds:
+            kind = self._random.choice(self.kinds)
+            self.happened.append(f"{self._world.now_ms} ms {kind.__name__}")
+            kind()
+        self._after((100, 3_000), self._disturb)
+
+    def _after(self, range_ms: tuple[float, float], action: Callable[[], object]) -> None:
+        """Have something happen later, but not once faults have ended."""
+        self._world.after_ms(
+            self._random.uniform(*range_ms), lambda: action() if self.is_on else None
+        )
+
+    def end(self) -> None:
+        """Stop all faults and start whatever is down; called again until everything runs."""
+        self.is_on = False
+        cluster = self._cluster
+        cluster.network.calm()
+        for node in cluster.nodes.values():
+            node.resume()
+            node.slow, node.stalled_until_us = 1, 0
+            node.clock.run_at(1.0)
+            node.files.total_bytes = 1 << 40
+            node.files.crash_at = None
+            node.files.forgive()
+            if not node.is_up and (node.life or node.node_id in cluster.founders):
+                self._start(node)
+
+    # -- machines ---------------------------------------------------------------------------
+
+    def _any_up(self) -> SimulatedNode | None:
+        up = [node for node in self._cluster.nodes.values() if node.is_up]
+        return self._random.choice(up) if up else None
+
+    def _stop(self, node: SimulatedNode, *, power: bool) -> None:
+        node.stop(power=power, why="killed" if not power else "lost its power")
+        if self.flips and not power and node.node_id == self.victim:
+            self._flip(node)
+        self._after(RESTART_MS, lambda: self._start(node))
+
+    def _start(self, node: SimulatedNode) -> None:
+        """Start a node as an operator would: data that cannot be opened are given up."""
+        node.start()
+        if not node.is_up and node.why_stopped and self._may_wipe(node):
+            self._empty(node)
+            node.start()
+        if not node.is_up and self.is_on:
+            self._after(RESTART_MS, lambda: self._start(node))
+
+    def kill(self) -> None:
+        """End a process as kill -9 does."""
+        node = self._any_up()
+        if node is not None:
+            self._stop(node, power=False)
+
+    def power_loss(self) -> None:
+        """Lose what is not durable of one machine."""
+        node = self._any_up()
+        if node is not None:
+            self._stop(node, power=True)
+
+    def stop_all(self) -> None:
+        """Lose the power of all machines at once."""
+        for node in self._cluster.nodes.values():
+            if node.is_up:
+                self._stop(node, power=True)
+
+    def crash_inside_a_call(self) -> None:
+        """Stop a machine in the middle of one of its next calls of the file system."""
+        node = self._any_up()
+        if node is not None:
+            node.files.crash_at = node.files.calls + self._random.randint(1, 40)
+            self._after((500, 3_000), lambda: self._start(node))
+
+    def pause(self) -> None:
+        """Stop a process for a while; it sees nothing and then goes on with its old beliefs."""
+        node = self._any_up()
+        if node is not None:
+            node.pause()
+            self._after((10, 8_000), node.resume)
+
+    def suspend(self) -> None:
+        """The same with the whole machine: its clock stands still."""
+        node = self._any_up()
+        if node is not None:
+            node.pause()
+            duration_ms = self._random.uniform(10, 8_000)
+
+            def resume() -> None:
+                node.clock.stand_still(int(duration_ms * 1_000))
+                node.resume()
+
+            self._after((duration_ms, duration_ms), resume)
+
+    def jump_clock(self) -> None:
+        """Set the calendar's clock of a machine forward or back."""
+        node = self._any_up()
+        if node is not None:
+            node.clock.skew_ms += self._random.randint(-10_000_000, 10_000_000)
+
+    def drift(self) -> None:
+        """Let a machine's clock run faster or slower."""
+        node = self._any_up()
+        if node is not None:
+            node.clock.run_at(self._random.choice(CLOCK_RATES))
+
+    # -- network ----------------------------------------------------------------------------
+
+    def _cut_for(self, pairs: set[tuple[str, str]], range_ms: tuple[float, float]) -> None:
+        self._cluster.network.cut |= pairs
+        self._after(range_ms, lambda: self._cluster.network.cut.difference_update(pairs))
+
+    def partition(self) -> None:
+        """Cut one machine off, clients included; the leader more often than not."""
+        leader, ids = self._cluster.leader(), list(self._cluster.nodes)
+        alone = self._random.choice(ids)
+        if leader is not None and self._random.random() < 0.5:
+            alone = leader.node_id
+        others = [node_id for node_id in ids if node_id != alone]
+        pairs = {(alone, other) for other in others} | {(other, alone) for other in others}
+        self._cut_for(pairs, (200, 5_000))
+
+    def split(self) -> None:
+        """Cut the cluster in two."""
+        ids = list(self._cluster.nodes)
+        self._random.shuffle(ids)
+        at = self._random.randint(1, len(ids) - 1)
+        pairs = {(one, two) for one in ids[:at] for two in ids[at:]}
+        self._cut_for(pairs | {(two, one) for one, two in pairs}, (200, 5_000))
+
+    def one_way(self) -> None:
+        """Let nothing through from one machine to another, in one direction only."""
+        one, two = self._random.sample(list(self._cluster.nodes), 2)
+        self._cut_for({(one, two)}, (200, 5_000))
+
+    def flap(self) -> None:
+        """Cut a pair off again and again, briefly."""
+        one, two = self._random.sample(list(self._cluster.nodes), 2)
+        for number in range(6):
+            start = number * 300
+            self._after((start, start + 200), lambda: self._cut_for({(one, two)}, (20, 250)))
+
+    def break_connections(self) -> None:
+        """Lose what is on its way between two machines."""
+        self._cluster.reconnect(*self._random.sample(list(self._cluster.nodes), 2))
+
+    # -- disks ------------------------------------------------------------------------------
+
+    def slow_disk(self) -> None:
+        """Make a machine's disk slower, or fast again."""
+        node = self._any_up()
+        if node is not None:
+            node.slow = self._random.choice((1, 1, 20, 300))
+
+    def stall_disk(self) -> None:
+        """Let no write of a machine end for a while."""
+        node = self._any_up()
+        if node is not None:
+            duration_us = int(self._random.uniform(10_000, 6_000_000))
+            node.stalled_until_us = self._world.now_us + duration_us
+
+    def disk_error(self) -> None:
+        """Fail one of a machine's next writes or syncs."""
+        node = self._any_up()
+        if node is not None:
+            node.files.fail(node.files.calls + self._random.randint(1, 60), "EIO")
+            self._after((500, 4_000), lambda: self._start(node))
+
+    def fill_disk(self) -> None:
+        """Take nearly all room from a machine, and give it back later."""
+        node = self._any_up()
+        if node is None:
+            return
+        files = node.files
+        left = self._random.choice((0, 8_192, 40_960))
+        files.total_bytes = files.total_bytes - files.free_bytes + left
+
+        def free() -> None:
+            files.total_bytes = 1 << 40
+            self._start(node)
+
+        self._after((500, 6_000), free)
+
+    def _flip(self, node: SimulatedNode) -> None:
+        """Flip a bit of a data file, where entries are likely to be.
+
+        Not together with a loss of power, which takes index records of the last second as well:
+        a replica that can tell neither from header nor from index which entry it was stays down.
+        """
+        random = self._random
+        names = node.files.names(f"{DIRECTORY}/g/data")
+        if names:
+            path = f"{DIRECTORY}/g/data/{random.choice(names)}"
+            node.files.flip(path, random.randrange(DATA_FILE_BYTES // 4), 1 << random.randrange(8))
+
+    # -- members ----------------------------------------------------------------------------
+
+    def _may_wipe(self, node: SimulatedNode) -> bool:
+        """Whether all other voters hold what they should, so that one disk may be lost.
+
+        Rotten bits count as well: the victim of those is the only one that may be emptied then.
+        """
+        cluster = self._cluster
+        if self.flips and node.node_id != self.victim:
+            return False
+        leader = cluster.leader()
+        if self._wiped not in (None, node.node_id) or leader is None:
+            return self._wiped == node.node_id
+        current = leader.core.membership
+        if leader.core.membership_index > leader.core.committed_index or current.is_joint:
+            return False
+        if not leader.core.is_ready or len(current.voters) <= VOTERS_MIN or current.learners:
+            return False
+        return all(
+            cluster.nodes[member.node_id].is_up
+            and member.incarnation == cluster.nodes[member.node_id].incarnation
+            for member in current.members
+            if member.node_id != node.node_id
+        )
+
+    def _empty(self, node: SimulatedNode) -> None:
+        self._wiped = node.node_id
+        node.wipe()
+
+    def wipe(self) -> None:
+        """Empty a node's disk: it comes back as another incarnation, and must be readmitted."""
+        if self._wiped is not None and not self._is_back(self._wiped):
+            return
+        self._wiped = None
+        node = self._any_up()
+        if node is not None and self._may_wipe(node):
+            node.stop(power=False, why="its disk was emptied")
+            self._empty(node)
+            self._after(RESTART_MS, lambda: self._start(node))
+
+    def _is_back(self, node_id: str) -> bool:
+        """Whether an emptied node is a full member again, or none any more."""
+        leader, node = self._cluster.leader(), self._cluster.nodes[node_id]
+        if leader is None or leader.core.membership_index > leader.core.committed_index:
+            return False
+        member = leader.core.membership.member(node_id)
+        if member is None:
+            return True
+        return node_id in leader.core.membership.voters and (
+            node.is_up and member.incarnation == node.incarnation
+        )
+
+    def transfer(self) -> None:
+        """Ask who leads to hand over to any other node."""
+        leader = self._cluster.leader()
+        if leader is not None:
+            target = self._random.choice(list(self._cluster.nodes))
+            self._ask(leader, lambda number: TransferRequested(number, target))
+
+    def change_members(self) -> None:
+        """Ask who leads to add, promote or remove a member."""
+        cluster, random = self._cluster, self._random
+        leader = cluster.leader()
+        if leader is None:
+            return
+        current = leader.core.membership
+        node_id = random.choice(list(cluster.nodes))
+        node, member = cluster.nodes[node_id], current.member(node_id)
+        if member is None:
+            self._start(node)
+            added = Member(node_id, f"sim:{node_id[1:]}", joining=random.random() < 0.7)
+            self._ask(leader, lambda number: ChangeRequested(number, AddMember(added)))
+        elif not current.is_voter(node_id) and random.random() < 0.7:
+            self._ask(leader, lambda number: ChangeRequested(number, PromoteMember(node_id)))
+        elif not current.is_voter(node_id) or len(current.voters) > VOTERS_MIN:
+            self._ask(leader, lambda number: ChangeRequested(number, RemoveMember(node_id)))
+
+    def _ask(self, leader: SimulatedNode, make_event: Callable[[int], Event]) -> None:
+        def ask() -> None:
+            replica = leader.running
+            if not replica.broken:
+                replica.asked.ask(make_event, lambda code, text, index: None)
+
+        if leader.is_up:
+            leader.enter(ask)

@@ -1,0 +1,21 @@
+"""The log's order respects real time: an append that began after another ended comes behind it."""
+
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.invariants.base import Invariant
+
+if TYPE_CHECKING:
+    from quorumlog.sim.clients import Append
+
+
+class AcknowledgedOrder(Invariant):
+    """Each append knows the highest index acknowledged to anybody before it was sent."""
+
+    name = "acknowledged_order"
+
+    def acknowledged(self, append: "Append") -> None:
+        """See `Invariant`."""
+        self.require(
+            append.first_index > append.floor,
+            f"an append sent after {append.floor} was acknowledged was given {append.first_index}",
+        )

@@ -1,0 +1,31 @@
+"""Every queue, window and table keeps within its bound, and the core's own checks hold."""
+
+from quorumlog.node.asked import ASKED_MAX
+from quorumlog.raft.story import STORY_LINES_MAX
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+
+class Bounds(Invariant):
+    """Looks at what can grow."""
+
+    name = "bounds"
+
+    def looked_at(self, node: SimulatedNode) -> None:
+        """See `Invariant`."""
+        replica, limits = node.running, node.config.limits
+        replica.core.validate()
+        pending = replica.pending
+        self.require(len(pending) <= limits.pending_requests_max, f"{len(pending)} appends wait")
+        self.require(
+            pending.size_bytes <= limits.pending_bytes_max + limits.block_bytes_max,
+            f"{pending.size_bytes} bytes of appends wait",
+        )
+        self.require(replica.asked.count <= ASKED_MAX, f"{replica.asked.count} requests wait")
+        self.require(len(replica.core.story.lines()) <= STORY_LINES_MAX, "the story is bounded")
+        for peer in replica.core.peer_progress():
+            self.require(
+                peer.in_flight_requests <= limits.push_window_requests
+                and peer.in_flight_bytes <= limits.push_window_bytes + limits.entry_bytes_max,
+                f"{peer.in_flight_bytes} bytes, {peer.in_flight_requests} pushes to {peer.peer_id}",
+            )

@@ -1,0 +1,22 @@
+"""Election safety: at most one leader in a term (Raft 5.2)."""
+
+from quorumlog.model.codes import Role
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+
+class ElectionSafety(Invariant):
+    """Remembers who led each term; one life of a process, since nobody leads a term twice."""
+
+    name = "election_safety"
+
+    def __init__(self) -> None:
+        self._leaders: dict[int, tuple[str, int]] = {}
+
+    def looked_at(self, node: SimulatedNode) -> None:
+        """See `Invariant`."""
+        core = node.core
+        if core.role is Role.LEADER:
+            me = (node.node_id, node.life)
+            known = self._leaders.setdefault(core.term, me)
+            self.require(known == me, f"{known} and {me} both lead term {core.term}")

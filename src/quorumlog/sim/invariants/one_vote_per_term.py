@@ -1,0 +1,31 @@
+"""One vote a term: nobody votes for two in a term, not after a restart either (Raft 5.2)."""
+
+from quorumlog.model.codes import VoteResult
+from quorumlog.model.message import PeerMessage, VoteRequest, VoteResponse
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+
+class OneVotePerTerm(Invariant):
+    """Remembers every vote that left a node; an emptied disk is another voter."""
+
+    name = "one_vote_per_term"
+
+    def __init__(self) -> None:
+        self._votes: dict[tuple[str, int, int], str] = {}
+
+    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+        """See `Invariant`."""
+        if isinstance(message, VoteRequest) and not message.pre_vote:
+            self._note(node, message.term, node.node_id)
+            return
+        if not isinstance(message, VoteResponse) or message.pre_vote:
+            return
+        if message.vote_result is VoteResult.ACCEPT:
+            self._note(node, message.request_term, message.remote_id)
+
+    def _note(self, node: SimulatedNode, term: int, candidate: str) -> None:
+        known = self._votes.setdefault((node.node_id, node.incarnation, term), candidate)
+        self.require(
+            known == candidate, f"{node.node_id} voted for {known} and {candidate} in term {term}"
+        )

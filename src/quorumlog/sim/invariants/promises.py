@@ -1,0 +1,63 @@
+"""Promise after persist: a vote or acknowledgement leaves once a loss of power would keep it.
+
+A sample of promises is checked by losing the power of a copy of the machine's disk and opening it.
+"""
+
+from random import Random
+from typing import TypeGuard
+
+from quorumlog.model.codes import ResponseCode, VoteResult
+from quorumlog.model.message import PeerMessage, PushResponse, VoteResponse
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+ENTRIES_ONE_IN = 150
+VOTES_ONE_IN = 7
+
+
+def _is_vote(message: PeerMessage) -> TypeGuard[VoteResponse]:
+    if not isinstance(message, VoteResponse) or message.pre_vote:
+        return False
+    return message.vote_result is VoteResult.ACCEPT
+
+
+class Promises(Invariant):
+    """Opening a store costs a thousand times what a promise costs; so only some are checked."""
+
+    name = "promises"
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+        """See `Invariant`."""
+        if isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS:
+            if message.match_index >= 0 and not self._random.randrange(ENTRIES_ONE_IN):
+                self._check_entries(node, message)
+        elif _is_vote(message) and not self._random.randrange(VOTES_ONE_IN):
+            self._check_vote(node, message)
+
+    def _check_entries(self, node: SimulatedNode, message: PushResponse) -> None:
+        found = node.after_power_loss(self._random)
+        if found is None:
+            return  # damaged: what bits rotted says nothing of promises
+        term, _, end_index = found
+        self.require(
+            end_index >= message.match_index and term >= message.term,
+            f"{node.node_id} acknowledged index {message.match_index} in term {message.term}, but "
+            f"without power it would hold {end_index} entries in term {term}",
+        )
+
+    def _check_vote(self, node: SimulatedNode, message: VoteResponse) -> None:
+        found = node.after_power_loss(self._random)
+        if found is None:
+            return
+        term, vote, _ = found
+        kept = term > message.request_term or (
+            term == message.request_term and vote == message.remote_id
+        )
+        self.require(
+            kept,
+            f"{node.node_id} voted for {message.remote_id} in term {message.request_term}, but "
+            f"without power it would know term {term} and vote {vote}",
+        )

@@ -1,0 +1,77 @@
+"""The network between simulated machines: loses, repeats, delays, reorders and cuts messages."""
+
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quorumlog.model.message import Message
+from quorumlog.sim.world import World
+
+if TYPE_CHECKING:
+    from random import Random
+
+USUAL_DELAY_US = (100, 2_000)
+
+
+class SimulatedNetwork:
+    """Carries messages between machines; clients are machines, too.
+
+    `loss` and `repeat` are shares of messages, `delay_us` the range of their travel, `straggler`
+    the share that takes up to `straggler_us`, `cut` pairs (from, to) between which nothing gets
+    through. `trace` is a digest of everything that was delivered, and when.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random: Random = world.random
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._epochs: dict[tuple[str, str], int] = {}
+        self.cut: set[tuple[str, str]] = set()
+        self.trace = 0
+        self.delivered = 0
+        self.calm()
+
+    def calm(self) -> None:
+        """Be the best of networks."""
+        self.loss = self.repeat = self.straggler = 0.0
+        self.delay_us = USUAL_DELAY_US
+        self.straggler_us = 0
+        self.cut.clear()
+
+    def reset(self, one: str, two: str) -> None:
+        """Break the connections between two machines: what is on its way is lost."""
+        for pair in ((one, two), (two, one)):
+            self._epochs[pair] = self._epochs.get(pair, 0) + 1
+
+    def carry(
+        self,
+        sender: str,
+        receiver: str,
+        message: Message,
+        data: bytes,
+        deliver: Callable[[], None],
+    ) -> None:
+        """Have `deliver` called when the message arrives, if it does, once for each copy."""
+        random, pair = self._random, (sender, receiver)
+        epoch = self._epochs.get(pair, 0)
+        for _ in range(2 if self.repeat and random.random() < self.repeat else 1):
+            if pair in self.cut or (self.loss and random.random() < self.loss):
+                continue
+            delay = random.randint(*self.delay_us)
+            if self.straggler and random.random() < self.straggler:
+                delay += random.randint(0, self.straggler_us)
+
+            def arrive() -> None:
+                if pair in self.cut or self._epochs.get(pair, 0) != epoch:
+                    return
+                self._note(pair, message, data)
+                deliver()
+
+            self._world.after_us(delay, arrive)
+
+    def _note(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
+        self.delivered += 1
+        told = f"{self._world.now_us}{pair}{type(message).__name__}".encode()
+        self.trace = zlib.crc32(data, zlib.crc32(told + self._encode(message), self.trace))

@@ -1,0 +1,91 @@
+"""One run of a simulation from one seed: faults for a while, then peace, in which all must heal."""
+
+from dataclasses import dataclass
+
+from quorumlog.model.errors import QuorumlogError
+from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.faults import Faults
+from quorumlog.sim.finding import Finding
+
+CLIENTS = 3
+FOUNDING_MS = 4_000
+HEALING_MS = 10_000
+"""From the end of all faults until one leads, all are equal and an append was served."""
+STARTING_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `finding` is None if nothing was found; `stories` tell of every node."""
+
+    seed: int
+    simulated_ms: int
+    events: int
+    appended: int
+    reads: int
+    digest: str
+    faults: list[str]
+    stories: dict[str, list[str]]
+    finding: Finding | None = None
+
+
+def run_seed(
+    seed: int,
+    *,
+    seconds: float = 30.0,
+    nodes: int = 3,
+    cluster_type: type[SimulatedCluster] = SimulatedCluster,
+) -> Outcome:
+    """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
+    cluster = cluster_type(seed, nodes, spares=2, max_push_time_out_ms=500)
+    faults = Faults(cluster)
+    finding: Finding | None = None
+    try:
+        _live_through(cluster, faults, seconds)
+    except Finding as found:
+        finding = found
+    except Exception as error:
+        # anything unforeseen is a finding, too: a broken check, a bug that only shows as an error
+        finding = Finding("no_error", repr(error))
+        finding.__cause__ = error
+    world = cluster.world
+    return Outcome(
+        seed,
+        world.now_ms,
+        world.events,
+        cluster.clients.appended,
+        cluster.clients.reads,
+        f"{cluster.network.trace:08x}-{world.events}-{world.now_us}",
+        [kind.__name__ for kind in faults.kinds],
+        _stories(cluster, faults),
+        finding,
+    )
+
+
+def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> None:
+    for node_id in cluster.founders:
+        cluster.nodes[node_id].start()
+    cluster.clients.start(CLIENTS)
+    # a group begins while all its founders are up; from then on anything may happen
+    cluster.run_until(FOUNDING_MS)
+    faults.start()
+    cluster.run_until(FOUNDING_MS + int(seconds * 1_000))
+    cluster.clients.is_running = False
+    faults.end()
+    cluster.run_until(cluster.world.now_ms + STARTING_MS)  # what crashed while it was started
+    faults.end()
+    cluster.read_everything()
+    cluster.run_until_equal(HEALING_MS)
+    cluster.judge_end()
+    if not cluster.clients.appended:
+        raise Finding("liveness", "nothing was ever appended")
+
+
+def _stories(cluster: SimulatedCluster, faults: Faults) -> dict[str, list[str]]:
+    stories = {node_id: node.story() for node_id, node in cluster.nodes.items()}
+    stories["faults"] = faults.happened
+    try:
+        stories["state"] = cluster.describe().split("; ")
+    except QuorumlogError as error:
+        stories["state"] = [repr(error)]
+    return stories
