@@ -82,11 +82,16 @@ class HeartBeatRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class HeartBeatResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to a heartbeat; `end_index` lets an idle leader notice a follower that lost data."""
+    """Answer to a heartbeat.
+
+    `end_index` lets an idle leader notice a follower that lost data, `committed_index` one that was
+    restarted and does not know any more what is committed.
+    """
 
     code: ResponseCode
     round: int
     end_index: int
+    committed_index: int = -1
 
 
 class PushRequest(PeerMessage, frozen=True, kw_only=True):

@@ -142,6 +142,10 @@ class Dispatcher:
             else:
                 self.compare()
 
+    def commit_heard(self, committed_index: int) -> None:
+        """The peer says what it knows to be committed: less than before after a restart."""
+        self.commit_known = min(self.commit_known, committed_index)
+
     def beat(self) -> None:
         """Repeat the commit index to an idle peer that has not acknowledged it."""
         if self._is_idle and self.commit_known < self._state.committed_index:

@@ -50,6 +50,7 @@ class Follower:
                 code=code,
                 round=request.round,
                 end_index=state.log.end_index,
+                committed_index=state.committed_index,
             )
         )
 

@@ -137,6 +137,7 @@ class Leadership:
         peer = response.local_id
         self._round_answered[peer] = max(self._round_answered.get(peer, 0), response.round)
         self._confirm_reads()
+        dispatcher.commit_heard(response.committed_index)
         if response.code is ResponseCode.INCONSISTENT_STATE:
             dispatcher.diverged()
         # An older answer, or the present match, would accuse a peer whose answer was only late.

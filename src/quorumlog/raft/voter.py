@@ -45,15 +45,24 @@ def _refuse_at_the_door(state: RaftState, request: VoteRequest) -> VoteResult | 
     """Refuse those whose question changes nothing here, whatever its term."""
     if not state.is_acquainted(request.local_id, request.membership_index):
         return VoteResult.REJECT_UNKNOWN_LEADER
-    member = state.memberships.current.member(request.local_id)
-    claimed = request.incarnation
-    if member is not None and claimed and member.incarnation not in (0, claimed):
-        return VoteResult.REJECT_UNKNOWN_LEADER  # a disk was emptied: it is not that voter
+    if _is_another(state, request):
+        return VoteResult.REJECT_UNKNOWN_LEADER
     if request.local_id == state.config.self_id:
         return VoteResult.REJECT_UNEXPECTED_LEADER
     if state.has_live_leader() and not request.transfer:
         return VoteResult.REJECT_ALREADY_HAS_LEADER
     return None
+
+
+def _is_another(state: RaftState, request: VoteRequest) -> bool:
+    """Whether the candidate's disk was emptied, so that it is not the voter that I know.
+
+    One that knows a newer membership than I was readmitted since.
+    """
+    member, claimed = state.memberships.current.member(request.local_id), request.incarnation
+    if member is None or not claimed or member.incarnation in (0, claimed):
+        return False
+    return request.membership_index <= state.memberships.index
 
 
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:

@@ -176,6 +176,18 @@ class SimulatedCluster:
             self.clients.append(1, 20)
         raise Finding("liveness", f"not at rest {limit_ms} ms after the faults; {self.describe()}")
 
+    def require_stable(self, duration_ms: int) -> None:
+        """Let time pass: whoever leads must go on to, and no term may rise, when nothing is wrong.
+
+        Raises `Finding` otherwise: somebody who has no say disturbs (R9).
+        """
+        before = {node.node_id: node.core.term for node in self.members()}
+        self.run_until(self.world.now_ms + duration_ms)
+        after = {node.node_id: node.core.term for node in self.members() if node.is_up}
+        if before != after:
+            text = f"terms rose from {before} to {after} although nothing was wrong"
+            raise Finding("liveness", f"{text}; {self.describe()}")
+
     def _is_at_rest(self) -> bool:
         leader = self.leader()
         if leader is None or leader.core.membership.is_joint:

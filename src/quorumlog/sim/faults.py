@@ -304,6 +304,17 @@ class Faults:
             self._empty(node)
             self._after(RESTART_MS, lambda: self._start(node))
 
+    def wipe_a_follower(self) -> bool:
+        """Empty the disk of a follower of a group in which all is well, and start it again."""
+        leader = self._cluster.leader()
+        for node in self._cluster.members():
+            if node is not leader and self._may_wipe(node):
+                node.stop(power=False, why="its disk was emptied")
+                self._empty(node)
+                node.start()
+                return True
+        return False
+
     def _is_back(self, node_id: str) -> bool:
         """Whether an emptied node is a full member again, or none any more."""
         leader, node = self._cluster.leader(), self._cluster.nodes[node_id]

@@ -39,6 +39,12 @@ class _Disk:
         self._busy = False
         self._failed = False
         self.queued_bytes = 0
+        self._submitted_us = 0
+
+    @property
+    def waits_us(self) -> int:
+        """How long the oldest write has waited, of the world's time."""
+        return self._node.cluster.world.now_us - self._submitted_us if self._busy else 0
 
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
         """See `Disk`."""
@@ -51,6 +57,7 @@ class _Disk:
     def _begin(self) -> None:
         if not self._busy and self._queue:
             self._busy = True
+            self._submitted_us = self._node.cluster.world.now_us
             self._node.later(self._node.disk_us(), self._commit)
 
     def _commit(self) -> None:
@@ -151,6 +158,7 @@ class SimulatedNode:
         self.alarms: list[str] = []
         self._paused: deque[Callable[[], object]] | None = None
         self._opened: OpenedGroup | None = None
+        self._disk: _Disk | None = None
         self._wake_us: int | None = None
         self._alarms_seen = 0
         self.wipe()
@@ -184,6 +192,11 @@ class SimulatedNode:
     def log(self) -> Log:
         """Its log, while it runs."""
         return self.running.log
+
+    @property
+    def disk_waits_ms(self) -> int:
+        """How long a write has waited, by the machine's own clock."""
+        return int(self._disk.waits_us * self.clock.rate) // 1_000 if self._disk else 0
 
     def disk_us(self) -> int:
         """Return how long the next group commit, or read, takes."""
@@ -253,8 +266,9 @@ class SimulatedNode:
         core = self.cluster.make_core(
             config, boot_state(opened), self.cluster.world.random, clock.now_ms
         )
+        self._disk = disk = _Disk(self)
         doors = Doors(
-            disk=_Disk(self),
+            disk=disk,
             network=_Network(self),
             background=_Background(self),
             observer=_Observer(),

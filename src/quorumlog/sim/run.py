@@ -12,6 +12,10 @@ FOUNDING_MS = 4_000
 HEALING_MS = 10_000
 """From the end of all faults until one leads, all are equal and an append was served."""
 STARTING_MS = 500
+IDLE_WIPES = 0.3
+"""Share of runs in which a healed, idle group loses the disk of a follower."""
+STABLE_MS = 2_500
+"""How long a healed group must go on without another election."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,10 @@ def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> 
     faults.end()
     cluster.read_everything()
     cluster.run_until_equal(HEALING_MS)
+    if cluster.world.random.random() < IDLE_WIPES and faults.wipe_a_follower():
+        # nobody appends: the leader must notice by itself (R13)
+        cluster.run_until_equal(HEALING_MS)
+    cluster.require_stable(STABLE_MS)
     cluster.judge_end()
     if not cluster.clients.appended:
         raise Finding("liveness", "nothing was ever appended")

@@ -13,9 +13,11 @@ from quorumlog.sim.invariants.committed_reads import CommittedReads
 from quorumlog.sim.invariants.election_safety import ElectionSafety
 from quorumlog.sim.invariants.leader_append_only import LeaderAppendOnly
 from quorumlog.sim.invariants.leader_completeness import LeaderCompleteness
+from quorumlog.sim.invariants.leader_fitness import LeaderFitness
 from quorumlog.sim.invariants.log_matching import LogMatching
 from quorumlog.sim.invariants.membership import MembershipSafety
 from quorumlog.sim.invariants.monotonic import Monotonic
+from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.promises import Promises
 from quorumlog.sim.invariants.state_machine_safety import StateMachineSafety
@@ -32,7 +34,9 @@ def all_invariants(random: Random) -> list[Invariant]:
         LeaderCompleteness(committed),
         StateMachineSafety(committed),
         LogMatching(),
-        MembershipSafety(),
+        NoRetraction(random),
+        LeaderFitness(),
+        MembershipSafety(committed),
         ChainAgreement(committed),
         AcknowledgedKept(),
         AcknowledgedOrder(),

@@ -1,0 +1,59 @@
+"""What a follower acknowledged to a leader stays in its log for as long as that leader leads (R7).
+
+And what a replica calls durable is: after entries were removed, the disk is looked at (R20).
+"""
+
+from random import Random
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.message import PeerMessage, PushResponse
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+LOOKS_AFTER_REMOVAL = 12
+
+
+class NoRetraction(Invariant):
+    """Remembers for each node the highest index acknowledged in its present term."""
+
+    name = "no_retraction"
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._acknowledged: dict[tuple[str, int], tuple[int, int]] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._looks: dict[tuple[str, int], int] = {}
+
+    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+        """See `Invariant`."""
+        if isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS:
+            key = (node.node_id, node.life)
+            term, index = self._acknowledged.get(key, (-1, -1))
+            index = max(index, message.match_index) if term == message.term else message.match_index
+            self._acknowledged[key] = (message.term, index)
+
+    def looked_at(self, node: SimulatedNode) -> None:
+        """See `Invariant`."""
+        key, end = (node.node_id, node.life), node.log.end_index
+        term, index = self._acknowledged.get(key, (-1, -1))
+        if node.core.term == term:
+            self.require(
+                end >= index,
+                f"{node.node_id} acknowledged {index} in term {term}, and now ends at {end}",
+            )
+        if end < self._ends.get(key, -1):
+            self._looks[key] = LOOKS_AFTER_REMOVAL
+        self._ends[key] = end
+        if self._looks.get(key, 0) > 0:
+            self._looks[key] -= 1
+            self._look_at_disk(node)
+
+    def _look_at_disk(self, node: SimulatedNode) -> None:
+        found = node.after_power_loss(self._random)
+        durable = node.core.durable_index
+        if found is not None:
+            self.require(
+                found[2] >= durable,
+                f"{node.node_id} calls {durable} durable, but without power it would end at "
+                f"{found[2]}",
+            )

@@ -1,0 +1,237 @@
+"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R22.
+
+Each is a function that patches the product through `put` (an object, a name, the bug), which the
+test takes back. R12, R19 and R23 wait for snapshots and machines; R24 and R25 are about time.
+"""
+
+from contextlib import suppress
+
+import msgspec
+
+from quorumlog.model.codes import PushType, ResponseCode
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.membership import Membership
+from quorumlog.node import boot
+from quorumlog.node.fetches import gather
+from quorumlog.raft import campaign, core, voter
+from quorumlog.raft.change import MembershipChange
+from quorumlog.raft.dispatcher import Dispatcher
+from quorumlog.raft.follower import Follower
+from quorumlog.raft.leadership import Leadership
+from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.transfer import Transfer
+from quorumlog.raft.writes import Writes
+from quorumlog.storage import store
+from quorumlog.storage.hard_state import HardStateStore
+from quorumlog.storage.plans import Do, Plan
+
+
+def r01_term_and_vote_are_not_written(put):
+    put(HardStateStore, "plan_save", lambda self, state: Plan(self, []))
+
+
+def r02_a_failed_write_of_the_vote_is_ignored(put):
+    raw = HardStateStore.plan_save
+
+    def plan_save(self, state):
+        plan = raw(self, state)
+
+        def write():
+            with suppress(StorageError):
+                for step in plan.steps:
+                    step.action()
+
+        return Plan(self, [Do(write)])
+
+    put(HardStateStore, "plan_save", plan_save)
+
+
+def r03_acknowledged_from_memory(put):
+    send = RaftState.send
+    put(RaftState, "send", lambda self, message, after=0: send(self, message))
+    put(
+        Writes,
+        "issue",
+        lambda self, end_index, now_ms, issue=Writes.issue: _durable_at_once(
+            self, issue(self, end_index, now_ms), end_index
+        ),
+    )
+
+
+def _durable_at_once(writes, token, end_index):
+    writes.durable_index = end_index
+    return token
+
+
+def r04_entries_of_older_terms_are_counted(put):
+    advance_commit = Leadership.advance_commit
+
+    def counting_all(self):
+        first, self.first_index = self.first_index, -1
+        advance_commit(self)
+        self.first_index = first
+
+    put(Leadership, "advance_commit", counting_all)
+
+
+def r05_the_candidates_term_stands_for_its_last_entrys(put):
+    send = RaftState.send
+
+    def with_own_term(self, message, after=0):
+        if hasattr(message, "ledger_end_term"):
+            message = msgspec.structs.replace(message, ledger_end_term=message.term)
+        send(self, message, after)
+
+    put(RaftState, "send", with_own_term)
+
+
+def r06_all_that_is_on_disk_is_taken_as_committed(put):
+    boot_state = boot.boot_state
+
+    def trusting(opened):
+        found = boot_state(opened)
+        return type(found)(
+            **{
+                **{name: getattr(found, name) for name in found.__slots__},
+                "committed_index": found.end_index,
+            }
+        )
+
+    put("quorumlog.sim.node", "boot_state", trusting)
+
+
+def r07_a_late_append_removes_all_behind_it(put):
+    def append(self, request):
+        state, last = self._state, request.last_index
+        first = max(request.first_index, state.committed_index + 1)
+        if first <= state.log.end_index and first <= last:
+            self.verified_index = min(self.verified_index, first - 1)
+            if not self._remove(request, first):
+                return
+        if first <= last:
+            self._store(request, max(first, request.first_index))
+        self._succeed(request, last)
+
+    put(Follower, "_append", append)
+
+
+def r08_answers_are_believed_whatever_they_answer(put):
+    def answered(self, response):
+        if response.code is ResponseCode.SUCCESS:
+            self.match_index = min(
+                max(self.match_index, response.match_index), self._state.log.end_index
+            )
+            self._in_flight.acknowledge(self.match_index)
+            self.write_index = max(self.write_index, self.match_index + 1)
+
+    def contact(self, response):
+        return self._dispatchers.get(response.local_id)
+
+    put(Dispatcher, "_append_answered", answered)
+    put(Leadership, "_contact", contact)
+
+
+def r09_no_pre_vote_and_no_stickiness(put):
+    put(campaign, "start_campaign", _campaign_at_once)
+    put(core, "start_campaign", _campaign_at_once)
+    put(voter, "_refuse_at_the_door", lambda state, request: None)
+    put(RaftState, "may_campaign", property(lambda state: True))
+
+
+def _campaign_at_once(state):
+    state.restart_election_timer()
+    campaign._start_vote_round(state)
+
+
+def r10_a_hand_over_has_no_end(put):
+    put(Transfer, "deadline_ms", lambda self: NEVER_MS)
+    look = Transfer.look
+
+    def endless(self):
+        running = self._running
+        if running is not None and self._state.role.value == "LEADER":
+            return
+        look(self)
+
+    put(Transfer, "look", endless)
+
+
+def r11_a_leader_whose_disk_stalls_goes_on(put):
+    put(RaftState, "stall_deadline_ms", lambda self: NEVER_MS)
+
+
+def r13_a_follower_that_lost_everything_is_not_looked_at_again(put):
+    put(Dispatcher, "met", lambda self, incarnation: None)
+    put(Dispatcher, "lost_data", lambda self, end_index: None)
+    put(Dispatcher, "commit_heard", lambda self, committed_index: None)
+
+
+def r14_an_emptied_disk_comes_back_as_the_same_member(put):
+    put(store, "incarnation_number", lambda text: 1)
+
+
+def r15_voters_change_without_a_joint_membership(put):
+    put(
+        Membership,
+        "with_voters",
+        lambda self, voters: msgspec.structs.replace(self, voters=tuple(voters)),
+    )
+    put(MembershipChange, "is_running", property(lambda self: False))
+    put(Leadership, "is_ready", property(lambda self: True))
+
+
+def r16_a_learner_is_promoted_at_once(put):
+    put(MembershipChange, "_unfit", lambda self, member, dispatcher: None)
+
+
+def r17_a_removed_leader_goes_on(put):
+    put(Leadership, "_leave_if_removed", lambda self: None)
+
+
+def r18_a_voter_answers_only_whom_it_knows(put):
+    put(
+        RaftState,
+        "is_acquainted",
+        lambda self, node_id, membership_index: (
+            self.memberships.current.member(node_id) is not None
+        ),
+    )
+
+
+def r20_an_old_write_vouches_for_new_entries(put):
+    def truncated(self, from_index):
+        self.durable_index = min(self.durable_index, from_index - 1)
+
+    put(Writes, "truncated", truncated)
+
+
+def r21_what_cannot_be_read_is_left_out_of_a_push(put):
+    def skipping(log, first_index, last_index, bytes_max):
+        try:
+            return gather(log, first_index, last_index, bytes_max)
+        except CorruptionError:
+            return gather(log, min(first_index + 1, last_index), last_index, bytes_max)
+
+    put("quorumlog.node.replica", "gather", skipping)
+
+
+def r22_what_was_lost_is_not_sent_again(put):
+    put(Dispatcher, "tick", lambda self: None)
+    put(Dispatcher, "deadline_ms", lambda self: NEVER_MS)
+
+
+def r22_a_repeated_append_is_not_answered(put):
+    append = Follower._append
+
+    def once(self, request):
+        if request.type is PushType.APPEND and request.last_index <= self._state.log.end_index:
+            return
+        append(self, request)
+
+    put(Follower, "_append", once)
+    put(Dispatcher, "restart", lambda self: None)
+
+
+MUTANTS = [
+    bug for name, bug in sorted(globals().items()) if name.startswith("r") and name[1:3].isdigit()
+]

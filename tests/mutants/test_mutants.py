@@ -1,0 +1,28 @@
+"""The simulator sees: every known bug that is put back is found within 200 seeds."""
+
+import importlib
+
+import pytest
+
+from mutants import MUTANTS
+from quorumlog.sim.campaign import Plan, cores, run_all
+
+SEEDS = 200
+SECONDS = 20
+
+
+@pytest.fixture
+def put(monkeypatch):
+    def place(target, name, bug):
+        owner = importlib.import_module(target) if isinstance(target, str) else target
+        monkeypatch.setattr(owner, name, bug)
+
+    return place
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_known_bug_is_found(mutant, put):
+    mutant(put)
+    outcomes = run_all(Plan(0, SEEDS, SECONDS, 3), cores())
+    found = next((outcome.finding for outcome in outcomes if outcome.finding is not None), None)
+    assert found is not None, f"{mutant.__name__} was not found in {SEEDS} seeds"
