@@ -6,8 +6,10 @@ must see everything that any replica had committed when it was asked.
 
 import itertools
 
+from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Member
+from quorumlog.model.message import PushRequest
 from quorumlog.raft import events as ev
 from quorumlog.raft.config import RaftConfig
 from raft_cluster import Cluster, Replica
@@ -85,6 +87,12 @@ class Group(Cluster):
         self.run_until(lambda: number in self.answers, limit_ms)
         return self.answers[number]
 
+    def commits(self, node_id=None, limit_ms=2_000):
+        """Whether an append by the leader is committed in time."""
+        number = self.propose(node_id)
+        self.run_until(lambda: number in self.finished, limit_ms)
+        return self.finished[number] is ResponseCode.SUCCESS
+
     def _Finished(self, replica, effect, event, entries):  # noqa: N802
         assert effect.request_id not in self.answers, "a request is answered once"
         self.texts[effect.request_id] = effect.text
@@ -106,6 +114,24 @@ class Group(Cluster):
     def shut_down(self, *node_ids):
         for node_id in node_ids:
             self.crash(node_id)
+
+
+def entries_to(*node_ids):
+    """Chooses the pushes of entries to these."""
+    return lambda message: carries_entries(message) and message.remote_id in node_ids
+
+
+def entries_but_to(*node_ids):
+    """Chooses the pushes of entries to all but these."""
+    return lambda message: carries_entries(message) and message.remote_id not in node_ids
+
+
+def carries_entries(message):
+    return isinstance(message, PushRequest) and message.type is PushType.APPEND
+
+
+def no_message(message):
+    return False
 
 
 def begun(count=3, seed=0, **options):

@@ -22,13 +22,6 @@ def words(group):
     return [message for message in group.sent if isinstance(message, TimeoutNowRequest)]
 
 
-def commits(group, node_id=None, limit_ms=1_000):
-    """Whether an append by the leader is committed soon."""
-    number = group.propose(node_id)
-    group.run_until(lambda: number in group.finished, limit_ms)
-    return group.finished[number] is ResponseCode.SUCCESS
-
-
 # -- a hand-over that succeeds --------------------------------------------------------------------
 
 
@@ -43,7 +36,7 @@ def test_37_a_caught_up_follower_leads_in_a_higher_term_and_appends_resume(seed)
     assert group.now - asked < 100
     assert (group.leader, group.core(target).term) == (target, term + 1)
     assert group.core(leader).role is Role.FOLLOWER
-    assert commits(group, target)
+    assert group.commits(target)
     group.settle()
 
 
@@ -101,7 +94,7 @@ def test_38_a_follower_a_thousand_entries_behind_is_not_handed_leadership():
     number = group.transfer(target)
 
     assert group.answers[number] is ResponseCode.FALL_BEHIND_TOO_MUCH
-    assert commits(group, leader)
+    assert group.commits(leader)
 
 
 def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_over():
@@ -118,7 +111,7 @@ def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_ove
     assert group.answers[second] is ResponseCode.LEADER_TRANSFERRING
     assert group.answers[removal] is ResponseCode.LEADER_TRANSFERRING
     assert group.outcome(first) is ResponseCode.TAKE_LEADERSHIP_FAILED
-    assert commits(group, leader)
+    assert group.commits(leader)
 
 
 def test_40_a_hand_over_in_another_term_is_refused():
@@ -140,7 +133,7 @@ def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
     assert group.answers[group.transfer("n9")] is ResponseCode.UNKNOWN_MEMBER
     assert group.answers[group.transfer("n3")] is ResponseCode.UNKNOWN_MEMBER
     assert group.answers[group.transfer(leader)] is ResponseCode.UNEXPECTED_ARGUMENT
-    assert commits(group, leader)
+    assert group.commits(leader)
 
 
 @pytest.mark.parametrize("silent_ms", [0, 450, 3_000])
@@ -155,7 +148,7 @@ def test_40_a_hand_over_to_a_dead_member_fails_and_the_leader_goes_on(silent_ms)
     assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
     assert group.now - asked <= 1_000
     assert (group.leader, group.core(leader).term) == (leader, term)
-    assert commits(group, leader)
+    assert group.commits(leader)
 
 
 def test_a_follower_does_not_hand_over_what_it_does_not_have():
@@ -181,7 +174,7 @@ def test_41_a_target_that_does_not_win_in_time_is_given_up(seed):
     assert group.now - asked <= 1_000
     group.elect()
     assert group.leader != target
-    assert commits(group)
+    assert group.commits()
 
 
 def test_41_a_leader_that_loses_its_majority_meanwhile_reports_the_failure():
@@ -271,10 +264,10 @@ def test_9_a_preferred_leader_leads_and_retakes_leadership_after_its_restart(see
     group.crash("n2")
     group.elect()
     assert group.leader != "n2"
-    assert commits(group)
+    assert group.commits()
     group.start("n2")
     group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
-    assert commits(group)
+    assert group.commits()
 
 
 def preferring(*preferred, count=4):
