@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
-from raft_members import begun, entries_but_to
+from raft_members import begun, carries_entries, entries_but_to, no_message
 
 OK = ResponseCode.SUCCESS
 
@@ -111,3 +111,27 @@ def test_one_that_was_removed_can_be_added_again():
 
     assert group.leader == leader
     assert group.voters(gone) == {"n0", "n1", "n2"}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="who is not in its newest membership never campaigns, also if nobody else can win",
+)
+@pytest.mark.parametrize(("count", "dead"), [(2, 0), (4, 1)])
+def test_a_removed_leader_that_alone_has_the_final_entry_still_campaigns(count, dead):
+    """Thesis 4.2.2: its vote is needed, its log is the longest, so it must lead once more."""
+    group, leader = begun(count)
+    last = group.core(leader).end_index
+    others = group.followers()
+    group.drop = lambda m: carries_entries(m) and m.last_index > last + 1
+    group.remove(leader)
+    group.run_until(lambda: group.core(leader).end_index == last + 2)
+    group.shut_down(*others[:dead])
+    group.isolate(leader)
+    group.run_until(lambda: group.core(leader).role is not Role.LEADER)
+    group.drop = no_message
+    group.heal()
+    group.run_until(lambda: group.leader is not None, 20_000)
+
+    group.run_until(lambda: group.leader in others and not group.core(leader).membership.is_joint)
+    assert group.commits()
