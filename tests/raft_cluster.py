@@ -116,8 +116,7 @@ class Cluster:
     def start(self, *node_ids):
         for node_id in node_ids or self.ids:
             replica = self.nodes[node_id]
-            config = RaftConfig(group="g", self_id=node_id, members=tuple(self.ids), **self.timing)
-            replica.start(config, self.random.random(), self.now)
+            replica.start(self.config_of(node_id), self.random.random(), self.now)
             replica.incarnation = next(self._incarnations)
             replica.up = True
             self._wake(replica)
@@ -126,6 +125,9 @@ class Cluster:
                     self.step(other, ev.PeerConnected(node_id))
                     self.step(replica, ev.PeerConnected(other.id))
         return self
+
+    def config_of(self, node_id):
+        return RaftConfig(group="g", self_id=node_id, members=tuple(self.ids), **self.timing)
 
     def crash(self, node_id):
         """Lose what is not durable; some of what was being written may have got through."""
@@ -368,7 +370,8 @@ class Cluster:
         self._append(replica, effect, effect.index, effect.index, effect.term, [payload])
 
     def _MembershipChanged(self, replica, effect, event, entries):  # noqa: N802
-        assert replica.core.membership == effect.membership
+        core = replica.core
+        assert effect.index < core.membership_index or effect.membership == core.membership
 
     def _ReadReady(self, replica, effect, event, entries):  # noqa: N802
         self.answers[effect.request_id] = effect.index

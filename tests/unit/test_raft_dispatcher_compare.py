@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode
 from raft_cluster import Cluster
-from raft_messages import Contents, chained, log_of
+from raft_messages import Contents, chained, log_of, push
 
 COMPARE, TRUNCATE, APPEND = PushType.COMPARE, PushType.TRUNCATE, PushType.APPEND
 
@@ -172,7 +172,7 @@ def test_113_a_follower_beyond_the_leaders_log_is_found_in_one_step():
     assert len(cluster.pushes(COMPARE, "n2")) <= 2
 
 
-def test_109_110_entries_that_are_gone_raise_one_alarm_and_no_busy_loop():
+def test_109_entries_that_are_gone_raise_one_alarm_and_no_busy_loop():
     """Until snapshots come: the peer waits, the group works on without it."""
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, Contents(), trimmed)
@@ -181,6 +181,64 @@ def test_109_110_entries_that_are_gone_raise_one_alarm_and_no_busy_loop():
 
     assert len([text for _, text in cluster.alarms if "n2 needs entries" in text]) == 1
     assert len(cluster.pushes(COMPARE, "n2")) <= 25
+    number = cluster.propose("n0")
+    cluster.run_for(100)
+    assert cluster.finished[number] is ResponseCode.SUCCESS
+
+
+def test_110_a_follower_that_ends_before_the_log_begins_keeps_what_it_has():
+    """The original empties it and starts it at the leader's begin, with a hole in its log."""
+    trimmed = log_of((1, 50), base=99, base_term=1)
+    cluster = led_by_n0(trimmed, log_of((1, 50)), trimmed)
+    cluster.start("n2")
+    cluster.run_for(10_000)
+
+    assert cluster.nodes["n2"].log.entries == log_of((1, 50)).entries
+    assert len([text for _, text in cluster.alarms if "n2 needs entries from 50 on" in text]) == 1
+    number = cluster.propose("n0")
+    cluster.run_for(100)
+    assert cluster.finished[number] is ResponseCode.SUCCESS
+
+
+def test_111_a_follower_that_begins_behind_the_leaders_end_keeps_what_it_removed_as_committed():
+    """The original empties it and starts it at the leader's begin.
+
+    Ours takes what it removed for equal, as only committed entries are removed, and replaces what
+    conflicts once the leader has entries there.
+    """
+    cluster = led_by_n0(log_of((1, 50)), log_of((1, 50), base=99, base_term=1))
+    cluster.start("n2")
+    cluster.run_for(3_000)
+    assert cluster.nodes["n2"].log.entries == log_of((1, 50), base=99, base_term=1).entries
+    assert cluster.core("n2").committed_index == 99
+
+    cluster.propose("n0", count=120)
+    cluster.settle()
+    assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries[100:]
+
+
+def test_112_a_compare_below_the_followers_begin_fits_and_removes_nothing():
+    """The original truncates to the leader's begin."""
+    trimmed = log_of((1, 20), base=59, base_term=1)
+    cluster = Cluster(3, logs={"n2": trimmed}).start("n2")
+    for kind in (COMPARE, TRUNCATE):
+        request = push(kind, "n0", "n2", 2, (30, 1), next_term=1)
+        answer = cluster.ask(request)
+        assert (answer.code, answer.match_index) == (ResponseCode.SUCCESS, 30)
+
+    assert cluster.nodes["n2"].log.entries == trimmed.entries
+    assert cluster.core("n2").committed_index == 59
+
+
+def test_112_a_difference_at_the_followers_begin_is_reported_and_nothing_is_removed():
+    leads = log_of((1, 60), (2, 30))
+    trimmed = log_of((1, 14), base=65, base_term=1)
+    cluster = led_by_n0(leads, trimmed)
+    cluster.start("n2")
+    cluster.run_for(10_000)
+
+    assert cluster.nodes["n2"].log.entries == trimmed.entries
+    assert any("n2 committed something else at index 65" in text for _, text in cluster.alarms)
     number = cluster.propose("n0")
     cluster.run_for(100)
     assert cluster.finished[number] is ResponseCode.SUCCESS

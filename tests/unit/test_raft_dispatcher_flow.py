@@ -1,5 +1,6 @@
 """How a leader pushes: window, repetition, lost and found peers (spec 90 groups C, D)."""
 
+import itertools
 from itertools import pairwise
 
 import pytest
@@ -123,6 +124,26 @@ def test_85_appends_of_many_entries_are_whole():
 
     assert cluster.finished[first] is ResponseCode.SUCCESS
     assert cluster.core(leader).end_index == 7
+
+
+def test_88_small_batches_lose_and_repeat_nothing():
+    """Scenarios 76 to 85 with at most 300 bytes a push: three entries."""
+    cluster = Cluster(3, push_bytes_max=300, push_window_bytes=900).start("n0", "n1")
+    leader = cluster.elect()
+    numbers = [cluster.propose(leader) for _ in range(10)]
+    cluster.settle()
+    cluster.start("n2")
+    dropped = itertools.count()
+    cluster.drop = lambda m: isinstance(m, PushRequest) and next(dropped) % 3 == 2
+    cluster.duplicates, cluster.delay_ms = 0.3, (1, 30)
+    numbers += [cluster.propose(leader, count) for count in range(1, 11)]
+    cluster.run_until(lambda: set(numbers) <= set(cluster.finished))
+    cluster.settle()
+
+    assert {cluster.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
+    assert max(m.last_index - m.first_index + 1 for m in cluster.pushes(APPEND)) == 3
+    assert len({tuple(node.log.entries) for node in cluster.live()}) == 1
+    assert cluster.core("n2").committed_index == 10 + 55
 
 
 # -- losing and finding a peer --------------------------------------------------------------------

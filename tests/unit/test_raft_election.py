@@ -333,6 +333,45 @@ def test_23_without_answers_the_term_stays():
     assert not votes_asked(cluster, pre_vote=False)
 
 
+def test_22_voters_of_older_terms_vote_in_the_first_round():
+    """The original's voters are not ready for a higher term, and are asked again; ours never."""
+    cluster = Cluster(3, states={"n0": HardState(7, None)})
+    cluster.drop = lambda message: isinstance(message, VoteRequest) and message.local_id != "n0"
+    cluster.start()
+    cluster.run_until(lambda: cluster.leader is not None)
+
+    asked = votes_asked(cluster, pre_vote=False)
+    assert [message.remote_id for message in asked] == ["n1", "n2"]
+    assert {node.core.term for node in cluster.live()} == {8}
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [None, VoteResult.REJECT_ALREADY_HAS_LEADER, VoteResult.REJECT_SMALL_LEDGER_END_INDEX],
+)
+def test_25_the_next_round_comes_after_a_new_time_out(refusal):
+    """Between electionTimeoutMin and Max, where the original waits 300 to 1000 ms.
+
+    Nor does it wait 6000 ms more when it is told that there is a leader: pre-votes disturb nobody.
+    """
+    cluster = candidate()
+    cluster.sent.clear()
+    rounds = [cluster.now]
+    for _ in range(40):
+        if refusal is not None:
+            for voter_id in ("n1", "n2"):
+                cluster.deliver(vote_response(voter_id, "n0", 5, refusal, 6, pre_vote=True))
+        cluster.run_until(lambda: votes_asked(cluster, pre_vote=True))
+        rounds.append(cluster.now)
+        cluster.sent.clear()
+
+    waits = [two - one for one, two in pairwise(rounds)]
+    assert min(waits) >= 500
+    assert max(waits) < 1_000
+    assert len(set(waits)) > 20
+    assert max(waits) - min(waits) > 300
+
+
 def test_24_voters_with_a_bigger_ledger_do_not_raise_the_term():
     cluster = Cluster(3, logs={"n1": log_of((1, 5)), "n2": log_of((1, 5))}).start()
     cluster.cut("n1", "n2")

@@ -402,6 +402,19 @@ def test_impossible_pushes_are_refused(wrong):
     assert cluster.core("n0").end_index == -1
 
 
+def test_98_no_push_waits_at_a_follower_for_a_compare_to_forget():
+    """The original keeps pushes ahead of the end, and a COMPARE empties them; ours keeps none."""
+    cluster = follower(log_of((5, 3)))
+    log, other = log_of((5, 9)), log_of((5, 3), (6, 2))
+    cluster.ask(*append(log, 5, 8))
+    cluster.ask(compare((2, 5), 6))
+    cluster.ask(truncate((2, 5), -1, 6))
+    assert cluster.ask(*append(other, 3, 4, 6)).match_index == 4
+    cluster.run_for(2_000)
+
+    assert cluster.nodes["n0"].log.entries == other.entries
+
+
 # -- commit ---------------------------------------------------------------------------------------
 
 

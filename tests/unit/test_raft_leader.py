@@ -205,6 +205,24 @@ def test_82_one_follower_coming_and_going_fails_no_append():
     assert {cluster.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
 
 
+def test_104_an_append_in_an_idle_group_waits_for_no_timer():
+    """One way 2 ms, an fsync 1 ms: committed after both ways and one fsync, anywhere in a beat."""
+    cluster, leader = led()
+    cluster.sync_ms = (1, 1)
+    for idle_ms in (1_000, 1_033, 1_099, 7):
+        cluster.run_for(idle_ms)
+        cluster.sent.clear()
+        proposed = cluster.now
+        number = cluster.propose(leader)
+        cluster.run_for(0)
+        assert {m.remote_id for m in cluster.pushes(PushType.APPEND)} == set(cluster.followers())
+        cluster.run_until(lambda number=number: number in cluster.finished)
+        assert cluster.now - proposed == 2 + 1 + 2
+        committed = cluster.core(leader).end_index
+        cluster.run_for(2)
+        assert {cluster.core(one).committed_index for one in cluster.followers()} == {committed}
+
+
 # -- commit ---------------------------------------------------------------------------------------
 
 

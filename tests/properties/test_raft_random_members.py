@@ -1,0 +1,158 @@
+"""Groups whose members come, go and lose their disks under random faults (R14 to R18).
+
+`Group` checks what `Cluster` does, and that no read is stale. A disk is emptied only while all
+others are up and in step, and nobody is removed until its owner is back: one is lost at a time.
+A failing seed is replayed by `run_seed(seed)`.
+"""
+
+import random
+
+import pytest
+
+from raft_members import begun
+
+SEEDS = 150
+BATCH = 25
+ACTIONS = 60
+MEMBERS = 6
+
+
+class Requests:
+    """Draws what to ask of whoever leads, and what to do to the nodes."""
+
+    def __init__(self, group, seed):
+        self.group = group
+        self.random = random.Random(f"members {seed}")
+        kinds = [self.add, self.promote, self.remove, self.transfer, self.read]
+        faults = [self.crash, self.isolate, self.split, self.heal, self.empty]
+        self.kinds = self.random.sample(kinds, 4) + self.random.sample(faults, 3)
+        group.loss = self.random.choice([0, 0, 0.02, 0.1])
+        group.duplicates = self.random.choice([0, 0, 0.1])
+        group.delay_ms = self.random.choice([(1, 3), (1, 30), (1, 200)])
+        group.sync_ms = self.random.choice([(1, 5), (1, 60)])
+
+    def act(self):
+        if self.random.random() < 0.6:
+            self.random.choice(self.kinds)()
+        if self.random.random() < 0.3:
+            self.restart()
+        for leader in self.group.leaders():
+            self.group.propose(leader, self.random.randint(1, 12))
+            self.group.read(leader)
+        self.group.run_for(self.random.choice([1, 10, 100, 400, 1_500]))
+
+    def any(self):
+        return self.random.choice(self.group.ids)
+
+    def leader(self):
+        leaders = self.group.leaders()
+        return self.random.choice(leaders) if leaders else None
+
+    def add(self):
+        if self.leader():
+            self.group.add(self.any(), joining=self.random.random() < 0.7, at=self.leader())
+
+    def promote(self):
+        if self.leader():
+            self.group.promote(self.any(), at=self.leader())
+
+    def remove(self):
+        if self.leader() and not self.is_one_lost():
+            self.group.remove(self.any(), at=self.leader())
+
+    def is_one_lost(self):
+        """Whether a member of any membership known is not there any more."""
+        return any(
+            member.incarnation not in (0, self.group.nodes[member.node_id].directory)
+            for node in self.group.nodes.values()
+            for member in node.core.membership.members
+        )
+
+    def transfer(self):
+        if self.leader():
+            self.group.transfer(self.any(), at=self.leader())
+
+    def read(self):
+        if self.leader():
+            self.group.read(self.leader())
+
+    def crash(self):
+        node_id = self.any()
+        if self.group.nodes[node_id].up:
+            self.group.crash(node_id)
+
+    def restart(self):
+        node_id = self.any()
+        if not self.group.nodes[node_id].up:
+            self.group.start(node_id)
+
+    def isolate(self):
+        self.group.isolate(self.any())
+
+    def split(self):
+        ids = self.random.sample(self.group.ids, len(self.group.ids))
+        at = self.random.randint(0, len(ids))
+        self.group.split(ids[:at], ids[at:])
+
+    def heal(self):
+        self.group.heal()
+
+    def empty(self):
+        group, victim = self.group, self.any()
+        recover(group)
+        if len(group.voters() - {victim}) >= 2 and group.nodes[victim].up:
+            group.wipe(victim)
+            group.start(victim)
+
+
+def members_are_in_step(group):
+    leader = group.leader
+    if leader is None or group.core(leader).is_transferring:
+        return False
+    membership = group.core(leader).membership
+    if membership.is_joint or not group.core(leader).is_ready:
+        return False
+    states = set()
+    for member in membership.members:
+        node = group.nodes[member.node_id]
+        if member.joining or member.incarnation not in (0, node.directory):
+            return False
+        core = node.core
+        states.add((core.leader_id, core.term, core.end_index, core.committed_index))
+    return states == {(leader, group.core(leader).term, *[group.core(leader).end_index] * 2)}
+
+
+def recover(group):
+    """Faults stop: soon all members are in step, and an append and a read succeed."""
+    before = group.loss, group.duplicates, group.delay_ms, group.sync_ms
+    group.loss = group.duplicates = 0.0
+    group.delay_ms, group.sync_ms = (1, 3), (1, 5)
+    group.heal()
+    for node_id in group.ids:
+        if not group.nodes[node_id].up:
+            group.start(node_id)
+    group.run_until(lambda: members_are_in_step(group), 30_000)
+    assert group.outcome(group.read(), 1_000) >= 0
+    group.run_until(lambda: members_are_in_step(group), 30_000)
+    group.loss, group.duplicates, group.delay_ms, group.sync_ms = before
+
+
+def run_seed(seed):
+    group, _ = begun(2 + seed % 3, seed)
+    for number in range(len(group.ids), MEMBERS):
+        group.start_stranger(f"n{number}")
+    requests = Requests(group, seed)
+    for _ in range(ACTIONS):
+        requests.act()
+    recover(group)
+    group.judge.finished()
+    return group
+
+
+@pytest.mark.parametrize("first_seed", range(0, SEEDS, BATCH))
+def test_groups_that_change_stay_safe_and_come_to_rest(first_seed):
+    for seed in range(first_seed, first_seed + BATCH):
+        try:
+            run_seed(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error

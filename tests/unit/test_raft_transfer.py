@@ -1,0 +1,342 @@
+"""Handing leadership over, and preferred leaders (spec 10 sections 8 and 9; spec 90 9, 37-42)."""
+
+import msgspec
+import pytest
+
+from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
+from quorumlog.model.message import TimeoutNowRequest, VoteRequest
+from quorumlog.raft import events as ev
+from raft_members import Group, begun
+from raft_messages import Contents, log_of, vote_request
+
+APPEND = PushType.APPEND
+
+
+def is_append_to(node_id):
+    return lambda message: (
+        getattr(message, "type", None) is APPEND and (message.remote_id == node_id)
+    )
+
+
+def words(group):
+    return [message for message in group.sent if isinstance(message, TimeoutNowRequest)]
+
+
+# -- a hand-over that succeeds --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_37_a_caught_up_follower_leads_in_a_higher_term_and_appends_resume(seed):
+    group, leader = begun(3, seed)
+    target, term = group.followers()[0], group.core(leader).term
+    number = group.transfer(target)
+    asked = group.now
+
+    assert group.outcome(number) is ResponseCode.SUCCESS
+    assert group.now - asked < 100
+    assert (group.leader, group.core(target).term) == (target, term + 1)
+    assert group.core(leader).role is Role.FOLLOWER
+    assert group.commits(target)
+    group.settle()
+
+
+def test_a_target_that_lags_a_little_is_caught_up_before_it_is_told():
+    group, leader = begun()
+    target = group.followers()[0]
+    group.drop = is_append_to(target)
+    group.propose(leader, count=50)
+    group.run_for(100)
+    number = group.transfer(target)
+    assert not words(group)
+    group.drop = lambda message: False
+
+    group.step(group.nodes[leader], ev.PeerConnected(target))
+    assert group.outcome(number) is ResponseCode.SUCCESS
+    assert [word.end_index for word in words(group)] == [50]
+    assert group.leader == target
+
+
+def test_an_append_pending_at_a_hand_over_is_not_lost():
+    group, leader = begun()
+    target = group.followers()[0]
+    number = group.propose(leader)
+    handed = group.transfer(target)
+    assert group.outcome(handed) is ResponseCode.SUCCESS
+    group.settle()
+
+    assert group.finished[number] is ResponseCode.SUCCESS
+    group.judge.finished()
+
+
+def test_a_lost_word_is_repeated():
+    group, _ = begun()
+    target = group.followers()[0]
+    group.drop = lambda message: isinstance(message, TimeoutNowRequest) and len(words(group)) < 3
+
+    assert group.outcome(group.transfer(target)) is ResponseCode.SUCCESS
+    assert group.leader == target
+
+
+# -- a hand-over that is refused ------------------------------------------------------------------
+
+
+def test_38_a_follower_a_thousand_entries_behind_is_not_handed_leadership():
+    group, leader = begun(transfer_lag_max=1_000)
+    target = group.followers()[0]
+    group.drop = is_append_to(target)
+    group.propose(leader, count=999)
+    group.run_for(500)
+    near = group.transfer(target)
+    assert near not in group.answers  # 999 behind: it is begun
+    assert group.outcome(near) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    group.propose(leader)
+    group.run_for(500)
+    number = group.transfer(target)
+
+    assert group.answers[number] is ResponseCode.FALL_BEHIND_TOO_MUCH
+    assert group.commits(leader)
+
+
+def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_over():
+    group, leader = begun()
+    one, other = group.followers()
+    group.drop = lambda message: isinstance(message, TimeoutNowRequest)
+    first = group.transfer(one)
+    append = group.propose(leader)
+    second = group.transfer(other)
+    removal = group.remove(other)
+
+    assert group.core(leader).is_transferring
+    assert group.finished[append] is ResponseCode.LEADER_TRANSFERRING
+    assert group.answers[second] is ResponseCode.LEADER_TRANSFERRING
+    assert group.answers[removal] is ResponseCode.LEADER_TRANSFERRING
+    assert group.outcome(first) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.commits(leader)
+
+
+def test_40_a_hand_over_in_another_term_is_refused():
+    group, leader = begun()
+    target, term = group.followers()[0], group.core(leader).term
+    for wrong in (term - 1, term + 1):
+        number = group.transfer(target, term=wrong)
+        assert group.answers[number] is ResponseCode.INCONSISTENT_TERM
+
+    assert group.outcome(group.transfer(target, term=term)) is ResponseCode.SUCCESS
+
+
+def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
+    group, leader = begun()
+    group.start_stranger("n3")
+    assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
+    group.run_for(500)
+
+    assert group.answers[group.transfer("n9")] is ResponseCode.UNKNOWN_MEMBER
+    assert group.answers[group.transfer("n3")] is ResponseCode.UNKNOWN_MEMBER
+    assert group.answers[group.transfer(leader)] is ResponseCode.UNEXPECTED_ARGUMENT
+    assert group.commits(leader)
+
+
+@pytest.mark.parametrize("silent_ms", [0, 450, 3_000])
+def test_40_a_hand_over_to_a_dead_member_fails_and_the_leader_goes_on(silent_ms):
+    group, leader = begun()
+    target, term = group.followers()[0], group.core(leader).term
+    group.crash(target)
+    group.run_for(silent_ms)
+    asked = group.now
+    number = group.transfer(target)
+
+    assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.now - asked <= 1_000
+    assert (group.leader, group.core(leader).term) == (leader, term)
+    assert group.commits(leader)
+
+
+def test_a_follower_does_not_hand_over_what_it_does_not_have():
+    group, leader = begun()
+    one, other = group.followers()
+
+    assert group.answers[group.transfer(other, at=one)] is ResponseCode.NOT_LEADER
+    assert group.leader == leader
+
+
+# -- a hand-over that fails -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_41_a_target_that_does_not_win_in_time_is_given_up(seed):
+    """It raised the term in vain: the group elects again, and the asker is not kept waiting."""
+    group, _ = begun(3, seed)
+    target, asked = group.followers()[0], group.now
+    group.drop = lambda m: isinstance(m, VoteRequest) and m.local_id == target
+    number = group.transfer(target)
+
+    assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.now - asked <= 1_000
+    group.elect()
+    assert group.leader != target
+    assert group.commits()
+
+
+def test_41_a_leader_that_loses_its_majority_meanwhile_reports_the_failure():
+    group, leader = begun()
+    group.isolate(leader)
+    number = group.transfer(group.followers()[0], at=leader)
+
+    assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.core(leader).role is not Role.LEADER
+
+
+# -- the target -----------------------------------------------------------------------------------
+
+
+def word_to(group, target, **fields):
+    leader = group.leader
+    word = TimeoutNowRequest(
+        group="g",
+        local_id=leader,
+        remote_id=target,
+        term=group.core(leader).term,
+        end_index=group.core(leader).end_index,
+    )
+    return msgspec.structs.replace(word, **fields)
+
+
+def test_a_word_that_is_out_of_date_is_ignored():
+    group, leader = begun()
+    target, other = group.followers()
+    term = group.core(leader).term
+    for fields in (
+        {"term": term - 1},
+        {"term": term + 1},
+        {"local_id": other},
+        {"end_index": 99},
+        {"remote_incarnation": 8},
+    ):
+        assert group.deliver(word_to(group, target, **fields)) == []
+        assert group.core(target).term == term
+
+    group.deliver(word_to(group, target))
+    assert group.core(target).term == term + 1
+
+
+def test_voters_with_a_living_leader_vote_for_whom_it_chose_and_for_nobody_else():
+    group, leader = begun()
+    target, voter = group.followers()
+    end = (group.core(leader).end_index, group.core(leader).term)
+    term = group.core(leader).term
+    request = vote_request(target, voter, term + 1, end)
+    assert group.ask(request).vote_result is VoteResult.REJECT_ALREADY_HAS_LEADER
+
+    chosen = msgspec.structs.replace(request, transfer=True)
+    assert group.ask(chosen).vote_result is VoteResult.ACCEPT
+
+
+def test_a_target_that_campaigns_says_so_to_others_who_ask_in_its_term():
+    """Spec 10 section 5, check 10; for every hand-over (REQ), not only to preferred leaders."""
+    group, leader = begun()
+    target, other = group.followers()
+    end, term = (group.core(leader).end_index, group.core(leader).term), group.core(leader).term
+    group.drop = lambda message: message.remote_id != target
+    group.deliver(word_to(group, target))
+
+    answer = group.ask(vote_request(other, target, term + 1, end))
+    assert answer.vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
+
+
+def test_a_damaged_target_does_not_take_over():
+    group, leader = begun()
+    target = group.followers()[0]
+    group.step(group.nodes[target], ev.DamageChanged(True))
+
+    assert group.outcome(group.transfer(target)) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.leader == leader
+
+
+# -- preferred leaders ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_9_a_preferred_leader_leads_and_retakes_leadership_after_its_restart(seed):
+    group = Group(3, seed, preferred_leader_ids=("n2",)).start()
+    group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
+    group.settle()
+
+    group.crash("n2")
+    group.elect()
+    assert group.leader != "n2"
+    assert group.commits()
+    group.start("n2")
+    group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
+    assert group.commits()
+
+
+def preferring(*preferred, count=4):
+    """n0 leads; all have five entries; nothing after them reaches n1, whose lag so is 1."""
+    logs = {f"n{number}": log_of((1, 5)) for number in range(count)}
+    group = Group(count, founded=True, logs=logs, preferred_leader_ids=preferred).start()
+    group.drop = lambda m: (
+        is_append_to("n1")(m)
+        or (isinstance(m, VoteRequest) and m.local_id != "n0" and not m.transfer)
+    )
+    group.elect("n0")
+    return group
+
+
+@pytest.mark.parametrize("preferred", [("n1", "n2"), ("n2", "n1")])
+def test_42_of_two_preferred_leaders_the_one_with_the_smaller_lag_is_chosen(preferred):
+    group = preferring(*preferred)
+    group.run_until(lambda: group.leader == "n2", 5_000)
+
+    assert {word.remote_id for word in words(group)} == {"n2"}
+
+
+@pytest.mark.parametrize("preferred", [("n3", "n2"), ("n2", "n3")])
+def test_42_of_two_that_lag_alike_the_first_named_is_chosen(preferred):
+    group = preferring(*preferred)
+    group.run_until(lambda: group.leader != "n0" and group.agreed(), 5_000)
+
+    assert group.leader == preferred[0]
+
+
+def test_a_preferred_leader_far_behind_or_dead_is_left_alone():
+    group = Group(3, preferred_leader_ids=("n2",), transfer_lag_max=10).start()
+    group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
+    group.crash("n2")
+    leader = group.elect()
+    group.run_for(20_000)
+    assert (group.leader, words(group)[-1].remote_id) == (leader, "n2")
+
+    group.sent.clear()
+    group.drop = is_append_to("n2")
+    group.propose(leader, count=50)
+    group.start("n2")
+    group.run_for(20_000)
+    assert not words(group)
+    assert group.leader == leader
+
+
+def test_a_preferred_leader_that_cannot_take_over_does_not_keep_stopping_appends():
+    group = Group(3, preferred_leader_ids=("n2",)).start()
+    group.drop = lambda message: (
+        isinstance(message, TimeoutNowRequest)
+        or (isinstance(message, VoteRequest) and message.local_id == "n2")
+    )
+    leader = group.elect()
+    group.run_for(1_000)
+    refused = 0
+    for _ in range(600):
+        number = group.propose(leader)
+        group.run_for(50)
+        refused += group.finished[number] is ResponseCode.LEADER_TRANSFERRING
+
+    assert 0 < refused <= 0.12 * 600
+    assert group.leader == leader
+
+
+def test_a_preferred_leader_with_an_empty_log_catches_up_before_it_is_told():
+    logs = {"n0": log_of((1, 50)), "n1": log_of((1, 50)), "n2": Contents()}
+    group = Group(3, founded=True, logs=logs, preferred_leader_ids=("n2",)).start()
+    group.run_until(lambda: group.leader == "n2", 10_000)
+
+    assert {word.end_index for word in words(group)} == {50}
+    assert group.core("n2").end_index >= 50
