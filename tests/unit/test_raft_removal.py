@@ -113,10 +113,6 @@ def test_one_that_was_removed_can_be_added_again():
     assert group.voters(gone) == {"n0", "n1", "n2"}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="who is not in its newest membership never campaigns, also if nobody else can win",
-)
 @pytest.mark.parametrize(("count", "dead"), [(2, 0), (4, 1)])
 def test_a_removed_leader_that_alone_has_the_final_entry_still_campaigns(count, dead):
     """Thesis 4.2.2: its vote is needed, its log is the longest, so it must lead once more."""

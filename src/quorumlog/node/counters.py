@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from quorumlog.model.codes import ResponseCode
+
 
 @dataclass(slots=True)
 class ReplicaCounters:
@@ -21,3 +23,7 @@ class ReplicaCounters:
     entries_repaired: int = 0
     segments_removed: int = 0
     bytes_removed: int = 0
+
+    def count_refusal(self, code: ResponseCode) -> None:
+        """An append was refused, or its fate is unknown."""
+        self.appends_refused[code.name] = self.appends_refused.get(code.name, 0) + 1

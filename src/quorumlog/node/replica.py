@@ -155,7 +155,7 @@ class Replica:
         refused = self._admission(len(block.data))
         if refused is not None:
             code, text = refused
-            self._count_refusal(code)
+            self.counters.count_refusal(code)
             answer(refusal(code, text, self.core.leader_id, self.core.term))
         elif self._proposals.add(Proposal(block, answer, self._doors.now_us())):
             self._doors.defer(self._flush_proposals)
@@ -345,7 +345,7 @@ class Replica:
     def _refuse_proposal(self, effect: fx.RefuseProposal, item: _Item) -> None:
         text = f"refused by {self.config.group}: {effect.code.name}"
         for member in self._batches.pop(effect.proposal_id).members:
-            self._count_refusal(effect.code)
+            self.counters.count_refusal(effect.code)
             member.answer(refusal(effect.code, text, self.core.leader_id, self.core.term))
 
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
@@ -376,12 +376,8 @@ class Replica:
             self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
-        self._count_refusal(code)
+        self.counters.count_refusal(code)
         pending.proposal.answer(refusal(code, text, self.core.leader_id, self.core.term))
-
-    def _count_refusal(self, code: ResponseCode) -> None:
-        refused = self.counters.appends_refused
-        refused[code.name] = refused.get(code.name, 0) + 1
 
     # -- writes -----------------------------------------------------------------------------
 

@@ -30,6 +30,17 @@ class Memberships:
         """The present membership."""
         return self._known[-1][1] if self._known else self._founders
 
+    def counts_voter(self, node_id: str, committed_index: int) -> bool:
+        """Whether a member may be needed to win elections.
+
+        Whoever is out of the newest membership may be, until that is committed: it may be the only
+        one that has the entry (thesis 4.2.2).
+        """
+        if self.current.is_voter(node_id):
+            return True
+        earlier = self._known[-2][1] if len(self._known) > 1 else self._founders
+        return self.index > committed_index and earlier.is_voter(node_id)
+
     def append(self, index: int, membership: Membership) -> None:
         """The log goes on with an entry that names a membership."""
         self._known.append((index, membership))

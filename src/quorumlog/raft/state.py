@@ -141,13 +141,11 @@ class RaftState:
     @property
     def may_campaign(self) -> bool:
         """Whether I am a voter, the very one that the membership names, and fit to lead."""
-        member = self.memberships.current.member(self.config.self_id)
-        if self.damaged or member is None:
+        own_id, own = self.config.self_id, self.config.incarnation
+        if self.damaged or not self.memberships.counts_voter(own_id, self.committed_index):
             return False
-        known = {0, self.config.incarnation}
-        return self.memberships.current.is_voter(member.node_id) and (
-            member.incarnation in known or not self.config.incarnation
-        )
+        member = self.memberships.current.member(own_id)
+        return member is None or not own or member.incarnation in (0, own)
 
     def is_acquainted(self, node_id: str, membership_index: int) -> bool:
         """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).

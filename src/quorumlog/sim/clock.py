@@ -14,11 +14,14 @@ class Clock:
         self._base_world_us = world_us()
         self._base_us = 0
         self.rate = 1.0
+        self._stopped_us: int | None = None
         self.skew_ms = 0
 
     @property
     def now_us(self) -> int:
         """Microseconds of the monotonic clock."""
+        if self._stopped_us is not None:
+            return self._stopped_us
         return self._base_us + int((self._world_us() - self._base_world_us) * self.rate)
 
     @property
@@ -36,9 +39,15 @@ class Clock:
         self._base_us, self._base_world_us = self.now_us, self._world_us()
         self.rate = rate
 
-    def stand_still(self, duration_us: int) -> None:
-        """Lose so much of the world's time, as a suspended machine does."""
-        self._base_us -= int(duration_us * self.rate)
+    def stop(self) -> None:
+        """Stand still, as in a suspended machine, until `go_on`."""
+        self._stopped_us = self.now_us
+
+    def go_on(self) -> None:
+        """Go on from where it stands."""
+        if self._stopped_us is not None:
+            self._base_us, self._base_world_us = self._stopped_us, self._world_us()
+            self._stopped_us = None
 
     def world_delay_us(self, local_us: int) -> int:
         """Return how long it takes in the world's time until a local time."""

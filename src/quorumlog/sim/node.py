@@ -26,6 +26,8 @@ DIRECTORY = "/node"
 STORIES_KEPT = 3
 """Earlier lives of a process whose stories are kept."""
 ALARMS_KEPT = 64
+STALL_LOOK_US = 20_000
+"""How often a stalled disk is looked at."""
 
 
 class _Disk:
@@ -61,6 +63,9 @@ class _Disk:
             self._node.later(self._node.disk_us(), self._commit)
 
     def _commit(self) -> None:
+        if self._node.is_stalled:
+            self._node.later(STALL_LOOK_US, self._commit)
+            return
         batch = list(self._queue)
         self._queue.clear()
         try:
@@ -200,9 +205,12 @@ class SimulatedNode:
 
     def disk_us(self) -> int:
         """Return how long the next group commit, or read, takes."""
-        world = self.cluster.world
-        stall = max(0, self.stalled_until_us - world.now_us)
-        return stall + world.random.randint(100, 1_500) * self.slow
+        return self.cluster.world.random.randint(100, 1_500) * self.slow
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no write ends at present."""
+        return self.cluster.world.now_us < self.stalled_until_us
 
     # -- what happens to it -----------------------------------------------------------------
 
@@ -235,6 +243,7 @@ class SimulatedNode:
     def resume(self) -> None:
         """Go on where it was paused, with everything that came meanwhile."""
         waiting, self._paused = self._paused, None
+        self.clock.go_on()
         for action in waiting or ():
             if self.is_up:
                 self.enter(action)
@@ -308,6 +317,7 @@ class SimulatedNode:
         self.life += 1
         self.why_stopped = why
         self.replica = self._opened = self._wake_us = self._paused = None
+        self.clock.go_on()
         self.alarms, self._alarms_seen = [], 0
         if power:
             self.files.power_loss()
