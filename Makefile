@@ -1,11 +1,12 @@
 # make setup   prepare .venv (the other targets do it by themselves)
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
 # make test    all tests; ARGS="tests/unit -k batch" for some
+# make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"
 # make lint    what CI checks before the tests
 
 SETUP_DONE := .venv/.setup-done
 
-.PHONY: setup demo test lint
+.PHONY: setup demo test soak lint
 .DEFAULT_GOAL := setup
 
 setup: $(SETUP_DONE)
@@ -19,6 +20,9 @@ demo: setup
 
 test: setup
 	@.venv/bin/pytest $(ARGS)
+
+soak: setup
+	@.venv/bin/quorumlog simulate --seeds 0 --seconds 60 $(ARGS)
 
 lint: setup
 	@.venv/bin/ruff check src tests examples
