@@ -176,6 +176,21 @@ class SimulatedCluster:
             self.clients.append(1, 20)
         raise Finding("liveness", f"not at rest {limit_ms} ms after the faults; {self.describe()}")
 
+    def run_until_served(self, limit_ms: int) -> None:
+        """Let things happen until somebody leads and an append was served: a majority is there.
+
+        Raises `Finding` when that takes longer.
+        """
+        end_ms, before = self.world.now_ms + limit_ms, self.clients.floor
+        while self.clients.floor <= before:
+            self.run_until(self.world.now_ms + STEP_MS)
+            leader = self.leader()
+            if leader is not None and leader.core.is_ready:
+                self.clients.append(1, 20)
+            if self.world.now_ms >= end_ms:
+                text = f"no append was served within {limit_ms} ms by a majority"
+                raise Finding("liveness", f"{text}; {self.describe()}")
+
     def require_stable(self, duration_ms: int) -> None:
         """Let time pass: whoever leads must go on to, and no term may rise, when nothing is wrong.
 

@@ -16,6 +16,7 @@ from quorumlog.raft.events import (
     RemoveMember,
     TransferRequested,
 )
+from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.node import DIRECTORY, SimulatedNode
 
@@ -299,6 +300,33 @@ class Faults:
             self._empty(node)
             self._after(RESTART_MS, lambda: self._start(node))
 
+    def keep_one_down(self) -> SimulatedNode | None:
+        """Stop a voter without whom the others are a sound majority; None if there is none such."""
+        nodes = self._cluster.nodes
+        up = [node for node in nodes.values() if node.is_up]
+        newest = max(up, key=lambda node: node.core.membership_index, default=None)
+        if newest is None or any(node.log.damaged for node in up):
+            return None
+        named = [node.core.membership for node in up if node.core.membership_index >= 0]
+        current = newest.core.membership
+        absent = self._random.choice([*current.voters, *current.outgoing])
+        sound = {
+            node.node_id
+            for node in up
+            if node.node_id != absent
+            and all(
+                member.incarnation == node.incarnation
+                for membership in named
+                for member in membership.members
+                if member.node_id == node.node_id and member.incarnation
+            )
+        }
+        enough = all(has_quorum(membership, sound) for membership in named)
+        if not enough or not nodes[absent].is_up:
+            return None
+        nodes[absent].stop(power=False, why="kept down")
+        return nodes[absent]
+
     def wipe_a_follower(self) -> bool:
         """Empty the disk of a follower of a group in which all is well, and start it again."""
         leader = self._cluster.leader()
@@ -346,6 +374,8 @@ class Faults:
             self._ask(leader, lambda number: ChangeRequested(number, PromoteMember(node_id)))
         elif not current.is_voter(node_id) or len(current.voters) > VOTERS_MIN:
             self._ask(leader, lambda number: ChangeRequested(number, RemoveMember(node_id)))
+        if random.random() < 0.3:  # and the one who was asked may not live to finish it
+            self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
 
     def _ask(self, leader: SimulatedNode, make_event: Callable[[int], Event]) -> None:
         def ask() -> None:

@@ -12,6 +12,8 @@ FOUNDING_MS = 4_000
 HEALING_MS = 10_000
 """From the end of all faults until one leads, all are equal and an append was served."""
 STARTING_MS = 500
+MINORITIES_DOWN = 0.4
+"""Share of runs in which the others must first serve without one voter."""
 IDLE_WIPES = 0.3
 """Share of runs in which a healed, idle group loses the disk of a follower."""
 STABLE_MS = 2_500
@@ -79,6 +81,10 @@ def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> 
     cluster.run_until(cluster.world.now_ms + STARTING_MS)  # what crashed while it was started
     faults.end()
     cluster.read_everything()
+    absent = faults.keep_one_down() if cluster.world.random.random() < MINORITIES_DOWN else None
+    if absent is not None:
+        cluster.run_until_served(HEALING_MS)
+        absent.start()
     cluster.run_until_equal(HEALING_MS)
     if cluster.world.random.random() < IDLE_WIPES and faults.wipe_a_follower():
         # nobody appends: the leader must notice by itself (R13)
