@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 from integration.history import Fate, Read, Recorder, check
 from quorumlog.client import Client
@@ -107,7 +108,9 @@ class Workload:
         follower.cancel()
         await asyncio.gather(*ending)
         addresses = (servers or self.servers).split(",")
+        begun = time.monotonic()
         await self.until_agreed(addresses)
+        print(f"the replicas agreed {time.monotonic() - begun:.2f} s after the last append")
         final = None
         for address in addresses:
             async with self.client(address) as client:
