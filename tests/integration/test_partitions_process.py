@@ -14,7 +14,7 @@ from quorumlog.model.errors import RequestError
 pytestmark = pytest.mark.processes
 
 FAILOVER_SECONDS = 5.0
-FLAPPING_SECONDS = 8.0
+FLAPPING_SECONDS = 6.0
 
 
 @pytest.fixture
