@@ -13,6 +13,9 @@ APPENDERS = 4
 THINK_S = 0.005
 """What an appender does between two appends; it bounds the load, nothing waits for it."""
 OUTAGE_S = 0.05
+"""Pause before a reader tries again, and between looks at the replicas."""
+READ_PAUSE_S = 0.05
+"""What a linearizable reader does between two reads; less than a heartbeat."""
 SETTLE_S = 30.0
 
 
@@ -23,13 +26,12 @@ class Workload:
     until the replicas agree, reads each of them whole and checks the history.
     """
 
-    def __init__(self, servers, group="g", *, cluster="", timeout_ms=2_000, appenders=APPENDERS):
+    def __init__(self, servers, group="g", *, timeout_ms=2_000, read_pause_s=READ_PAUSE_S):
         self.recorder = Recorder()
         self.servers = servers
         self._group = group
-        self._cluster = cluster
         self._timeout_ms = timeout_ms
-        self._appenders = appenders
+        self._read_pause_s = read_pause_s
         self._progress = asyncio.Event()
         self._stopping = asyncio.Event()
         self._tasks = []
@@ -39,11 +41,11 @@ class Workload:
         return self.recorder.history
 
     def client(self, servers=None, **options):
-        options = {"timeout_ms": self._timeout_ms, "cluster": self._cluster, **options}
+        options = {"timeout_ms": self._timeout_ms, **options}
         return Client(servers or self.servers, self._group, **options)
 
     async def __aenter__(self):
-        jobs = [self._append(f"a{number}") for number in range(self._appenders)]
+        jobs = [self._append(f"a{number}") for number in range(APPENDERS)]
         jobs += [self._follow("follower"), self._linearizable("linearizable")]
         self._tasks = [asyncio.ensure_future(job) for job in jobs]
         return self
@@ -80,7 +82,7 @@ class Workload:
             while not self._stopping.is_set():
                 with contextlib.suppress(RequestError):
                     await self.recorder.bound(client, name, leader_only=False)
-                await asyncio.sleep(OUTAGE_S)
+                await asyncio.sleep(self._read_pause_s)
 
     async def acknowledged_after(self, count=1, *, seconds=20.0):
         """Wait for `count` acknowledgements of appends that begin after now; return the last."""
