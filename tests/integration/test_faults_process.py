@@ -17,7 +17,7 @@ from quorumlog.model.errors import RequestError
 
 pytestmark = pytest.mark.processes
 
-KILL_SECONDS = 12.0
+KILL_SECONDS = 10.0
 BETWEEN_KILLS = 50
 FROZEN_SECONDS = 2.0
 """Twice the longest election time-out."""
@@ -123,7 +123,7 @@ async def test_a_leader_frozen_again_and_again(cluster):
     generator = random.Random(76)
     async with Workload(cluster.servers) as load:
         await load.acknowledged_after(50)
-        for _ in range(5):
+        for _ in range(4):
             leader = await asyncio.to_thread(cluster.leader, "g")
             cluster.pause(leader)
             await asyncio.sleep(generator.uniform(0.3, 1.2))  # how long it is frozen
