@@ -89,7 +89,7 @@ async def test_an_isolated_leader_is_replaced_and_serves_nothing_stale(make_clus
             with pytest.raises(RequestError):
                 await load.recorder.bound(alone, "isolated", leader_only=False)
             cluster.network.heal()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while True:
                     try:
                         bound = await load.recorder.bound(alone, "healed", leader_only=False)
@@ -189,5 +189,5 @@ async def test_flapping_links(make_cluster):
             await asyncio.sleep(generator.uniform(0.1, 0.7))  # how long these links last
         cluster.network.heal()
         await elected_by_majority(load, cluster, cluster.node_ids, f"after {cuts} cuts")
-        await load.verify()
+        await load.verify(least=50)
         print(f"{load.history.fates()}, at most {load.history.longest_stall_s():.2f} s")

@@ -16,7 +16,7 @@ OUTAGE_S = 0.05
 """Pause before a reader tries again, and between looks at the replicas."""
 READ_PAUSE_S = 0.05
 """What a linearizable reader does between two reads; less than a heartbeat."""
-SETTLE_S = 30.0
+SETTLE_S = 60.0
 
 
 class Workload:
