@@ -96,7 +96,8 @@ def add_command(
         except TimeoutError:
             raise CommandError(
                 f"{node} is a learner of {target.group} and has not caught up within "
-                f"{timeout:g} s; it will vote once it has (see 'quorumlog members list')"
+                f"{timeout:g} s; is it running, and reachable at {address}? It will vote once it "
+                "has (see 'quorumlog members list')"
             ) from None
     print_line(f"{node} votes in {target.group}")
 

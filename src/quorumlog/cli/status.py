@@ -164,6 +164,8 @@ def vote_text(status: StatusResponse) -> str:
 def _health_cell(status: StatusResponse) -> Text:
     if not status.healthy:
         return Text(status.health_text or "unhealthy", BAD_STYLE)
+    if vote_text(status) == "no member" and status.membership_index >= 0:
+        return Text("was removed from the group", QUIET_STYLE)
     if status.leader_id is None:
         return Text(status.health_text or "no leader known", BAD_STYLE)
     if status.disk_stalled:

@@ -142,7 +142,8 @@ class MembershipChange:
         live = [voter for voter in left if self._is_live(voter)]
         if not has_quorum(msgspec.structs.replace(current, voters=left), live):
             text = f"without {node_id} no majority would be left of {', '.join(left)}"
-            return ResponseCode.MEMBER_NOT_READY, f"{text}: only {', '.join(live)} answer"
+            answering = ", ".join(live) or "nobody"
+            return ResponseCode.MEMBER_NOT_READY, f"{text}; of these, {answering} can be reached"
         self._append(current.with_voters(left))
         return ResponseCode.SUCCESS, ""
 

@@ -61,6 +61,7 @@ class Leadership:
             state.emit(AppendNoop(self.first_index, state.term, token))
         else:
             self._append_membership(self._founding())
+        self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
         self._beat()
         for dispatcher in self._dispatchers.values():
             dispatcher.compare()
@@ -109,6 +110,8 @@ class Leadership:
             state.enter(Role.FOLLOWER, None)
             return
         if state.now_ms >= self._next_beat_ms:
+            # rounds for reads come on top: they must not put off what goes with the beat
+            self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
             self._beat()
             for dispatcher in self._dispatchers.values():
                 dispatcher.beat()
@@ -289,7 +292,6 @@ class Leadership:
     def _beat(self) -> None:
         state = self._state
         self._round += 1
-        self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
         if self.is_ready:
             self._reads.round_began(self._round)
         floor = self.retention_floor()

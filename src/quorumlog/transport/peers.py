@@ -6,6 +6,7 @@ Messages are one-way; a lost one is repeated by the core, so nothing is queued w
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from quorumlog.model.block import Buffer
@@ -20,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S = 0.02
 BACKOFF_MAX_S = 1.0
-CONNECT_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 1.5
+SILENCE_MS = 1_500
+"""A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
+about as long as the silence lasted."""
 VISITORS_MAX = 32
 """Nodes of the cluster that are no members as far as this node knows, and yet may be (R18)."""
 
@@ -64,7 +68,7 @@ class _Link:
         links = self._links
         host, port = parse_address(links.addresses[self.peer_id])
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await loop.create_connection(
+            transport, _ = await loop.create_connection(
                 lambda: Connection(
                     self._hello,
                     self._greet,
@@ -74,6 +78,10 @@ class _Link:
                 ),
                 host,
                 port,
+            )
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS
             )
 
     def _greet(self, hello: Hello) -> "_Link":
