@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from quorumlog.model.codes import PushType, ResponseCode
+from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import boot
@@ -188,14 +188,15 @@ def r17_a_removed_leader_goes_on(put):
     put(Leadership, "_leave_if_removed", lambda self: None)
 
 
-def r18_a_voter_answers_only_whom_it_knows(put):
-    put(
-        RaftState,
-        "is_acquainted",
-        lambda self, node_id, membership_index: (
-            self.memberships.current.member(node_id) is not None
-        ),
-    )
+def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
+    refuse = voter._refuse_at_the_door
+
+    def as_learner(state, request):
+        if not state.memberships.current.is_voter(state.config.self_id):
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        return refuse(state, request)
+
+    put(voter, "_refuse_at_the_door", as_learner)
 
 
 def r20_an_old_write_vouches_for_new_entries(put):

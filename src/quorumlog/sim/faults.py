@@ -11,7 +11,6 @@ from quorumlog.model.membership import Member
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
-    Event,
     PromoteMember,
     RemoveMember,
     TransferRequested,
@@ -355,7 +354,7 @@ class Faults:
         leader = self._cluster.leader()
         if leader is not None:
             target = self._random.choice(list(self._cluster.nodes))
-            self._ask(leader, lambda number: TransferRequested(number, target))
+            leader.ask(lambda number: TransferRequested(number, target))
 
     def change_members(self) -> None:
         """Ask who leads to add, promote or remove a member."""
@@ -369,19 +368,10 @@ class Faults:
         if member is None:
             self._start(node)
             added = Member(node_id, f"sim:{node_id[1:]}", joining=random.random() < 0.7)
-            self._ask(leader, lambda number: ChangeRequested(number, AddMember(added)))
+            leader.ask(lambda number: ChangeRequested(number, AddMember(added)))
         elif not current.is_voter(node_id) and random.random() < 0.7:
-            self._ask(leader, lambda number: ChangeRequested(number, PromoteMember(node_id)))
+            leader.ask(lambda number: ChangeRequested(number, PromoteMember(node_id)))
         elif not current.is_voter(node_id) or len(current.voters) > VOTERS_MIN:
-            self._ask(leader, lambda number: ChangeRequested(number, RemoveMember(node_id)))
+            leader.ask(lambda number: ChangeRequested(number, RemoveMember(node_id)))
         if random.random() < 0.3:  # and the one who was asked may not live to finish it
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
-
-    def _ask(self, leader: SimulatedNode, make_event: Callable[[int], Event]) -> None:
-        def ask() -> None:
-            replica = leader.running
-            if not replica.broken:
-                replica.asked.ask(make_event, lambda code, text, index: None)
-
-        if leader.is_up:
-            leader.enter(ask)

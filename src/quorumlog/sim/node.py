@@ -13,6 +13,7 @@ from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.replica import Replica
 from quorumlog.raft.core import RaftCore
+from quorumlog.raft.events import Event
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.base import Log, WritePlan
@@ -234,6 +235,16 @@ class SimulatedNode:
             action()
         except SimulatedCrash:
             self.stop(power=True, why="the machine crashed")
+
+    def ask(self, make_event: Callable[[int], Event]) -> None:
+        """Ask the replica for a hand-over or a change; nobody waits for the answer."""
+
+        def ask() -> None:
+            if not self.running.broken:
+                self.running.asked.ask(make_event, lambda code, text, index: None)
+
+        if self.is_up:
+            self.enter(ask)
 
     def pause(self) -> None:
         """Stop the process without ending it: it will not know."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.finding import Finding
 
@@ -14,8 +15,8 @@ HEALING_MS = 10_000
 STARTING_MS = 500
 MINORITIES_DOWN = 0.4
 """Share of runs in which the others must first serve without one voter."""
-IDLE_WIPES = 0.3
-"""Share of runs in which a healed, idle group loses the disk of a follower."""
+IDLE_WIPES, PROMOTIONS = 0.3, 0.2
+"""Shares of runs that end with one of the epilogues."""
 STABLE_MS = 2_500
 """How long a healed group must go on without another election."""
 
@@ -86,9 +87,11 @@ def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> 
         cluster.run_until_served(HEALING_MS)
         absent.start()
     cluster.run_until_equal(HEALING_MS)
-    if cluster.world.random.random() < IDLE_WIPES and faults.wipe_a_follower():
-        # nobody appends: the leader must notice by itself (R13)
-        cluster.run_until_equal(HEALING_MS)
+    chance = cluster.world.random.random()
+    if chance < IDLE_WIPES:
+        lose_a_disk_while_idle(cluster, faults, HEALING_MS)
+    elif chance < IDLE_WIPES + PROMOTIONS:
+        promote_without_telling(cluster, HEALING_MS)
     cluster.require_stable(STABLE_MS)
     cluster.judge_end()
     if not cluster.clients.appended:
