@@ -4,15 +4,11 @@ Each is a function that patches the product through `put` (an object, a name, th
 test takes back. R12, R19 and R23 wait for snapshots and machines; R24 and R25 are about time.
 """
 
-from contextlib import suppress
-
 import msgspec
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
-from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import boot
-from quorumlog.node.fetches import gather
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
@@ -23,27 +19,11 @@ from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.writes import Writes
 from quorumlog.storage import store
 from quorumlog.storage.hard_state import HardStateStore
-from quorumlog.storage.plans import Do, Plan
+from quorumlog.storage.plans import Plan
 
 
 def r01_term_and_vote_are_not_written(put):
     put(HardStateStore, "plan_save", lambda self, state: Plan(self, []))
-
-
-def r02_a_failed_write_of_the_vote_is_ignored(put):
-    raw = HardStateStore.plan_save
-
-    def plan_save(self, state):
-        plan = raw(self, state)
-
-        def write():
-            with suppress(StorageError):
-                for step in plan.steps:
-                    step.action()
-
-        return Plan(self, [Do(write)])
-
-    put(HardStateStore, "plan_save", plan_save)
 
 
 def r03_acknowledged_from_memory(put):
@@ -61,17 +41,6 @@ def r03_acknowledged_from_memory(put):
 def _durable_at_once(writes, token, end_index):
     writes.durable_index = end_index
     return token
-
-
-def r04_entries_of_older_terms_are_counted(put):
-    advance_commit = Leadership.advance_commit
-
-    def counting_all(self):
-        first, self.first_index = self.first_index, -1
-        advance_commit(self)
-        self.first_index = first
-
-    put(Leadership, "advance_commit", counting_all)
 
 
 def r05_the_candidates_term_stands_for_its_last_entrys(put):
@@ -197,23 +166,6 @@ def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
         return refuse(state, request)
 
     put(voter, "_refuse_at_the_door", as_learner)
-
-
-def r20_an_old_write_vouches_for_new_entries(put):
-    def truncated(self, from_index):
-        self.durable_index = min(self.durable_index, from_index - 1)
-
-    put(Writes, "truncated", truncated)
-
-
-def r21_what_cannot_be_read_is_left_out_of_a_push(put):
-    def skipping(log, first_index, last_index, bytes_max):
-        try:
-            return gather(log, first_index, last_index, bytes_max)
-        except CorruptionError:
-            return gather(log, min(first_index + 1, last_index), last_index, bytes_max)
-
-    put("quorumlog.node.replica", "gather", skipping)
 
 
 def r22_what_was_lost_is_not_sent_again(put):
