@@ -10,7 +10,7 @@ from quorumlog.local import LocalCluster
 
 pytestmark = pytest.mark.processes
 
-KILLS = 10
+KILLS = 4
 FAILOVER_SECONDS = 5.0
 BETWEEN_KILLS = 50
 

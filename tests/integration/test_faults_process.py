@@ -17,7 +17,7 @@ from quorumlog.model.errors import RequestError
 
 pytestmark = pytest.mark.processes
 
-KILL_SECONDS = 10.0
+KILL_SECONDS = 6
 BETWEEN_KILLS = 50
 FROZEN_SECONDS = 2.0
 """Twice the longest election time-out."""

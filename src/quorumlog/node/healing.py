@@ -278,7 +278,9 @@ class Healing:
 
     def _begin_pass(self, now_ms: int) -> bool:
         """Begin again at the first entry; False while there is none."""
-        committed = self._replica.core.committed_index
+        # what a majority has may not be on this disk yet
+        core = self._replica.core
+        committed = min(core.committed_index, core.durable_index)
         self._pass_started_ms = now_ms
         if committed <= self._replica.log.before_begin_index:
             self._next_scrub_ms = now_ms + REPAIR_RETRY_MS

@@ -242,6 +242,7 @@ class Node:
         for timer in self._timers:
             timer.cancel()
         if clean:
+            await self._settle()
             for replica in self.replicas.values():
                 replica.upkeep.checkpoint()
         self._disk.stop()
@@ -259,6 +260,16 @@ class Node:
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
             len(replica.pending) and replica.core.role is Role.LEADER
             for replica in self.replicas.values()
+        ):
+            await asyncio.sleep(DRAIN_STEP_MS / 1000)
+
+    async def _settle(self) -> None:
+        """Let the disk report what is under way, so that the last checkpoint names all of it."""
+        deadline = monotonic_ms() + DRAIN_MS
+        while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
+            replica.core.durable_index < replica.log.end_index or replica.upkeep.is_busy
+            for replica in self.replicas.values()
+            if not replica.health_text
         ):
             await asyncio.sleep(DRAIN_STEP_MS / 1000)
 

@@ -67,6 +67,11 @@ class Upkeep:
             self._checkpointing = True
             self._doors.disk.submit(self, None, plan)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._checkpointing
+
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`: checkpoints and removals are submitted here."""
         self._checkpointing = False
