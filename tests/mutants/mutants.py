@@ -94,7 +94,7 @@ def r08_answers_are_believed_whatever_they_answer(put):
             self.write_index = max(self.write_index, self.match_index + 1)
 
     def contact(self, response):
-        return self._dispatchers.get(response.local_id)
+        return self.dispatchers.get(response.local_id)
 
     put(Dispatcher, "_append_answered", answered)
     put(Leadership, "_contact", contact)

@@ -7,8 +7,8 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_table
-from quorumlog.cli.status import answered, leader_lags
-from quorumlog.cli.target import Target, find_target
+from quorumlog.cli.status import answering, leader_lags
+from quorumlog.cli.target import find_target
 from quorumlog.model.message import StatusResponse
 
 CATCH_UP_SECONDS = 300.0
@@ -33,7 +33,7 @@ def list_command(
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
         replicas = client.status()
-    newest = _newest(target, replicas)
+    newest = max(answering(target, replicas), key=lambda status: status.membership_index)
     lags = leader_lags(replicas)
     by_id = {status.node_id: status for status in replicas if status.node_id}
     ids = [*newest.voters, *(o for o in newest.outgoing if o not in newest.voters)]
@@ -49,14 +49,6 @@ def list_command(
     if not as_json:
         print_line(f"group {target.group}, membership of index {newest.membership_index}")
         print_table(["NODE", "ADDRESS", "KIND", ">LAG"], rows)
-
-
-def _newest(target: Target, replicas: list[StatusResponse]) -> StatusResponse:
-    known = [status for status in replicas if answered(status)]
-    if not known:
-        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
-        raise CommandError(f"no replica of group {target.group} answers: {told}")
-    return max(known, key=lambda status: status.membership_index)
 
 
 def _kind(status: StatusResponse, node_id: str) -> str:

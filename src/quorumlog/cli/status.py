@@ -51,9 +51,7 @@ def status_command(
         return
     with target.client() as client:
         replicas = sorted(client.status(), key=lambda status: status.node_id)
-    if not any(map(answered, replicas)):
-        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
-        raise CommandError(f"no replica of group {target.group} answers: {told}")
+    answering(target, replicas)
     lags = leader_lags(replicas)
     if as_json:
         for status in replicas:
@@ -77,11 +75,19 @@ def _print_stories(target: Target, *, as_json: bool) -> None:
                 {"node": node, "address": story.address, "story": lines, "error": story.error}
             )
             continue
-        print_line(
-            f"{story.node_id or '?'} ({story.address}){': ' if story.error else ''}{story.error}"
-        )
+        error = f": {story.error}" if story.error else ""
+        print_line(f"{story.node_id or '?'} ({story.address}){error}")
         for ago, text in story.lines:
             print_line(f"  {ago / 1_000:10.3f} s ago  {text}")
+
+
+def answering(target: Target, replicas: list[StatusResponse]) -> list[StatusResponse]:
+    """Return those replicas that told their status. Raises `CommandError` when none did."""
+    known = [status for status in replicas if answered(status)]
+    if not known:
+        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
+        raise CommandError(f"no replica of group {target.group} answers: {told}")
+    return known
 
 
 def answered(status: StatusResponse) -> bool:

@@ -27,6 +27,10 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int = 0
     joining: bool = False
 
+    def may_be(self, incarnation: int) -> bool:
+        """Whether a data directory of this number may be this member's (0: not known)."""
+        return 0 in (self.incarnation, incarnation) or self.incarnation == incarnation
+
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
     """All members; those who are in neither set of voters are learners.

@@ -101,8 +101,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
 def _is_named(state: RaftState, response: VoteResponse) -> bool:
     """Whether the voter is the one the membership names, not another data directory."""
     member = state.memberships.current.member(response.local_id)
-    known = (0, response.incarnation)
-    return member is not None and (member.incarnation in known or not response.incarnation)
+    return member is not None and member.may_be(response.incarnation)
 
 
 def count_own_vote(state: RaftState) -> None:

@@ -5,7 +5,7 @@ joint membership, which needs majorities of the voters of before and of after, a
 committed, the final one. Whoever leads finishes what it finds half done (R15, R16).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -88,7 +88,7 @@ class MembershipChange:
             if member.joining and self._unfit(member, dispatcher) is None:
                 self._promote(member.node_id)
                 return
-            if dispatcher.is_another_than(member):
+            if not member.may_be(dispatcher.incarnation):
                 self._readmit(member)
                 return
 
@@ -139,20 +139,23 @@ class MembershipChange:
         left = tuple(voter for voter in current.voters if voter != node_id)
         if not left:
             return ResponseCode.UNEXPECTED_ARGUMENT, f"{node_id} is the last voter"
-        live = [voter for voter in left if self._is_live(voter)]
-        if not has_quorum(msgspec.structs.replace(current, voters=left), live):
+        live = self._live(left)
+        if not _could_decide(current, left, live):
             text = f"without {node_id} no majority would be left of {', '.join(left)}"
             answering = ", ".join(live) or "nobody"
             return ResponseCode.MEMBER_NOT_READY, f"{text}; of these, {answering} can be reached"
         self._append(current.with_voters(left))
         return ResponseCode.SUCCESS, ""
 
+    def _live(self, voters: Sequence[str]) -> list[str]:
+        return [voter for voter in voters if self._is_live(voter)]
+
     def _is_live(self, voter: str) -> bool:
         dispatcher = self._dispatchers.get(voter)
         member = self._state.memberships.current.member(voter)
         if dispatcher is None or member is None:
             return voter == self._state.config.self_id
-        return dispatcher.is_live and not dispatcher.is_another_than(member)
+        return dispatcher.is_live and member.may_be(dispatcher.incarnation)
 
     def _readmit(self, member: Member) -> None:
         """A voter came back with an emptied disk: it is a new learner, and may join again (R14).
@@ -170,10 +173,14 @@ class MembershipChange:
             self._append(current.with_member(msgspec.structs.replace(member, incarnation=0)))
             return
         left = tuple(voter for voter in current.voters if voter != node_id)
-        live = [voter for voter in left if self._is_live(voter)]
-        if left and has_quorum(msgspec.structs.replace(current, voters=left), live):
+        if left and _could_decide(current, left, self._live(left)):
             learner = msgspec.structs.replace(member, joining=True)
             self._append(current.with_member(learner).with_voters(left))
+
+
+def _could_decide(current: Membership, voters: tuple[str, ...], live: Sequence[str]) -> bool:
+    """Whether, with these voters, those who are alive would be enough."""
+    return has_quorum(msgspec.structs.replace(current, voters=voters), live)
 
 
 def finished(joint: Membership) -> Membership:

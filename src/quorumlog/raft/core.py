@@ -241,7 +241,7 @@ class RaftCore:
         """Whether somebody may have been asked: a member, or one that was just removed."""
         if self._state.memberships.current.member(node_id) is not None:
             return True
-        return self._leadership is not None and node_id in self._leadership.transfer_dispatchers()
+        return self._leadership is not None and node_id in self._leadership.dispatchers
 
     def _answered(self, message: PeerMessage) -> None:
         """Take an answer of a peer; one of a higher term ends whatever I was."""
@@ -284,7 +284,7 @@ class RaftCore:
         if self._leadership is None:
             self._refuse_request(event, ResponseCode.NOT_LEADER)
         else:
-            self._transfer.request(event, self._leadership.transfer_dispatchers())
+            self._transfer.request(event, self._leadership.dispatchers)
 
     def _change_requested(self, event: ChangeRequested) -> None:
         if self._leadership is None or not self._leadership.is_ready:

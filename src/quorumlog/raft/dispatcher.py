@@ -12,7 +12,6 @@ from enum import Enum
 
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import check
-from quorumlog.model.membership import Member
 from quorumlog.model.message import PeerStatus, PushRequest, PushResponse
 from quorumlog.raft.effects import PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
@@ -69,12 +68,6 @@ class Dispatcher:
                 self.write_index = self._state.log.end_index + 1
                 self.compare()
             self.incarnation = incarnation
-
-    def is_another_than(self, member: Member) -> bool:
-        """Whether the peer that answers is not the one the membership names."""
-        return bool(member.incarnation and self.incarnation) and (
-            member.incarnation != self.incarnation
-        )
 
     @property
     def is_live(self) -> bool:

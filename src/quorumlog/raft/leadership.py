@@ -38,12 +38,12 @@ class Leadership:
     def __init__(self, state: RaftState, transfer: Transfer) -> None:
         self._state = state
         self._transfer = transfer
-        self._dispatchers: dict[str, Dispatcher] = {}
+        self.dispatchers: dict[str, Dispatcher] = {}
         self._departures_ms: dict[str, int] = {}
         # Made before the NOOP, so that the first compare is at the last index of the log as it
         # was when elected (spec 95.61).
         self._meet_members()
-        self._change = MembershipChange(state, self._dispatchers, self._append_membership)
+        self._change = MembershipChange(state, self.dispatchers, self._append_membership)
         self._reads = ReadIndex(state)
         self._round = 0
         self._next_beat_ms = 0
@@ -63,7 +63,7 @@ class Leadership:
             self._append_membership(self._founding())
         self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
         self._beat()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.compare()
 
     def _founding(self) -> Membership:
@@ -95,7 +95,7 @@ class Leadership:
         state.log.append(last, state.term)
         token = state.issue(last)
         state.emit(AppendProposal(event.proposal_id, first, last, state.term, token))
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.pump()
 
     def tick(self) -> None:
@@ -113,14 +113,14 @@ class Leadership:
             # rounds for reads come on top: they must not put off what goes with the beat
             self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
             self._beat()
-            for dispatcher in self._dispatchers.values():
+            for dispatcher in self.dispatchers.values():
                 dispatcher.beat()
-            self._transfer.look_for_preferred(self._dispatchers)
-            self._transfer.go_on(self._dispatchers, again=True)
+            self._transfer.look_for_preferred(self.dispatchers)
+            self._transfer.go_on(self.dispatchers, again=True)
             if self.is_ready:
                 self._change.tick()
             self._let_go()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.tick()
 
     def change_requested(self, event: ChangeRequested) -> None:
@@ -159,26 +159,26 @@ class Leadership:
         if dispatcher.match_index > before:
             self.advance_commit()
         dispatcher.pump()
-        self._transfer.go_on(self._dispatchers)
+        self._transfer.go_on(self.dispatchers)
 
     def entries_read(self, event: EntriesRead) -> None:
         """Push entries that were asked for."""
-        if event.peer_id in self._dispatchers:
-            self._dispatchers[event.peer_id].entries_read(event)
+        if event.peer_id in self.dispatchers:
+            self.dispatchers[event.peer_id].entries_read(event)
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Entries that were asked for cannot be had now."""
-        if event.peer_id in self._dispatchers:
-            self._dispatchers[event.peer_id].entries_unreadable(event)
+        if event.peer_id in self.dispatchers:
+            self.dispatchers[event.peer_id].entries_unreadable(event)
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is new."""
-        if peer_id in self._dispatchers:
-            self._dispatchers[peer_id].restart()
+        if peer_id in self.dispatchers:
+            self.dispatchers[peer_id].restart()
 
     def begin_moved(self) -> None:
         """The log begins later: what peers are asked about may be gone."""
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.begin_moved()
 
     def advance_commit(self) -> None:
@@ -187,7 +187,7 @@ class Leadership:
         My own copy counts like a follower's: once it is durable (R3).
         """
         state = self._state
-        matches = {peer: self._dispatchers[peer].match_index for peer in self._counted()}
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
         matches[state.config.self_id] = state.writes.durable_index
         index = quorum_reached(state.memberships.current, matches)
         if index < self.first_index or index <= state.committed_index:
@@ -196,7 +196,7 @@ class Leadership:
         self._change.went_on()
         if self._reads.wants_round:
             self._begin_round_for_reads()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.pump()
         self._leave_if_removed()
 
@@ -205,10 +205,6 @@ class Leadership:
         """Whether this leader knows of all that is committed: its first entry is, too (Raft 8)."""
         return self._state.committed_index >= self.first_index
 
-    def transfer_dispatchers(self) -> dict[str, Dispatcher]:
-        """Return the dispatchers, for a hand-over."""
-        return self._dispatchers
-
     # -- members ------------------------------------------------------------------------------
 
     def _meet_members(self) -> None:
@@ -216,9 +212,9 @@ class Leadership:
         state = self._state
         ids = state.memberships.current.ids
         for peer_id in ids:
-            if peer_id != state.config.self_id and peer_id not in self._dispatchers:
-                self._dispatchers[peer_id] = Dispatcher(state, peer_id)
-        for peer_id in self._dispatchers:
+            if peer_id != state.config.self_id and peer_id not in self.dispatchers:
+                self.dispatchers[peer_id] = Dispatcher(state, peer_id)
+        for peer_id in self.dispatchers:
             if peer_id in ids:
                 self._departures_ms.pop(peer_id, None)
             else:
@@ -228,9 +224,9 @@ class Leadership:
         """Forget removed members once they know that they are, or do not answer."""
         state = self._state
         for peer_id, deadline_ms in list(self._departures_ms.items()):
-            informed = self._dispatchers[peer_id].commit_known >= state.memberships.index
+            informed = self.dispatchers[peer_id].commit_known >= state.memberships.index
             if informed or state.now_ms >= deadline_ms:
-                del self._departures_ms[peer_id], self._dispatchers[peer_id]
+                del self._departures_ms[peer_id], self.dispatchers[peer_id]
                 self._match_at_beat.pop(peer_id, None)
                 self._round_answered.pop(peer_id, None)
 
@@ -242,9 +238,9 @@ class Leadership:
         token = state.issue(index)
         state.emit(AppendMembership(index, state.term, membership, token))
         state.take_membership(index, membership)
-        known = set(self._dispatchers)
+        known = set(self.dispatchers)
         self._meet_members()
-        for peer_id, dispatcher in self._dispatchers.items():
+        for peer_id, dispatcher in self.dispatchers.items():
             if peer_id in known:
                 dispatcher.pump()
             else:
@@ -255,8 +251,8 @@ class Leadership:
         membership = self._state.memberships.current
         return [
             peer_id
-            for peer_id, dispatcher in self._dispatchers.items()
-            if (member := membership.member(peer_id)) and not dispatcher.is_another_than(member)
+            for peer_id, dispatcher in self.dispatchers.items()
+            if (member := membership.member(peer_id)) and member.may_be(dispatcher.incarnation)
         ]
 
     def _leave_if_removed(self) -> None:
@@ -267,7 +263,7 @@ class Leadership:
             state.memberships.index > state.committed_index
         ):
             return
-        best = max(self._counted(), key=lambda peer: self._dispatchers[peer].match_index)
+        best = max(self._counted(), key=lambda peer: self.dispatchers[peer].match_index)
         if best in current.voters:
             state.send(timeout_now(state, best))
         state.tell("leaves: it was removed from the voters")
@@ -278,7 +274,7 @@ class Leadership:
     def _contact(self, response: HeartBeatResponse | PushResponse) -> Dispatcher | None:
         """Return the peer's dispatcher; any answer of this term shows that the peer is alive."""
         state = self._state
-        dispatcher = self._dispatchers.get(response.local_id)
+        dispatcher = self.dispatchers.get(response.local_id)
         if dispatcher is None or response.term != state.term:
             return None
         if response.code is ResponseCode.INCONSISTENT_LEADER:
@@ -295,7 +291,7 @@ class Leadership:
         if self.is_ready:
             self._reads.round_began(self._round)
         floor = self.retention_floor()
-        for peer_id, dispatcher in self._dispatchers.items():
+        for peer_id, dispatcher in self.dispatchers.items():
             self._match_at_beat[peer_id] = dispatcher.match_index
             state.send(
                 HeartBeatRequest(
@@ -324,7 +320,7 @@ class Leadership:
 
     def _quorum_deadline_ms(self) -> int:
         """When the youngest majority's silence has lasted a time-out; I count as just heard."""
-        contacts = {peer: self._dispatchers[peer].contact_ms for peer in self._counted()}
+        contacts = {peer: self.dispatchers[peer].contact_ms for peer in self._counted()}
         contacts[self._state.config.self_id] = NEVER_MS
         heard_ms = quorum_reached(self._state.memberships.current, contacts)
         if heard_ms >= NEVER_MS:
@@ -338,7 +334,7 @@ class Leadership:
         oldest_ms = self._state.now_ms - RETENTION_LIVENESS_MS
         matches = [
             dispatcher.match_index
-            for dispatcher in self._dispatchers.values()
+            for dispatcher in self.dispatchers.values()
             if dispatcher.contact_ms >= oldest_ms
         ]
         return min(matches, default=self._state.committed_index)
@@ -346,14 +342,14 @@ class Leadership:
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
         stalled_ms = self._state.stall_deadline_ms()
-        deadlines = [dispatcher.deadline_ms() for dispatcher in self._dispatchers.values()]
+        deadlines = [dispatcher.deadline_ms() for dispatcher in self.dispatchers.values()]
         if not deadlines:
             return stalled_ms
         return min(self._next_beat_ms, self._quorum_deadline_ms(), stalled_ms, *deadlines)
 
     def peer_progress(self) -> tuple[PeerStatus, ...]:
         """Return a view of each peer."""
-        return tuple(dispatcher.status() for dispatcher in self._dispatchers.values())
+        return tuple(dispatcher.status() for dispatcher in self.dispatchers.values())
 
     def validate(self) -> None:
         """Raise `InvariantViolation` if something that must always hold does not."""
@@ -361,5 +357,5 @@ class Leadership:
         check(state.leader_id == state.config.self_id, "a leader knows who leads")
         check(state.vote == state.config.self_id, "a leader voted for itself", state.vote)
         check(state.log.end_term == state.term, "a leader's last entry is of its own term")
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.validate()

@@ -141,11 +141,11 @@ class RaftState:
     @property
     def may_campaign(self) -> bool:
         """Whether I am a voter, the very one that the membership names, and fit to lead."""
-        own_id, own = self.config.self_id, self.config.incarnation
+        own_id = self.config.self_id
         if self.damaged or not self.memberships.counts_voter(own_id, self.committed_index):
             return False
         member = self.memberships.current.member(own_id)
-        return member is None or not own or member.incarnation in (0, own)
+        return member is None or member.may_be(self.config.incarnation)
 
     def is_acquainted(self, node_id: str, membership_index: int) -> bool:
         """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).

@@ -59,8 +59,8 @@ def _is_another(state: RaftState, request: VoteRequest) -> bool:
 
     One that knows a newer membership than I was readmitted since.
     """
-    member, claimed = state.memberships.current.member(request.local_id), request.incarnation
-    if member is None or not claimed or member.incarnation in (0, claimed):
+    member = state.memberships.current.member(request.local_id)
+    if member is None or member.may_be(request.incarnation):
         return False
     return request.membership_index <= state.memberships.index
 
