@@ -6,6 +6,7 @@ Appends against a loop of pwritev and fdatasync of the same sizes, reads against
 bytes, and the time that opening takes at several sizes of log. No cluster and no network.
 """
 
+import mmap
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
 MIB = 1 << 20
 GIB = 1 << 30
 ROUNDS = 5
+COMMITS = 2_000
 
 
 def opened(directory: Path) -> OpenedGroup:
@@ -39,42 +41,42 @@ def block(body: bytes, count: int) -> tuple[memoryview, int]:
     return memoryview(bytearray(encode_block([body] * count))), count
 
 
-def append_ratio(
-    directory: Path, body_size: int, count: int, seconds: float
-) -> tuple[float, float]:
-    """Return MB/s of group commits of one block each, in the log and in a bare loop, in turns."""
+def append_ratio(directory: Path, body_size: int, count: int) -> tuple[float, float]:
+    """Return MB/s of group commits of one block each, in the log and in a bare loop.
+
+    One of either in turn, since what a page of memory or a flush costs changes from second to
+    second; the figures are of the median commit.
+    """
     group, store = opened(directory / "log"), GroupStore()
     raw, entries = block(bytes(body_size), count)
     for file in group.log.upcoming():
         file.prepare()
     bare = os.open(directory / "bare", os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(bare, 0, GIB)
-    speeds: tuple[list[float], list[float]] = ([], [])
-    position = 0
-    for _ in range(ROUNDS):
-        written, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds / ROUNDS / 2:
-            data = memoryview(bytearray(raw))
-            parsed = parse_block(data, count=entries, entry_bytes_max=4 * MIB)
-            plan, _ = group.log.append(parsed, 1)
-            store.execute([plan], sync=True)
-            plan.completed()
-            written += len(raw)
-        speeds[0].append(written / (time.perf_counter() - begun) / 1e6)
-        written, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds / ROUNDS / 2:
-            os.pwritev(bare, [bytearray(raw)], position)
-            os.fdatasync(bare)
-            position = (position + len(raw)) % (GIB - 8 * MIB)
-            written += len(raw)
-        speeds[1].append(written / (time.perf_counter() - begun) / 1e6)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for position in range(0, min(GIB // 2, COMMITS * len(raw)), len(raw)):
+        begun = time.perf_counter()
+        data = memoryview(bytearray(raw))
+        parsed = parse_block(data, count=entries, entry_bytes_max=4 * MIB)
+        plan, _ = group.log.append(parsed, 1)
+        store.execute([plan], sync=True)
+        plan.completed()
+        between = time.perf_counter()
+        os.pwritev(bare, [bytearray(raw)], position)
+        os.fdatasync(bare)
+        seconds[0].append(between - begun)
+        seconds[1].append(time.perf_counter() - between)
     os.close(bare)
     group.close()
-    return float(np.median(speeds[0])), float(np.median(speeds[1]))
+    log, loop = (len(raw) / float(np.median(times)) / 1e6 for times in seconds)
+    return log, loop
 
 
 def read_ratio(directory: Path, sizes: list[int], piece: int) -> tuple[float, float, float]:
-    """Return GB/s of reading and checking a log in order, of memcpy, and entries a second."""
+    """Return GB/s of reading and checking a log in order, of memcpy, and entries a second.
+
+    Both go over the same bytes in the page cache, mapped.
+    """
     group, store = opened(directory), GroupStore()
     total, index = 0, 0
     while total < 512 * MIB:
@@ -87,7 +89,8 @@ def read_ratio(directory: Path, sizes: list[int], piece: int) -> tuple[float, fl
         total += len(data)
     last = group.log.end_index
     target = bytearray(piece)
-    source = np.random.default_rng(1).integers(0, 255, 512 * MIB, dtype=np.uint8).data
+    with next(iter(sorted((directory / "data").iterdir()))).open("rb") as file:
+        source = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))[:total]
     reads, copies = [], []
     for _ in range(ROUNDS):
         begun, index, size = time.perf_counter(), 0, 0
@@ -167,10 +170,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="quorumlog-measure-", dir=base) as name:
         root = Path(name)
         print("append and fsync, one block a group commit      log MB/s   bare MB/s   ratio")
-        for size, count in ((1_024, 256), (1_024, 1_024), (256, 1_024), (16_384, 64)):
+        for size, count in (
+            (1_024, 256),
+            (1_024, 1_024),
+            (1_024, 4_000),
+            (256, 1_024),
+            (16_384, 64),
+        ):
             here = root / f"append-{size}-{count}"
             here.mkdir()
-            log, bare = append_ratio(here, size, count, 6.0)
+            log, bare = append_ratio(here, size, count)
             print(
                 f"  {count:5} entries of {size:6} bytes {log:30.0f} {bare:11.0f} {log / bare:7.2f}"
             )

@@ -59,8 +59,8 @@ _CHAIN_DTYPE = np.dtype(
     ]
 )
 _HEADER_VOID = np.dtype(f"V{HEADER_SIZE}")
-_CHAIN_SIZE = 32
-_CHAIN_VOID = np.dtype(f"V{_CHAIN_SIZE}")
+_CHAIN_FIELDS = ("magic", "index", "term", "channel", "body_size", "body_crc")
+_CHAIN_VOID = np.dtype(f"V{_CHAIN_DTYPE.itemsize}")
 _HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
 _INDEX_TERM_POS = struct.Struct(">qqq")
@@ -131,16 +131,21 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
     total = len(data)
     if count <= 0 or total < count * HEADER_SIZE:
         raise UnexpectedArgumentError(f"a block of {total} bytes cannot hold {count} entries")
-    offsets, sizes = _uniform_layout(data, count) or _walked_layout(data, count)
-    headers = _headers(data, offsets, sizes)
-    fits = (headers["size"] == sizes) & (headers["body_size"] == sizes - HEADER_SIZE)
+    size, rest = divmod(total, count)
+    if not rest and HEADER_SIZE <= size <= entry_bytes_max and _is_all_of(size, data, count):
+        offsets = np.arange(0, total, size, dtype=np.int64)
+        return Block(data, offsets, np.full(count, size, dtype=np.int64))
+    offsets, sizes = _walked_layout(data, count)
+    block = Block(data, offsets, sizes)
+    table = headers(block)
+    fits = (table["size"] == sizes) & (table["body_size"] == sizes - HEADER_SIZE)
     if not fits.all() or int(sizes.max()) > entry_bytes_max:
         worst = int(np.argmin(fits)) if not fits.all() else int(np.argmax(sizes))
         raise UnexpectedArgumentError(
             f"entry {worst} of the block: size {int(sizes[worst])}, body size "
-            f"{int(headers['body_size'][worst])}, largest allowed {entry_bytes_max}"
+            f"{int(table['body_size'][worst])}, largest allowed {entry_bytes_max}"
         )
-    return Block(data, offsets, sizes)
+    return block
 
 
 def block_from_index_records(data: memoryview, records: Buffer) -> Block:
@@ -157,15 +162,10 @@ def block_from_index_records(data: memoryview, records: Buffer) -> Block:
     return Block(data, ends - sizes, sizes)
 
 
-def _uniform_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s] | None:
-    """Return the layout when all entries have one size, else None."""
-    size, rest = divmod(len(data), count)
-    if rest or size < HEADER_SIZE:
-        return None
-    stored = np.ndarray((count,), dtype=">i4", buffer=data, offset=4, strides=(size,))
-    if (stored != size).any():
-        return None
-    return np.arange(count, dtype=np.int64) * size, np.full(count, size, dtype=np.int64)
+def _is_all_of(size: int, data: memoryview, count: int) -> bool:
+    """Whether every header states this size, and a body size that goes with it."""
+    stated = np.ndarray((2, count), dtype=">i4", buffer=data, offset=4, strides=(40, size))
+    return bool((stated == [[size], [size - HEADER_SIZE]]).all())
 
 
 def _walked_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s]:
@@ -282,17 +282,11 @@ def stamp(block: Block, first_index: int, term: int, positions: Int64s, chain_cr
     if block.count <= _FEW:
         return _stamp_few(block, first_index, term, positions, chain_crc)
     table = headers(block)
-    count = block.count
-    rows = np.empty(count, dtype=_CHAIN_DTYPE)
-    for name in ("magic", "channel", "body_size", "body_crc"):
-        rows[name] = table[name]
-    rows["index"] = np.arange(first_index, first_index + count)
-    rows["term"] = term
-    chains = _chain_crcs(rows, chain_crc)
-    table["index"] = rows["index"]
+    table["index"] = np.arange(first_index, first_index + block.count)
     table["term"] = term
     table["pos"] = positions
-    table["chain_crc"] = chains
+    chains = _continued(chain_crc, _chain_rows(table))
+    table["chain_crc"] = np.frombuffer(struct.pack(f">{len(chains)}I", *chains), dtype=">u4")
     if not _is_uniform(block.sizes):
         everywhere = np.ndarray(
             (len(block.data) - HEADER_SIZE + 1,),
@@ -315,38 +309,26 @@ def _stamp_few(block: Block, first_index: int, term: int, positions: Int64s, cha
     return chain
 
 
-def _chain_crcs(rows: npt.NDArray[Any], chain: int) -> list[int]:
-    chains = []
-    for row in rows.view(_CHAIN_VOID).tolist():
-        chain = crc32(row, chain)
-        chains.append(chain)
-    return chains
+def _continued(chain_crc: int, rows: list[bytes]) -> list[int]:
+    return [chain_crc := crc32(row, chain_crc) for row in rows]
 
 
-def chain_rows(table: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return what the chain CRC of each entry covers, besides the chain CRC of the one before.
-
-    `table` are the entries' headers; one row of 32 bytes an entry.
-    """
+def _chain_rows(table: npt.NDArray[Any]) -> list[bytes]:
     rows = np.empty(len(table), dtype=_CHAIN_DTYPE)
-    for name in rows.dtype.names or ():
+    for name in _CHAIN_FIELDS:
         rows[name] = table[name]
-    return rows.view(np.uint8).reshape(len(table), _CHAIN_SIZE)
+    found: list[bytes] = rows.view(_CHAIN_VOID).tolist()
+    return found
 
 
 def chain_crc_rows(block: Block) -> list[bytes]:
-    """Return the rows of `chain_rows` one by one."""
-    found: list[bytes] = chain_rows(headers(block)).view(_CHAIN_VOID).ravel().tolist()
-    return found
+    """Return the 32 bytes an entry that its chain CRC covers, besides the chain CRC before."""
+    return _chain_rows(headers(block))
 
 
 def chain_crcs(block: Block, chain_crc: int) -> list[int]:
     """Return the chain CRCs that the entries should have after an entry with `chain_crc`."""
-    chains = []
-    for row in chain_crc_rows(block):
-        chain_crc = crc32(row, chain_crc)
-        chains.append(chain_crc)
-    return chains
+    return _continued(chain_crc, chain_crc_rows(block))
 
 
 def index_records(block: Block, positions: Int64s) -> bytes:

@@ -8,7 +8,7 @@ bodies have the CRCs stated. In the same way all chain CRCs are one CRC over sho
 """
 
 import threading
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,15 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 
 _ONES: Final = np.uint32(0xFFFFFFFF)
 _WORD: Final = 4
+_Rows: TypeAlias = npt.NDArray[Any]
 _HEADER: Final = np.dtype(f"V{HEADER_SIZE}")
+_ROW: Final = np.dtype(f"V{HEADER_SIZE + _WORD}")
+_NO_ROW: Final = np.zeros(1, dtype=_ROW)
 MAGIC, SIZE, INDEX, TERM, CHANNEL, CHAIN_CRC, BODY_CRC, BODY_SIZE = 0, 1, 2, 4, 8, 9, 10, 11
 """Columns of `header_words`; index and term take two each, the higher half first."""
-_CHAIN_ROW: Final = np.array([0, 2, 3, 4, 5, 8, 11, 10])
-"""What a chain CRC covers: magic, index, term, channel, body size, body CRC."""
+_INDEX_AND_TERM: Final = np.dtype("V16")
+_CHAIN_COLUMNS: Final = 9
+"""What a chain CRC covers: magic, index, term, channel, body size, body CRC; then it itself."""
 
 
 class _Scratch(threading.local):
@@ -44,16 +48,15 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _everywhere(buffer: memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
-    """Return a buffer as one header at every byte: numpy then copies each of them whole."""
-    return np.ndarray((len(buffer) - HEADER_SIZE + 1,), _HEADER, buffer=buffer, strides=(1,))
+def _everywhere(buffer: memoryview | npt.NDArray[np.uint8], row: np.dtype[Any]) -> _Rows:
+    """Return a buffer as one row at every byte: numpy then copies each of them whole."""
+    return np.ndarray((len(buffer) - row.itemsize + 1,), row, buffer=buffer, strides=(1,))
 
 
 def _stride(block: Block) -> int:
-    """Return the size of all entries if it is one, and no word put behind a body meets another."""
-    size = int(block.sizes[0])
-    same = size >= HEADER_SIZE + _WORD and bool((block.sizes == size).all())
-    return size if same else 0
+    """Return the size of all entries if it is one, else 0."""
+    first = block.sizes[0]
+    return int(first) if first == block.sizes[-1] and (block.sizes == first).all() else 0
 
 
 def header_words(block: Block) -> Words:
@@ -63,7 +66,7 @@ def header_words(block: Block) -> Words:
         shape, strides = (block.count,), (stride,)
         gathered = np.ndarray(shape, _HEADER, buffer=block.data, strides=strides).copy()
     else:
-        gathered = _everywhere(block.data)[block.offsets]
+        gathered = _everywhere(block.data, _HEADER)[block.offsets]
     return gathered.view("<u4").reshape(block.count, HEADER_SIZE // _WORD)
 
 
@@ -82,38 +85,32 @@ def bodies_agree(block: Block, words: Words) -> bool:
 
     `words` are the headers of the block.
     """
-    length = len(block.data) + HEADER_SIZE
+    length = len(block.data) + _ROW.itemsize
     expected = _scratch.of(length)
-    stated = words[:, BODY_CRC].byteswap() ^ _ONES
+    # an entry's row is the CRC of the body before it, its header, and the inversion that the CRC
+    # of a body begins with; behind the last entry there is a row of only a CRC
+    rows = np.zeros((block.count + 1, _ROW.itemsize // _WORD), dtype="<u4")
+    _pieces(rows[:-1], 0, _HEADER)[:] = _pieces(words, 0, _HEADER)
+    rows[:-1, -1] = _ONES
+    rows[1:, 0] ^= words[:, BODY_CRC].byteswap() ^ _ONES
     stride = _stride(block)
-    if stride:
-        count = block.count
-        headers = np.ndarray((count,), _HEADER, buffer=expected, strides=(stride,))
-        bodies = np.ndarray((count,), "<u4", expected, HEADER_SIZE, (stride,))
-        behind = np.ndarray((count,), "<u4", expected, stride, (stride,))
-        headers[:] = words.view(_HEADER).ravel()
-        bodies[:] = _ONES
-        behind ^= stated
+    if stride >= _ROW.itemsize:
+        places = np.ndarray((len(rows),), _ROW, expected, strides=(stride,))
+        places[:] = rows.view(_ROW).ravel()
         remainder = _remainder(expected)
-        headers[:] = np.zeros(1, dtype=_HEADER)
-        bodies[:] = behind[:] = 0
+        places[:] = _NO_ROW
     else:
-        headers, anywhere = _everywhere(expected), _anywhere(expected)
-        starts, ends = block.offsets + HEADER_SIZE, block.offsets + block.sizes
-        headers[block.offsets] = words.view(_HEADER).ravel()
-        # the inversion at the begin of a CRC, also of a body shorter than it
-        anywhere[starts] ^= _ONES
-        anywhere[ends] ^= stated
+        everywhere = _everywhere(expected, _ROW)
+        offsets = np.append(block.offsets, len(block.data))
+        short = np.flatnonzero(block.sizes < _ROW.itemsize)
+        # bodies of less than a word: the inversion reaches into the row behind
+        rows[short + 1, 0] ^= _ONES >> (8 * (block.sizes[short] - HEADER_SIZE)).astype(np.uint32)
+        everywhere[offsets] = rows.view(_ROW).ravel()
+        _everywhere(expected, _HEADER)[offsets[short + 1]] = _pieces(rows, 0, _HEADER)[short + 1]
         remainder = _remainder(expected)
-        headers[block.offsets] = np.zeros(1, dtype=_HEADER)
-        anywhere[starts] = anywhere[ends] = 0
-    found = crc32(b"\0" * HEADER_SIZE, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
+        everywhere[offsets] = _NO_ROW
+    found = crc32(_NO_ROW, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
     return found == remainder
-
-
-def _anywhere(buffer: npt.NDArray[np.uint8]) -> Words:
-    """Return a buffer as one word at every byte."""
-    return np.ndarray((len(buffer) - _WORD + 1,), "<u4", buffer=buffer, strides=(1,))
 
 
 def chain_agrees(words: Words, chain_before: int | None) -> bool:
@@ -126,13 +123,22 @@ def chain_agrees(words: Words, chain_before: int | None) -> bool:
     count = len(words) - start
     if not count:
         return True
-    rows = np.empty((count, len(_CHAIN_ROW) + 1), dtype="<u4")
-    rows[:, :-1] = words[start:, _CHAIN_ROW]
-    before = (
-        chains[start - 1 : -1]
-        if start
-        else np.concatenate((np.array([chain_before], dtype="<u4"), chains[:-1]))
-    )
-    rows[:, 0] ^= before ^ _ONES
+    before = chains[start - 1 : -1]
+    if chain_before is not None:
+        before = np.concatenate((np.array([chain_before], dtype="<u4"), chains[:-1]))
+    covered, rows = words[start:], np.empty((count, _CHAIN_COLUMNS), dtype="<u4")
+    rows[:, 0] = covered[:, MAGIC] ^ before ^ _ONES
+    _pieces(rows, 1, _INDEX_AND_TERM)[:] = _pieces(covered, INDEX, _INDEX_AND_TERM)
+    for column, of_header in enumerate((CHANNEL, BODY_SIZE, BODY_CRC), 5):
+        rows[:, column] = covered[:, of_header]
     rows[:, -1] = chains[start:] ^ _ONES
     return _remainder(rows) == 0
+
+
+def _pieces(rows: Words, column: int, piece: np.dtype[Any]) -> _Rows:
+    """Return words of each row, from a column on, as one piece.
+
+    Assigned so they are copied whole; numpy would go over the words of every row on their own.
+    """
+    offset = column * _WORD
+    return np.ndarray((len(rows),), piece, rows, offset, (rows.strides[0],))

@@ -32,6 +32,10 @@ def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], 
     """Decide where entries of these sizes go behind a position; return runs and positions."""
     ends = np.cumsum(sizes)
     positions = ends - sizes
+    size = int(ends[-1])
+    if position + size <= data.start_of(position) + data.file_size - BLANK_RESERVE:
+        positions += position
+        return [Run(0, len(sizes), position)], positions
     runs: list[Run] = []
     start = 0
     while start < len(sizes):
