@@ -1,5 +1,6 @@
 """What can happen to a replica, as told to `RaftCore.step`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -141,6 +142,25 @@ class ReadRequested:
     request_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class RestBegan:
+    """The beats between nodes vouch for leader_id in this term, until `RestEnded`.
+
+    A follower then waits for no heartbeats. A leader sends next to none: the answers to the beats
+    vouch for its live peers, who all follow it.
+    """
+
+    leader_id: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestEnded:
+    """They vouch no more; `heard_ms`: when the nodes were last heard of, as far as is known."""
+
+    heard_ms: Mapping[str, int]
+
+
 Event: TypeAlias = (
     Ticked
     | Received
@@ -155,4 +175,6 @@ Event: TypeAlias = (
     | TransferRequested
     | ChangeRequested
     | ReadRequested
+    | RestBegan
+    | RestEnded
 )

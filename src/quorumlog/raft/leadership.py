@@ -1,5 +1,7 @@
 """Leading: the NOOP, heartbeats, check-quorum, commit, and a dispatcher for each other member."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
@@ -16,13 +18,17 @@ from quorumlog.raft.events import (
     Proposed,
     ReadRequested,
 )
-from quorumlog.raft.quorum import quorum_reached
+from quorumlog.raft.quorum import has_quorum, quorum_reached
 from quorumlog.raft.read_index import ReadIndex
 from quorumlog.raft.state import NEVER_MS, RaftState
 from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are kept for a peer that was heard of within this time."""
+REST_AFTER_MS = 1_000
+"""A leader rests once nothing has happened for so long."""
+REST_BEAT_MS = 30_000
+"""Heartbeats of a leader that rests: what only they can tell, such as lost data, is still found."""
 DEPARTURE_MS = 10_000
 """How long a removed member is told that it was, if it does not acknowledge that."""
 
@@ -47,6 +53,7 @@ class Leadership:
         self._reads = ReadIndex(state)
         self._round = 0
         self._next_beat_ms = 0
+        self._disturbed_ms = state.now_ms
         self._match_at_beat: dict[str, int] = {}
         self._round_answered: dict[str, int] = {}
         self.first_index = state.log.end_index + 1
@@ -100,7 +107,7 @@ class Leadership:
     def tick(self) -> None:
         """Do what is due: step down without a quorum or a disk, else heartbeats, repetitions."""
         state = self._state
-        if state.now_ms >= self._quorum_deadline_ms():
+        if not state.rests and state.now_ms >= self._quorum_deadline_ms():
             state.tell("steps down: no majority answered for an election time-out")
             state.enter(Role.CANDIDATE, None)
             return
@@ -117,8 +124,9 @@ class Leadership:
             if self.is_ready:
                 self._change.tick()
             self._let_go()
-        for dispatcher in self._dispatchers.values():
-            dispatcher.tick()
+        if not state.rests:
+            for dispatcher in self._dispatchers.values():
+                dispatcher.tick()
 
     def change_requested(self, event: ChangeRequested) -> None:
         """Change the membership; refused before the own term is committed (R15)."""
@@ -288,7 +296,8 @@ class Leadership:
     def _beat(self) -> None:
         state = self._state
         self._round += 1
-        self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
+        pause_ms = REST_BEAT_MS if state.rests else state.config.heartbeat_ms
+        self._next_beat_ms = state.now_ms + pause_ms
         if self.is_ready:
             self._reads.round_began(self._round)
         floor = self.retention_floor()
@@ -328,6 +337,73 @@ class Leadership:
             return NEVER_MS
         return heard_ms + self._state.config.election_timeout_min_ms
 
+    # -- rest ---------------------------------------------------------------------------------
+
+    def vouchers(self) -> tuple[str, ...]:
+        """Return the peers that must follow this leader for it to rest now; empty: it may not.
+
+        It may when nothing has happened for a while, and all live members know and have all
+        there is. Absent ones announce themselves when they are back.
+        """
+        if self._state.now_ms < self._disturbed_ms + REST_AFTER_MS or not self._is_idle():
+            return ()
+        live = tuple(peer for peer, dispatcher in self._dispatchers.items() if dispatcher.is_live)
+        counted = [peer for peer in self._counted() if peer in live]
+        enough = has_quorum(self._state.memberships.current, [self._state.config.self_id, *counted])
+        settled = all(self._dispatchers[peer].is_settled for peer in live)
+        return live if enough and settled and len(counted) == len(live) else ()
+
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to do but to be there."""
+        state = self._state
+        end_index = state.log.end_index
+        return (
+            self.is_ready
+            and state.committed_index == end_index == state.writes.durable_index
+            and state.writes.oldest_ms is None
+            and not self._transfer.is_running
+            and not self._change.is_running
+            and not self._departures_ms
+            and self._reads.is_idle
+        )
+
+    def begin_rest(self) -> None:
+        """The nodes vouch for all live peers: leave the heartbeats to them."""
+        if not self._state.rests and (vouchers := self.vouchers()):
+            self._state.rests = True
+            for peer_id in vouchers:
+                self._dispatchers[peer_id].vouched = True
+            self._next_beat_ms = self._state.now_ms + REST_BEAT_MS
+
+    def disturb(self) -> None:
+        """Something happened: beat as ever. Whoever was vouched for has been heard of till now."""
+        self._disturbed_ms = self._state.now_ms
+        if self._state.rests:
+            self.end_rest(dict.fromkeys(self._dispatchers, self._state.now_ms))
+
+    def end_rest(self, heard_ms: Mapping[str, int]) -> None:
+        """Beat again, at once."""
+        if not self._state.rests:
+            return
+        self._state.rests = False
+        self._disturbed_ms = self._next_beat_ms = self._state.now_ms
+        for peer_id, dispatcher in self._dispatchers.items():
+            if dispatcher.vouched:
+                dispatcher.vouched = False
+                heard = heard_ms.get(peer_id, 0)
+                dispatcher.contact_ms = max(dispatcher.contact_ms, heard)
+
+    def look_at_rest(self) -> None:
+        """A peer that turns out to need something, or is back, ends the rest."""
+        if self._state.rests and not (
+            self._is_idle()
+            and all(
+                dispatcher.is_settled if dispatcher.vouched else not dispatcher.is_live
+                for dispatcher in self._dispatchers.values()
+            )
+        ):
+            self.disturb()
+
     # -- views --------------------------------------------------------------------------------
 
     def retention_floor(self) -> int:
@@ -336,13 +412,15 @@ class Leadership:
         matches = [
             dispatcher.match_index
             for dispatcher in self._dispatchers.values()
-            if dispatcher.contact_ms >= oldest_ms
+            if dispatcher.vouched or dispatcher.contact_ms >= oldest_ms
         ]
         return min(matches, default=self._state.committed_index)
 
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
         stalled_ms = self._state.stall_deadline_ms()
+        if self._state.rests:
+            return min(self._next_beat_ms, stalled_ms)
         deadlines = [dispatcher.deadline_ms() for dispatcher in self._dispatchers.values()]
         if not deadlines:
             return stalled_ms

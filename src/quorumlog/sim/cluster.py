@@ -17,7 +17,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError, InvariantViolation, check
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import AppendResponse, PeerMessage
+from quorumlog.model.message import AppendResponse, NodeMessage, PeerMessage
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.world import World
 
@@ -76,7 +76,9 @@ class SimulatedCluster:
 
     # -- network and disks ------------------------------------------------------------------
 
-    def carry(self, sender: str, receiver: str, message: PeerMessage, data: bytes) -> None:
+    def carry(
+        self, sender: str, receiver: str, message: PeerMessage | NodeMessage, data: bytes
+    ) -> None:
         """Take a message along, unless it is lost."""
         random = self.world.random
         copies = 1 + (random.random() < self.repeat)
@@ -85,10 +87,8 @@ class SimulatedCluster:
                 delay = random.randint(*self.delay_us)
                 self.world.after_us(delay, lambda: self._deliver(receiver, message, data))
 
-    def _deliver(self, receiver: str, message: PeerMessage, data: bytes) -> None:
-        replica = self.nodes[receiver].replica
-        if replica is not None and not replica.broken:
-            replica.receive(message, memoryview(bytearray(data)))
+    def _deliver(self, receiver: str, message: PeerMessage | NodeMessage, data: bytes) -> None:
+        self.nodes[receiver].receive(message, memoryview(bytearray(data)))
 
     def disk_us(self) -> int:
         """Return how long the next group commit, or read, takes."""

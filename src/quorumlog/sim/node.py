@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.replica import Replica
@@ -105,7 +106,7 @@ class _Network:
     def send(
         self,
         peer_id: str,
-        message: PeerMessage,
+        message: PeerMessage | NodeMessage,
         attachments: Sequence[Buffer] = (),
         *,
         bulk: bool = False,
@@ -135,6 +136,7 @@ class SimulatedNode:
         self.files = SimulatedFileSystem(cluster.world.random, now_ms=lambda: cluster.world.now_ms)
         self.files.make_directory("/node")
         self.replica: Replica | None = None
+        self.beats: Beats | None = None
         self.why_stopped = ""
         self._opened: OpenedGroup | None = None
         self._wake_us: int | None = None
@@ -165,10 +167,39 @@ class SimulatedNode:
             self.why_stopped = str(error)
             return
         self._opened = opened
-        self.replica = self._make_replica(group, opened)
+        self.beats = self._make_beats()
+        self.replica = self._make_replica(group, opened, self.beats)
+        self._replicas[group.group] = self.replica
         self.replica.start()
+        self.beats.start()
 
-    def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
+    def _make_beats(self) -> Beats:
+        world = self.cluster.world
+        self._replicas: dict[str, Replica] = {}
+        return Beats(
+            self.node_id,
+            self._replicas,
+            _Network(self),
+            lambda: world.now_ms,
+            self._wake_beats_at,
+            run=self.life + 1,
+            groups=self.config.groups,
+        )
+
+    def _wake_beats_at(self, deadline_ms: int) -> None:
+        beats = self.beats
+        delay_us = max(0, deadline_ms * 1_000 - self.cluster.world.now_us)
+        self.later(delay_us, lambda: None if beats is None else beats.tick())
+
+    def receive(self, message: PeerMessage | NodeMessage, attachment: memoryview) -> None:
+        """Take a message of another node."""
+        if isinstance(message, NodeMessage):
+            if self.beats is not None:
+                self.beats.received(message)
+        elif self.replica is not None and not self.replica.broken:
+            self.replica.receive(message, attachment)
+
+    def _make_replica(self, group: GroupConfig, opened: OpenedGroup, beats: Beats) -> Replica:
         world = self.cluster.world
         config = raft_config(group, self.config, opened.incarnation)
         core = RaftCore(config, boot_state(opened), world.random, world.now_ms)
@@ -184,6 +215,7 @@ class SimulatedNode:
             defer=lambda action: self.later(0, action),
             wake_at=self._wake_at,
             broken=self.broken,
+            beats=beats,
         )
         return Replica(group, core, opened, doors, self.config.limits)
 
@@ -208,7 +240,7 @@ class SimulatedNode:
     def stop(self, *, power: bool) -> None:
         """End the process; with `power` the machine goes off, too."""
         self.life += 1
-        self.replica = self._opened = None
+        self.replica = self.beats = self._opened = None
         self._wake_us = None
         if power:
             self.files.power_loss()
