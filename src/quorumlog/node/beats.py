@@ -137,14 +137,19 @@ class Beats:
     # -- replicas -----------------------------------------------------------------------------
 
     def rest(self, replica: Sleeper) -> None:
-        """A leader asks, now and then, whether it may rest: once all live peers vouch for it."""
+        """A leader asks, now and then, whether it may rest: once all live peers vouch for it.
+
+        Its followers rest before, as soon as it is ready: while everything is busy, one beat
+        arrives in time where a thousand heartbeats do not.
+        """
         core, group = replica.core, replica.config.group
-        vouchers = core.vouchers()
-        if not vouchers or core.rests:
+        if core.rests or not core.is_ready:
             return
         if group not in self._claims:
             self._claim(replica)
-        elif all(self._audiences[peer].vouches_for(group) for peer in vouchers):
+            return
+        vouchers = core.vouchers()
+        if vouchers and all(self._audiences[peer].vouches_for(group) for peer in vouchers):
             self._resting[group] = replica
             replica.tell(RestBegan(self._self_id, core.term))
             self.stepped(replica)

@@ -258,6 +258,7 @@ class Replica:
             self._reported_token = self._stored_token
             self._handle(_Item(ev.Stored(self._stored_token)))
         self.upkeep.prepare_files()
+        self.upkeep.changed()
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: nothing that waits for a write may ever be sent."""
@@ -354,6 +355,7 @@ class Replica:
 
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
         self.log.note_committed(effect.index)
+        self.upkeep.changed()
         now_us = self._doors.now_us()
         observer, counters = self._doors.observer, self.counters
         for pending in self.pending.pop_committed(effect.index):

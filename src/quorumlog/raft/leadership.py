@@ -25,8 +25,8 @@ from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are kept for a peer that was heard of within this time."""
-REST_AFTER_MS = 1_000
-"""A leader rests once nothing has happened for so long."""
+REST_AFTER_BEATS = 3
+"""A leader rests once nothing has happened for so many heartbeats."""
 REST_BEAT_MS = 30_000
 """Heartbeats of a leader that rests: what only they can tell, such as lost data, is still found."""
 DEPARTURE_MS = 10_000
@@ -345,7 +345,9 @@ class Leadership:
         It may when nothing has happened for a while, and all live members know and have all
         there is. Absent ones announce themselves when they are back.
         """
-        if self._state.now_ms < self._disturbed_ms + REST_AFTER_MS or not self._is_idle():
+        quiet_ms = self._state.now_ms - self._disturbed_ms
+        awaited_ms = REST_AFTER_BEATS * self._state.config.heartbeat_ms
+        if quiet_ms < awaited_ms or not self._is_idle():
             return ()
         live = tuple(peer for peer, dispatcher in self._dispatchers.items() if dispatcher.is_live)
         counted = [peer for peer in self._counted() if peer in live]
