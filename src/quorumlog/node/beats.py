@@ -18,6 +18,8 @@ from quorumlog.model.message import STRAYS_MAX, NodeBeat, NodeBeatAnswer, NodeMe
 from quorumlog.node.doors import Sleeper
 from quorumlog.raft.events import RestBegan, RestEnded
 
+PATIENCE_PERCENT = 80
+"""Of the shortest election time-out: whoever is silent for longer is in doubt."""
 CHANGES_MAX = 512
 """Changes in one message; more of them go into several."""
 SPEAKERS_MAX = 1_024
@@ -131,8 +133,11 @@ class Beats:
         return len(self._resting) + len(self._settled)
 
     def _patience_ms(self, interval_ms: int) -> int:
-        """Return how long a silence is no sign of anything: well below every time-out."""
-        return max(interval_ms * 3 // 2, self._timeout_ms // 2)
+        """Return how long a silence is no sign of anything: below every time-out.
+
+        Not by much: a busy machine must not wake a thousand groups, which make it busier still.
+        """
+        return max(interval_ms * 3 // 2, self._timeout_ms * PATIENCE_PERCENT // 100)
 
     # -- replicas -----------------------------------------------------------------------------
 
@@ -178,8 +183,7 @@ class Beats:
                 self._speakers[speaker].unsettled[group] = None
         elif group not in self._resting and group not in self._settled:
             # nobody would wake it: it must not rest
-            now_ms = self._now_ms()
-            replica.tell(RestEnded(dict.fromkeys(core.membership.ids, now_ms)))
+            replica.tell(RestEnded(self._now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -285,8 +289,7 @@ class Beats:
             self._wake_leader(group)
 
     def _wake_leader(self, group: str) -> None:
-        heard_ms = {peer: self._audiences[peer].heard_ms for peer in self._claims[group].peers}
-        self._resting.pop(group).tell(RestEnded(heard_ms))
+        self._resting.pop(group).tell(RestEnded(self._now_ms()))
 
     # -- what other nodes lead ----------------------------------------------------------------
 
@@ -368,7 +371,7 @@ class Beats:
         if self._settled.get(group) == peer:
             del self._settled[group]
             speaker.unsettled[group] = None
-            self._replicas[group].tell(RestEnded({peer: speaker.heard_ms}))
+            self._replicas[group].tell(RestEnded(speaker.heard_ms))
 
     def _doubt(self, peer: str, speaker: _Speaker) -> None:
         """Nothing is known of the peer at present."""

@@ -8,6 +8,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.node.campaigns import Campaigns
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.base import WritePlan
@@ -147,3 +148,4 @@ class Doors:
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]
     beats: NodeBeats = field(default_factory=_NoBeats)
+    campaigns: Campaigns = field(default_factory=Campaigns)

@@ -15,6 +15,7 @@ from quorumlog.model.message import Hello
 from quorumlog.node.background import ReadThreads
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
+from quorumlog.node.campaigns import Campaigns
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.log_lines import say
@@ -116,6 +117,7 @@ class Node:
         self._disk = self._make_disk()
         self.links = self._make_links()
         self.beats = self._make_beats()
+        self._campaigns = Campaigns()
         self.listener = self._make_listener()
 
     # -- parts ------------------------------------------------------------------------------
@@ -249,6 +251,7 @@ class Node:
             wake_at=timer.wake_at,
             broken=self._broken,
             beats=self.beats,
+            campaigns=self._campaigns,
         )
         replica = Replica(group, core, opened, doors, self.config.limits)
         timer.tick = replica.tick

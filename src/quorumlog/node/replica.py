@@ -239,9 +239,14 @@ class Replica:
         if not self.health_text:
             self.upkeep.tick(now_ms)
             self.healing.tick(now_ms)
-        self._handle(_Item(ev.Ticked()))
+        self._handle(_Item(ev.Ticked(self._may_campaign(now_ms))))
         if self.core.role is Role.LEADER:
             self._doors.beats.rest(self)
+
+    def _may_campaign(self, now_ms: int) -> bool:
+        group, timeout_ms = self.config.group, self.config.election_timeout_max_ms
+        is_due = self.core.is_due_to_campaign(now_ms)
+        return not is_due or self._doors.campaigns.admits(group, now_ms, timeout_ms)
 
     # -- what the disk says -----------------------------------------------------------------
 
@@ -284,6 +289,8 @@ class Replica:
             raise
         finally:
             self._stepping = False
+        if self.core.role is not Role.CANDIDATE:
+            self._doors.campaigns.over(self.config.group)
         self._doors.beats.stepped(self)
         self.wake()
 

@@ -179,6 +179,12 @@ class RaftCore:
         """Whether the beats between nodes stand for this replica's heartbeats."""
         return self._state.rests
 
+    def is_due_to_campaign(self, now_ms: int) -> bool:
+        """Whether no leader was heard in time."""
+        state = self._state
+        waits = self._leadership is None and not state.rests and not state.failed
+        return waits and now_ms >= state.election_deadline_ms
+
     def vouchers(self) -> tuple[str, ...]:
         """Return the peers that must follow this leader for it to rest now; empty: it may not."""
         return self._leadership.vouchers() if self._leadership is not None else ()
@@ -233,8 +239,12 @@ class RaftCore:
     def _ticked(self, event: Ticked) -> None:
         if self._leadership is not None:
             self._leadership.tick()
-        elif not self._state.rests and self._state.now_ms >= self._state.election_deadline_ms:
+        elif not self.is_due_to_campaign(self._state.now_ms):
+            return
+        elif event.may_campaign:
             start_campaign(self._state)
+        else:
+            self._state.put_campaign_off()
 
     def _received(self, event: Received) -> None:
         message, state = event.message, self._state
@@ -331,9 +341,9 @@ class RaftCore:
     def _rest_ended(self, event: RestEnded) -> None:
         state = self._state
         if self._leadership is not None:
-            self._leadership.end_rest(event.heard_ms)
-        elif state.leader_id is not None:
-            state.end_rest(event.heard_ms.get(state.leader_id, 0))
+            self._leadership.disturb()
+        else:
+            state.end_rest(event.heard_ms)
 
     def _refuse_request(
         self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode

@@ -1,6 +1,5 @@
 """What can happen to a replica, as told to `RaftCore.step`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,7 +9,12 @@ from quorumlog.model.message import PeerMessage
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm)."""
+    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm).
+
+    Without `may_campaign` a campaign that is due is put off a little.
+    """
+
+    may_campaign: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +160,9 @@ class RestBegan:
 
 @dataclass(frozen=True, slots=True)
 class RestEnded:
-    """They vouch no more; `heard_ms`: when the nodes were last heard of, as far as is known."""
+    """They vouch no more; `heard_ms`: when the leader's node was last heard of."""
 
-    heard_ms: Mapping[str, int]
+    heard_ms: int
 
 
 Event: TypeAlias = (

@@ -1,7 +1,5 @@
 """Leading: the NOOP, heartbeats, check-quorum, commit, and a dispatcher for each other member."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
@@ -378,22 +376,20 @@ class Leadership:
             self._next_beat_ms = self._state.now_ms + REST_BEAT_MS
 
     def disturb(self) -> None:
-        """Something happened: beat as ever. Whoever was vouched for has been heard of till now."""
-        self._disturbed_ms = self._state.now_ms
-        if self._state.rests:
-            self.end_rest(dict.fromkeys(self._dispatchers, self._state.now_ms))
+        """Something happened: beat as ever, at once.
 
-    def end_rest(self, heard_ms: Mapping[str, int]) -> None:
-        """Beat again, at once."""
+        Whoever was vouched for has an election time-out from now on to answer, like anybody who
+        is asked: all groups of a node may wake at once, and their answers take a while.
+        """
+        now_ms = self._disturbed_ms = self._state.now_ms
         if not self._state.rests:
             return
         self._state.rests = False
-        self._disturbed_ms = self._next_beat_ms = self._state.now_ms
-        for peer_id, dispatcher in self._dispatchers.items():
+        self._next_beat_ms = now_ms
+        for dispatcher in self._dispatchers.values():
             if dispatcher.vouched:
                 dispatcher.vouched = False
-                heard = heard_ms.get(peer_id, 0)
-                dispatcher.contact_ms = max(dispatcher.contact_ms, heard)
+                dispatcher.contact_ms = now_ms
 
     def look_at_rest(self) -> None:
         """A peer that turns out to need something, or is back, ends the rest."""

@@ -223,6 +223,11 @@ class RaftState:
         )
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
 
+    def put_campaign_off(self) -> None:
+        """Try again after a heartbeat or two."""
+        pause_ms = self.config.heartbeat_ms
+        self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
+
     def heard_leader(self) -> None:
         """Note a sign of life of the leader."""
         self._leader_heard_ms = self.now_ms
