@@ -52,6 +52,18 @@ MESSAGES = [
     m.MetadataRequest(group="g"),
     m.MetadataResponse(groups=[m.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
     m.StatusRequest(group="g"),
+    m.NodeBeat(
+        local_id="n0",
+        remote_id="n1",
+        run=7,
+        number=3,
+        base=4,
+        version=6,
+        interval_ms=100,
+        changes=[("g", 2), ("h", -1)],
+        more=True,
+    ),
+    m.NodeBeatAnswer(local_id="n1", remote_id="n0", run=7, number=3, version=6, strays=["g"]),
     m.StatusResponse(peers=[m.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
 ]
 
@@ -72,7 +84,12 @@ def test_every_message_has_a_kind():
         for value in vars(m).values()
         if isinstance(value, type) and issubclass(value, m.Message)
     }
-    assert set(KIND_OF_MESSAGE) == concrete - {m.Message, m.PeerMessage, m.Request}
+    assert set(KIND_OF_MESSAGE) == concrete - {
+        m.Message,
+        m.NodeMessage,
+        m.PeerMessage,
+        m.Request,
+    }
     assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
 
 

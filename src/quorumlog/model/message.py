@@ -172,6 +172,48 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     count: int = 0
 
 
+class NodeMessage(Message, frozen=True, kw_only=True):
+    """Between nodes, for all groups they share: `local_id` sends, `remote_id` is addressed.
+
+    `run` numbers the process that beats, `number` its beats to this node; an answer repeats both.
+    """
+
+    local_id: str
+    remote_id: str
+    run: int
+    number: int
+
+
+class NodeBeat(NodeMessage, frozen=True, kw_only=True):
+    """The sender is alive, and leads the groups of a set that both know, each in one term.
+
+    `version` numbers that set. `changes` are all groups whose term (-1: not led any more) changed
+    after the version `base`; they can be applied to any version from `base` on. `more`: further
+    changes follow at once; only with them the set is whole. `interval_ms`: pause between beats.
+    """
+
+    base: int
+    version: int
+    interval_ms: int
+    changes: list[tuple[str, int]] = []
+    more: bool = False
+
+
+class NodeBeatAnswer(NodeMessage, frozen=True, kw_only=True):
+    """Answer to a beat: the version that is known, 0 if none is.
+
+    `strays` are groups of the set that do not follow the sender of the beat in their term (any
+    more), at most `STRAYS_MAX`; of so many nothing is said for the others.
+    """
+
+    version: int
+    strays: list[str] = []
+
+
+STRAYS_MAX = 512
+"""Groups named in one answer to a beat."""
+
+
 class Request(Message, frozen=True, kw_only=True):
     """From a client."""
 

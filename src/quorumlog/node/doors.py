@@ -1,12 +1,16 @@
 """What a replica needs from outside: everything that varies between a real and a simulated run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import StorageError
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.node.campaigns import Campaigns
+from quorumlog.raft.core import RaftCore
+from quorumlog.raft.events import Event
 from quorumlog.storage.base import WritePlan
 
 T = TypeVar("T")
@@ -47,7 +51,7 @@ class Network(Protocol):
     def send(
         self,
         peer_id: str,
-        message: PeerMessage,
+        message: PeerMessage | NodeMessage,
         attachments: Sequence[Buffer] = (),
         *,
         bulk: bool = False,
@@ -81,6 +85,46 @@ class Observer(Protocol):
         ...
 
 
+class Sleeper(Protocol):
+    """A replica as the beats between nodes see it."""
+
+    @property
+    def config(self) -> GroupConfig:
+        """Its group."""
+        ...
+
+    @property
+    def core(self) -> RaftCore:
+        """Its core."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Step the core."""
+        ...
+
+
+class NodeBeats(Protocol):
+    """Stands for the heartbeats of groups that rest."""
+
+    def rest(self, replica: Sleeper) -> None:
+        """A leader may rest, if everyone vouches for it."""
+        ...
+
+    def stepped(self, replica: Sleeper) -> None:
+        """A replica's state may have changed."""
+        ...
+
+
+class _NoBeats:
+    """Every group beats for itself."""
+
+    def rest(self, replica: Sleeper) -> None:
+        """See `NodeBeats`."""
+
+    def stepped(self, replica: Sleeper) -> None:
+        """See `NodeBeats`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """All the doors of one replica.
@@ -103,3 +147,5 @@ class Doors:
     defer: Callable[[Callable[[], None]], object]
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]
+    beats: NodeBeats = field(default_factory=_NoBeats)
+    campaigns: Campaigns = field(default_factory=Campaigns)

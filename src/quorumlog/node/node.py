@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import Hello
 from quorumlog.node.background import ReadThreads
+from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
+from quorumlog.node.campaigns import Campaigns
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.log_lines import say
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 1_000
 """How long a stopping leader waits for appends that are under way."""
 DRAIN_STEP_MS = 10
+LONGEST_SLEEP_MS = 3_600_000
+"""A timer fires at least so often, also when there is nothing to do for ever."""
 
 
 def monotonic_us() -> int:
@@ -70,7 +75,7 @@ class WakeTimer:
                 return
             self._handle.cancel()
         self._deadline_ms = deadline_ms
-        delay = max(0, deadline_ms - self._now_ms()) / 1000
+        delay = min(max(0, deadline_ms - self._now_ms()), LONGEST_SLEEP_MS) / 1000
         self._handle = self._loop.call_later(delay, self._fire)
 
     def _fire(self) -> None:
@@ -111,6 +116,8 @@ class Node:
         self._reads = ReadThreads(self._loop)
         self._disk = self._make_disk()
         self.links = self._make_links()
+        self.beats = self._make_beats()
+        self._campaigns = Campaigns()
         self.listener = self._make_listener()
 
     # -- parts ------------------------------------------------------------------------------
@@ -147,6 +154,21 @@ class Node:
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
+    def _make_beats(self) -> Beats:
+        timer = WakeTimer(self._loop, monotonic_ms)
+        beats = Beats(
+            self.config.self_id,
+            self.replicas,
+            self.links,
+            monotonic_ms,
+            timer.wake_at,
+            run=secrets.randbelow(1 << 62) + 1,
+            groups=self.config.groups,
+        )
+        timer.tick = beats.tick
+        self._timers.append(timer)
+        return beats
+
     def _make_listener(self) -> Listener:
         host, port = parse_address(self.config.listen_address)
         return Listener(
@@ -163,7 +185,7 @@ class Node:
         if hello.role == "client":
             return self._client_handler(self)
         self.links.visited(hello.node_id, hello.address)
-        return PeerInbox(self.config.self_id, self.replicas, hello, self.inbox_counters)
+        return PeerInbox(self.config.self_id, self.replicas, self.beats, hello, self.inbox_counters)
 
     # -- start and stop ---------------------------------------------------------------------
 
@@ -180,6 +202,7 @@ class Node:
             self.links.start()
             for replica in self.replicas.values():
                 replica.start()
+            self.beats.start()
         except BaseException:
             await self.stop(clean=False)
             raise
@@ -227,6 +250,8 @@ class Node:
             defer=self._loop.call_soon,
             wake_at=timer.wake_at,
             broken=self._broken,
+            beats=self.beats,
+            campaigns=self._campaigns,
         )
         replica = Replica(group, core, opened, doors, self.config.limits)
         timer.tick = replica.tick

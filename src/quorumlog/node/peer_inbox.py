@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import Hello, PeerMessage, Response
+from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
+from quorumlog.node.beats import Beats
 from quorumlog.node.log_lines import say
 from quorumlog.node.replica import Replica
 from quorumlog.transport.connection import Connection
@@ -29,10 +30,16 @@ class PeerInbox:
     """
 
     def __init__(
-        self, self_id: str, replicas: Mapping[str, Replica], hello: Hello, counters: InboxCounters
+        self,
+        self_id: str,
+        replicas: Mapping[str, Replica],
+        beats: Beats,
+        hello: Hello,
+        counters: InboxCounters,
     ) -> None:
         self._self_id = self_id
         self._replicas = replicas
+        self._beats = beats
         self._peer_id = hello.node_id
         self._counters = counters
 
@@ -42,6 +49,10 @@ class PeerInbox:
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Hand a message to its group's replica, or say why not."""
         message = frame.message
+        if isinstance(message, NodeMessage):
+            if self._is_addressed(connection, frame, message):
+                self._beats.received(message)
+            return
         if not isinstance(message, PeerMessage):
             self._counters.not_a_peer_message += 1
             text = f"{type(message).__name__} is no message between peers"
@@ -52,15 +63,22 @@ class PeerInbox:
             self._counters.unknown_group += 1
             text = f"{self._self_id} does not host group {message.group!r}"
             self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
-        elif message.remote_id != self._self_id or message.local_id != self._peer_id:
-            self._counters.unknown_member += 1
-            text = (
-                f"a message from {message.local_id!r} to {message.remote_id!r} came to "
-                f"{self._self_id} over a connection of {self._peer_id}"
-            )
-            self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
-        else:
+        elif self._is_addressed(connection, frame, message):
             replica.receive(message, frame.attachment)
+
+    def _is_addressed(
+        self, connection: Connection, frame: Frame, message: PeerMessage | NodeMessage
+    ) -> bool:
+        """Whether a message is from the connection's peer and for this node; else say so."""
+        if message.remote_id == self._self_id and message.local_id == self._peer_id:
+            return True
+        self._counters.unknown_member += 1
+        text = (
+            f"a message from {message.local_id!r} to {message.remote_id!r} came to "
+            f"{self._self_id} over a connection of {self._peer_id}"
+        )
+        self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
+        return False
 
     def _refuse(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
         connection.send(Response(code=code, text=text), correlation_id=frame.correlation_id)

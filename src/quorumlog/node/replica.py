@@ -40,6 +40,7 @@ from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import FetchAnswer, Fetches, View, gather
 from quorumlog.node.healing import Healing
 from quorumlog.node.log_lines import say
+from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
 from quorumlog.node.proposals import (
     Answer,
@@ -238,7 +239,14 @@ class Replica:
         if not self.health_text:
             self.upkeep.tick(now_ms)
             self.healing.tick(now_ms)
-        self._handle(_Item(ev.Ticked()))
+        self._handle(_Item(ev.Ticked(self._may_campaign(now_ms))))
+        if self.core.role is Role.LEADER:
+            self._doors.beats.rest(self)
+
+    def _may_campaign(self, now_ms: int) -> bool:
+        group, timeout_ms = self.config.group, self.config.election_timeout_max_ms
+        is_due = self.core.is_due_to_campaign(now_ms)
+        return not is_due or self._doors.campaigns.admits(group, now_ms, timeout_ms)
 
     # -- what the disk says -----------------------------------------------------------------
 
@@ -255,6 +263,7 @@ class Replica:
             self._reported_token = self._stored_token
             self._handle(_Item(ev.Stored(self._stored_token)))
         self.upkeep.prepare_files()
+        self.upkeep.changed()
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: nothing that waits for a write may ever be sent."""
@@ -280,6 +289,9 @@ class Replica:
             raise
         finally:
             self._stepping = False
+        if self.core.role is not Role.CANDIDATE:
+            self._doors.campaigns.over(self.config.group)
+        self._doors.beats.stepped(self)
         self.wake()
 
     def _break(self, error: Exception) -> None:
@@ -350,6 +362,7 @@ class Replica:
 
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
         self.log.note_committed(effect.index)
+        self.upkeep.changed()
         now_us = self._doors.now_us()
         observer, counters = self._doors.observer, self.counters
         for pending in self.pending.pop_committed(effect.index):
@@ -408,14 +421,7 @@ class Replica:
         self._doors.disk.submit(self, effect.token, plan)
 
     def _truncate(self, effect: fx.TruncateLog, item: _Item) -> None:
-        say(
-            logger,
-            logging.WARNING,
-            "truncating entries that were never committed",
-            group=self.config.group,
-            from_index=effect.from_index,
-            end_index=self.log.end_index,
-        )
+        say_truncation(self.config.group, effect, self.log.end_index)
         self._doors.disk.submit(self, effect.token, self.log.truncate(effect.from_index))
 
     # -- messages ---------------------------------------------------------------------------
@@ -466,30 +472,12 @@ class Replica:
 
     def _role_changed(self, effect: fx.RoleChanged, item: _Item) -> None:
         self.counters.role_changes += 1
-        say(
-            logger,
-            logging.INFO,
-            "role changed",
-            group=self.config.group,
-            role=effect.role.value,
-            term=effect.term,
-            leader=effect.leader_id,
-        )
+        say_role(self.config.group, effect)
         self.fetches.committed(self._doors.now_ms())
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
-        current = effect.membership
-        say(
-            logger,
-            logging.INFO,
-            "membership changed",
-            group=self.config.group,
-            index=effect.index,
-            voters=current.voters,
-            before=current.outgoing,
-            learners=current.learners,
-        )
-        self._doors.network.meet(self.config.group, addresses_of(current))
+        say_membership(self.config.group, effect)
+        self._doors.network.meet(self.config.group, addresses_of(effect.membership))
 
     def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
         self._raise_alarm(effect.text)

@@ -1,6 +1,7 @@
 """What a replica's log needs now and then: checkpoints, files made ahead, room, and retention."""
 
 import logging
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+IDLE_PAUSES_MAX = 32
+"""The pause between looks at a disk, in cleanIntervals, grows to this while nothing happens."""
+NEVER_MS = 1 << 62
+
 
 class Upkeep:
     """Of one replica; called on its thread. `look` judges the group's disks, on any thread."""
@@ -32,7 +37,11 @@ class Upkeep:
         self._config = replica.config
         now_ms = doors.now_ms()
         self._next_checkpoint_ms = now_ms + self._config.check_point_interval
-        self._next_look_ms = now_ms
+        self._next_look_ms = self._looked_ms = now_ms
+        self._pauses = 1
+        # so that a thousand groups do not look in the same moment
+        self._share = (zlib.crc32(self._config.group.encode()) % 100) / 100
+        self._seen: tuple[object, ...] = ()
         self._checkpointing = False
         self._looking = False
         self._making: set[str] = set()
@@ -43,10 +52,12 @@ class Upkeep:
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
         if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + self._config.check_point_interval
-            self.checkpoint()
+            self._next_checkpoint_ms = NEVER_MS
+            if self._checkpointing or self.checkpoint():
+                self._next_checkpoint_ms = now_ms + self._config.check_point_interval
         if now_ms >= self._next_look_ms:
-            self._next_look_ms = now_ms + self._config.clean_interval
+            self._looked_ms = now_ms
+            self._next_look_ms = now_ms + self._look_pause_ms()
             self.prepare_files()
             if not self._looking:
                 self._looking = True
@@ -56,16 +67,38 @@ class Upkeep:
         """When `tick` has something to do."""
         return min(self._next_checkpoint_ms, self._next_look_ms)
 
+    def changed(self) -> None:
+        """Entries were written or committed: what rested goes on at its usual pace."""
+        config = self._config
+        checkpoint_ms = self._doors.now_ms() + config.check_point_interval
+        self._next_checkpoint_ms = min(self._next_checkpoint_ms, checkpoint_ms)
+        self._pauses = 1
+        self._next_look_ms = min(self._next_look_ms, self._looked_ms + config.clean_interval)
+
+    def _look_pause_ms(self) -> int:
+        """Return the pause to the next look: longer and longer while all looks show the same."""
+        core, log = self._replica.core, self._replica.log
+        seen = (log.end_index, log.before_begin_index, core.committed_index, core.retention_floor)
+        is_same = seen == self._seen and self.disk == DiskState()
+        self._seen = seen
+        self._pauses = min(self._pauses * 2, IDLE_PAUSES_MAX) if is_same else 1
+        pause_ms = self._pauses * self._config.clean_interval
+        return pause_ms if self._pauses == 1 else int(pause_ms * (1 - self._share / 2))
+
     # -- checkpoints ------------------------------------------------------------------------
 
-    def checkpoint(self) -> None:
-        """Bound what the next opening has to read; at most one is under way."""
+    def checkpoint(self) -> bool:
+        """Bound what the next opening has to read; at most one is under way.
+
+        False if there was nothing new.
+        """
         if self._replica.health_text or self._checkpointing:
-            return
+            return False
         plan = self._replica.log.checkpoint()
         if plan is not None:
             self._checkpointing = True
             self._doors.disk.submit(self, None, plan)
+        return plan is not None
 
     @property
     def is_busy(self) -> bool:

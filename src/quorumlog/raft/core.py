@@ -38,6 +38,8 @@ from quorumlog.raft.events import (
     Proposed,
     ReadRequested,
     Received,
+    RestBegan,
+    RestEnded,
     StorageFailed,
     Stored,
     Ticked,
@@ -80,6 +82,8 @@ class RaftCore:
             TransferRequested: self._transfer_requested,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
+            RestBegan: self._rest_began,
+            RestEnded: self._rest_ended,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -93,9 +97,13 @@ class RaftCore:
         if state.failed:
             self._refuse_everything(event)
         else:
+            if self._leadership is not None and self._disturbs(event):
+                self._leadership.disturb()
             self._handlers[type(event)](event)
             self._change_leadership()
             self._transfer.look()
+            if self._leadership is not None:
+                self._leadership.look_at_rest()
         return state.effects
 
     def next_deadline_ms(self) -> int:
@@ -105,6 +113,8 @@ class RaftCore:
         leadership, transfer_ms = self._leadership, self._transfer.deadline_ms()
         if leadership is not None:
             return min(leadership.deadline_ms(), transfer_ms)
+        if self._state.rests:
+            return transfer_ms
         return min(self._state.election_deadline_ms, transfer_ms)
 
     # -- what others may know -----------------------------------------------------------------
@@ -165,6 +175,21 @@ class RaftCore:
         return self._state.memberships.index
 
     @property
+    def rests(self) -> bool:
+        """Whether the beats between nodes stand for this replica's heartbeats."""
+        return self._state.rests
+
+    def is_due_to_campaign(self, now_ms: int) -> bool:
+        """Whether no leader was heard in time."""
+        state = self._state
+        waits = self._leadership is None and not state.rests and not state.failed
+        return waits and now_ms >= state.election_deadline_ms
+
+    def vouchers(self) -> tuple[str, ...]:
+        """Return the peers that must follow this leader for it to rest now; empty: it may not."""
+        return self._leadership.vouchers() if self._leadership is not None else ()
+
+    @property
     def disk_is_stalled(self) -> bool:
         """Whether the oldest write has taken an election time-out without an answer."""
         return self._state.disk_is_stalled()
@@ -214,8 +239,12 @@ class RaftCore:
     def _ticked(self, event: Ticked) -> None:
         if self._leadership is not None:
             self._leadership.tick()
-        elif self._state.now_ms >= self._state.election_deadline_ms:
+        elif not self.is_due_to_campaign(self._state.now_ms):
+            return
+        elif event.may_campaign:
             start_campaign(self._state)
+        else:
+            self._state.put_campaign_off()
 
     def _received(self, event: Received) -> None:
         message, state = event.message, self._state
@@ -300,6 +329,32 @@ class RaftCore:
             self._refuse_request(event, ResponseCode.NOT_LEADER)
         else:
             self._leadership.read_requested(event)
+
+    def _disturbs(self, event: Event) -> bool:
+        """Whether an event is more than what happens to an idle leader all the time.
+
+        What a node says that is no member, or no more, may go on for ever.
+        """
+        if isinstance(event, Received):
+            message = event.message
+            known = self._state.memberships.current.ids
+            return not isinstance(message, HeartBeatResponse) and message.local_id in known
+        return not isinstance(event, Ticked | RestBegan | RestEnded)
+
+    def _rest_began(self, event: RestBegan) -> None:
+        state = self._state
+        if (event.leader_id, event.term) == (state.leader_id, state.term):
+            if self._leadership is not None:
+                self._leadership.begin_rest()
+            else:
+                state.rests = True
+
+    def _rest_ended(self, event: RestEnded) -> None:
+        state = self._state
+        if self._leadership is not None:
+            self._leadership.disturb()
+        else:
+            state.end_rest(event.heard_ms)
 
     def _refuse_request(
         self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode

@@ -43,6 +43,7 @@ class Dispatcher:
         self.match_index = -1
         self.write_index = state.log.end_index + 1
         self.contact_ms = state.now_ms
+        self.vouched = False
         self._state = state
         self._peer_id = peer_id
         self._in_flight = InFlight(state.config)
@@ -71,8 +72,11 @@ class Dispatcher:
 
     @property
     def is_live(self) -> bool:
-        """Whether the peer answered within an election time-out."""
-        return self._state.now_ms - self.contact_ms < self._state.config.election_timeout_min_ms
+        """Whether the peer answered within an election time-out, or the nodes vouch for it."""
+        return (
+            self.vouched
+            or self._state.now_ms - self.contact_ms < self._state.config.election_timeout_min_ms
+        )
 
     # -- what the leader tells it -------------------------------------------------------------
 
@@ -294,6 +298,17 @@ class Dispatcher:
             self.restart()
 
     # -- inside -------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the peer has everything, knows what is committed, and nothing is to be done."""
+        return (
+            self._is_idle
+            and self._reading is None
+            and self._retry_ms == NEVER_MS
+            and self.match_index == self._state.log.end_index
+            and self.commit_known >= self._state.committed_index
+        )
 
     @property
     def _is_idle(self) -> bool:

@@ -9,7 +9,12 @@ from quorumlog.model.message import PeerMessage
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm)."""
+    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm).
+
+    Without `may_campaign` a campaign that is due is put off a little.
+    """
+
+    may_campaign: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,25 @@ class ReadRequested:
     request_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class RestBegan:
+    """The beats between nodes vouch for leader_id in this term, until `RestEnded`.
+
+    A follower then waits for no heartbeats. A leader sends next to none: the answers to the beats
+    vouch for its live peers, who all follow it.
+    """
+
+    leader_id: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestEnded:
+    """They vouch no more; `heard_ms`: when the leader's node was last heard of."""
+
+    heard_ms: int
+
+
 Event: TypeAlias = (
     Ticked
     | Received
@@ -155,4 +179,6 @@ Event: TypeAlias = (
     | TransferRequested
     | ChangeRequested
     | ReadRequested
+    | RestBegan
+    | RestEnded
 )

@@ -16,13 +16,17 @@ from quorumlog.raft.events import (
     Proposed,
     ReadRequested,
 )
-from quorumlog.raft.quorum import quorum_reached
+from quorumlog.raft.quorum import has_quorum, quorum_reached
 from quorumlog.raft.read_index import ReadIndex
 from quorumlog.raft.state import NEVER_MS, RaftState
 from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are kept for a peer that was heard of within this time."""
+REST_AFTER_BEATS = 3
+"""A leader rests once nothing has happened for so many heartbeats."""
+REST_BEAT_MS = 30_000
+"""Heartbeats of a leader that rests: what only they can tell, such as lost data, is still found."""
 DEPARTURE_MS = 10_000
 """How long a removed member is told that it was, if it does not acknowledge that."""
 
@@ -47,6 +51,7 @@ class Leadership:
         self._reads = ReadIndex(state)
         self._round = 0
         self._next_beat_ms = 0
+        self._disturbed_ms = state.now_ms
         self._match_at_beat: dict[str, int] = {}
         self._round_answered: dict[str, int] = {}
         self.first_index = state.log.end_index + 1
@@ -101,7 +106,7 @@ class Leadership:
     def tick(self) -> None:
         """Do what is due: step down without a quorum or a disk, else heartbeats, repetitions."""
         state = self._state
-        if state.now_ms >= self._quorum_deadline_ms():
+        if not state.rests and state.now_ms >= self._quorum_deadline_ms():
             state.tell("steps down: no majority answered for an election time-out")
             state.enter(Role.CANDIDATE, None)
             return
@@ -111,7 +116,8 @@ class Leadership:
             return
         if state.now_ms >= self._next_beat_ms:
             # rounds for reads come on top: they must not put off what goes with the beat
-            self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
+            pause_ms = REST_BEAT_MS if state.rests else state.config.heartbeat_ms
+            self._next_beat_ms = state.now_ms + pause_ms
             self._beat()
             for dispatcher in self.dispatchers.values():
                 dispatcher.beat()
@@ -120,8 +126,9 @@ class Leadership:
             if self.is_ready:
                 self._change.tick()
             self._let_go()
-        for dispatcher in self.dispatchers.values():
-            dispatcher.tick()
+        if not state.rests:
+            for dispatcher in self.dispatchers.values():
+                dispatcher.tick()
 
     def change_requested(self, event: ChangeRequested) -> None:
         """Change the membership; refused before the own term is committed (R15)."""
@@ -327,6 +334,73 @@ class Leadership:
             return NEVER_MS
         return heard_ms + self._state.config.election_timeout_min_ms
 
+    # -- rest ---------------------------------------------------------------------------------
+
+    def vouchers(self) -> tuple[str, ...]:
+        """Return the peers that must follow this leader for it to rest now; empty: it may not.
+
+        It may when nothing has happened for a while, and all live members know and have all
+        there is. Absent ones announce themselves when they are back.
+        """
+        quiet_ms = self._state.now_ms - self._disturbed_ms
+        awaited_ms = REST_AFTER_BEATS * self._state.config.heartbeat_ms
+        if quiet_ms < awaited_ms or not self._is_idle():
+            return ()
+        live = tuple(peer for peer, dispatcher in self.dispatchers.items() if dispatcher.is_live)
+        counted = [peer for peer in self._counted() if peer in live]
+        enough = has_quorum(self._state.memberships.current, [self._state.config.self_id, *counted])
+        settled = all(self.dispatchers[peer].is_settled for peer in live)
+        return live if enough and settled and len(counted) == len(live) else ()
+
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to do but to be there."""
+        state = self._state
+        end_index = state.log.end_index
+        return (
+            self.is_ready
+            and state.committed_index == end_index == state.writes.durable_index
+            and state.writes.oldest_ms is None
+            and not self._transfer.is_running
+            and not self._change.is_running
+            and not self._departures_ms
+            and self._reads.is_idle
+        )
+
+    def begin_rest(self) -> None:
+        """The nodes vouch for all live peers: leave the heartbeats to them."""
+        if not self._state.rests and (vouchers := self.vouchers()):
+            self._state.rests = True
+            for peer_id in vouchers:
+                self.dispatchers[peer_id].vouched = True
+            self._next_beat_ms = self._state.now_ms + REST_BEAT_MS
+
+    def disturb(self) -> None:
+        """Something happened: beat as ever, at once.
+
+        Whoever was vouched for has an election time-out from now on to answer, like anybody who
+        is asked: all groups of a node may wake at once, and their answers take a while.
+        """
+        now_ms = self._disturbed_ms = self._state.now_ms
+        if not self._state.rests:
+            return
+        self._state.rests = False
+        self._next_beat_ms = now_ms
+        for dispatcher in self.dispatchers.values():
+            if dispatcher.vouched:
+                dispatcher.vouched = False
+                dispatcher.contact_ms = now_ms
+
+    def look_at_rest(self) -> None:
+        """A peer that turns out to need something, or is back, ends the rest."""
+        if self._state.rests and not (
+            self._is_idle()
+            and all(
+                dispatcher.is_settled if dispatcher.vouched else not dispatcher.is_live
+                for dispatcher in self.dispatchers.values()
+            )
+        ):
+            self.disturb()
+
     # -- views --------------------------------------------------------------------------------
 
     def retention_floor(self) -> int:
@@ -335,13 +409,15 @@ class Leadership:
         matches = [
             dispatcher.match_index
             for dispatcher in self.dispatchers.values()
-            if dispatcher.contact_ms >= oldest_ms
+            if dispatcher.vouched or dispatcher.contact_ms >= oldest_ms
         ]
         return min(matches, default=self._state.committed_index)
 
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
         stalled_ms = self._state.stall_deadline_ms()
+        if self._state.rests:
+            return min(self._next_beat_ms, stalled_ms)
         deadlines = [dispatcher.deadline_ms() for dispatcher in self.dispatchers.values()]
         if not deadlines:
             return stalled_ms

@@ -36,6 +36,11 @@ class ReadIndex:
         """Whether a round should begin: reads wait for one and none is under way."""
         return bool(self._waiting) and not self._asked
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no read waits."""
+        return not self._waiting and not self._asked
+
     def add(self, request_id: int) -> None:
         """Take a read; it joins the next round."""
         waiting = len(self._waiting) + sum(len(asked.request_ids) for asked in self._asked)

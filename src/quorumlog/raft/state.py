@@ -83,6 +83,8 @@ class RaftState:
         self._leader_heard_ms = now_ms
         self._election_timeout_ms = 0
         self.election_deadline_ms = now_ms
+        self.rests = False
+        """Whether beats between nodes vouch for the leader (decision 0012)."""
         if not self.is_sole_voter:
             self.restart_election_timer()
 
@@ -190,6 +192,7 @@ class RaftState:
     ) -> None:
         """Take a role, and with it a new term or the vote in a term, which are saved first."""
         before = (self.role, self.term, self.leader_id)
+        self.end_rest(self.now_ms)
         term = self.term if term is None else term
         if term != self.term or vote not in (None, self.vote):
             self._save_hard_state(term, vote)
@@ -218,10 +221,22 @@ class RaftState:
         )
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
 
+    def put_campaign_off(self) -> None:
+        """Try again after a heartbeat or two."""
+        pause_ms = self.config.heartbeat_ms
+        self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
+
     def heard_leader(self) -> None:
         """Note a sign of life of the leader."""
         self._leader_heard_ms = self.now_ms
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
+
+    def end_rest(self, heard_ms: int) -> None:
+        """Wait for heartbeats again; the leader was last heard of then."""
+        if self.rests:
+            self.rests = False
+            self._leader_heard_ms = max(self._leader_heard_ms, heard_ms)
+            self.election_deadline_ms = self._leader_heard_ms + self._election_timeout_ms
 
     def stall_deadline_ms(self) -> int:
         """When the disk counts as stalled: its oldest write has taken an election time-out."""
@@ -237,4 +252,6 @@ class RaftState:
         if self.leader_id is None:
             return False
         silent_ms = self.now_ms - self._leader_heard_ms
-        return self.role is Role.LEADER or silent_ms < self.config.election_timeout_min_ms
+        if self.role is Role.LEADER or self.rests:
+            return True
+        return silent_ms < self.config.election_timeout_min_ms

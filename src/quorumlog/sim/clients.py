@@ -61,6 +61,7 @@ class Clients:
         self.answers: dict[str, int] = {}
         self.is_running = False
         self.pause_ms = (1, 60)
+        self._paused_until_ms = 0
 
     def start(self, count: int) -> None:
         """Begin with so many clients."""
@@ -68,9 +69,17 @@ class Clients:
         for number in range(count):
             self._world.after_ms(number, partial(self._next, f"client {number}"))
 
+    def pause_until(self, time_ms: int) -> None:
+        """Send nothing new before a time."""
+        self._paused_until_ms = max(self._paused_until_ms, time_ms)
+
     def _next(self, name: str) -> None:
         """Send the next request of one client, and go on when it is answered or given up."""
         if not self.is_running:
+            return
+        paused_ms = self._paused_until_ms - self._world.now_ms
+        if paused_ms > 0:
+            self._world.after_ms(paused_ms, lambda: self._next(name))
             return
         random = self._world.random
         going_on = [False]

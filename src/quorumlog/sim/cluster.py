@@ -11,7 +11,7 @@ from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.message import NodeMessage, PeerMessage
 from quorumlog.node.doors import Doors
 from quorumlog.node.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
@@ -86,22 +86,24 @@ class SimulatedCluster:
 
     # -- messages ---------------------------------------------------------------------------
 
-    def send(self, node: SimulatedNode, receiver: str, message: PeerMessage, data: bytes) -> None:
+    def send(
+        self,
+        node: SimulatedNode,
+        receiver: str,
+        message: PeerMessage | NodeMessage,
+        data: bytes,
+    ) -> None:
         """Take a message along, unless it is lost."""
-        for invariant in self.invariants:
-            invariant.sent(node, message)
+        if isinstance(message, PeerMessage):
+            for invariant in self.invariants:
+                invariant.sent(node, message)
         target = self.nodes.get(receiver)
         if target is None:
             return
 
         def deliver() -> None:
-            def receive() -> None:
-                replica = target.running
-                if not replica.broken:
-                    replica.receive(message, memoryview(bytearray(data)))
-
             if target.is_up:
-                target.enter(receive)
+                target.enter(lambda: target.receive(message, memoryview(bytearray(data))))
 
         self.network.carry(node.node_id, receiver, message, data, deliver)
 
@@ -202,6 +204,18 @@ class SimulatedCluster:
         if before != after:
             text = f"terms rose from {before} to {after} although nothing was wrong"
             raise Finding("liveness", f"{text}; {self.describe()}")
+
+    def run_until_idle(self, limit_ms: int) -> None:
+        """Let time pass until beats between nodes stand for the group's heartbeats.
+
+        Raises `Finding` when that does not come: an idle group would cost as much as a busy one.
+        """
+        end_ms = self.world.now_ms + limit_ms
+        while awake := [node.node_id for node in self.members() if not node.core.rests]:
+            if self.world.now_ms >= end_ms:
+                text = f"nothing happens, and {awake} beat or wait for heartbeats of their own"
+                raise Finding("liveness", f"{text}; {self.describe()}")
+            self.run_until(self.world.now_ms + STEP_MS)
 
     def _is_at_rest(self) -> bool:
         leader = self.leader()

@@ -7,7 +7,7 @@ at a time is emptied, while all others hold what they held.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quorumlog.model.membership import Member
+from quorumlog.model.membership import Member, Membership
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
@@ -40,7 +40,7 @@ class Faults:
             *(self.partition, self.split, self.one_way, self.flap, self.break_connections),
             *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk),
             *(self.pause, self.suspend, self.jump_clock, self.drift),
-            *(self.transfer, self.change_members, self.wipe),
+            *(self.transfer, self.change_members, self.wipe, self.lull),
         ]
         self.kinds = [kind for kind in every if self._random.random() < 0.4]
         self.flips = self._random.random() < 0.3
@@ -96,6 +96,10 @@ class Faults:
             node.files.forgive()
             if not node.is_up and (node.life or node.node_id in cluster.founders):
                 self._start(node)
+
+    def lull(self) -> None:
+        """Clients ask nothing for a while, so that groups come to rest in the midst of faults."""
+        self._cluster.clients.pause_until(self._world.now_ms + self._random.randint(500, 8_000))
 
     # -- machines ---------------------------------------------------------------------------
 
@@ -356,6 +360,11 @@ class Faults:
             target = self._random.choice(list(self._cluster.nodes))
             leader.ask(lambda number: TransferRequested(number, target))
 
+    def _may_remove(self, node_id: str, current: Membership) -> bool:
+        """Whether a voter can be spared: a leader may not know yet whose disk was emptied."""
+        is_whole = self._wiped in (None, node_id) or self._is_back(self._wiped)
+        return len(current.voters) > VOTERS_MIN and is_whole
+
     def change_members(self) -> None:
         """Ask who leads to add, promote or remove a member."""
         cluster, random = self._cluster, self._random
@@ -371,7 +380,7 @@ class Faults:
             leader.ask(lambda number: ChangeRequested(number, AddMember(added)))
         elif not current.is_voter(node_id) and random.random() < 0.7:
             leader.ask(lambda number: ChangeRequested(number, PromoteMember(node_id)))
-        elif not current.is_voter(node_id) or len(current.voters) > VOTERS_MIN:
+        elif not current.is_voter(node_id) or self._may_remove(node_id, current):
             leader.ask(lambda number: ChangeRequested(number, RemoveMember(node_id)))
         if random.random() < 0.3:  # and the one who was asked may not live to finish it
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.replica import Replica
@@ -37,30 +38,30 @@ class _Disk:
     def __init__(self, node: "SimulatedNode") -> None:
         self._node = node
         self._store = GroupStore()
-        self._queue: deque[tuple[WriteOwner, int | None, WritePlan]] = deque()
+        self._queue: deque[tuple[WriteOwner, int | None, WritePlan, int]] = deque()
         self._owners: dict[WriteOwner, None] = {}
         self._busy = False
         self._failed = False
         self.queued_bytes = 0
-        self._submitted_us = 0
 
     @property
     def waits_us(self) -> int:
-        """How long the oldest write has waited, of the world's time."""
-        return self._node.cluster.world.now_us - self._submitted_us if self._busy else 0
+        """How long the oldest write that the core waits for has waited, of the world's time."""
+        now_us = self._node.cluster.world.now_us
+        waiting = (since_us for _, token, _, since_us in self._queue if token is not None)
+        return now_us - next(waiting, now_us)
 
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
         """See `Disk`."""
         self._owners[owner] = None
         if not self._failed:
             self.queued_bytes += plan.size_bytes
-            self._queue.append((owner, token, plan))
+            self._queue.append((owner, token, plan, self._node.cluster.world.now_us))
             self._begin()
 
     def _begin(self) -> None:
         if not self._busy and self._queue:
             self._busy = True
-            self._submitted_us = self._node.cluster.world.now_us
             self._node.later(self._node.disk_us(), self._commit)
 
     def _commit(self) -> None:
@@ -70,7 +71,7 @@ class _Disk:
         batch = list(self._queue)
         self._queue.clear()
         try:
-            self._store.execute([plan for _, _, plan in batch], sync=True)
+            self._store.execute([plan for _, _, plan, _ in batch], sync=True)
         except StorageError as error:
             self._failed = True
             for owner in list(self._owners):
@@ -79,7 +80,7 @@ class _Disk:
             return
         self._busy = False
         owners: dict[WriteOwner, None] = {}
-        for owner, token, plan in batch:
+        for owner, token, plan, _ in batch:
             self.queued_bytes -= plan.size_bytes
             plan.completed()
             owner.written(token, plan)
@@ -123,7 +124,7 @@ class _Network:
     def send(
         self,
         peer_id: str,
-        message: PeerMessage,
+        message: PeerMessage | NodeMessage,
         attachments: Sequence[Buffer] = (),
         *,
         bulk: bool = False,
@@ -156,6 +157,7 @@ class SimulatedNode:
         self.incarnation = 0
         self.clock = Clock(lambda: cluster.world.now_us)
         self.replica: Replica | None = None
+        self.beats: Beats | None = None
         self.why_stopped = ""
         self.is_retired = False
         self.slow = 1
@@ -277,10 +279,42 @@ class SimulatedNode:
             self.stop(power=False, why=str(error))
             return
         self._opened, self.incarnation, self.why_stopped = opened, opened.incarnation, ""
-        self.replica = self._make_replica(group, opened)
-        self.enter(self.replica.start)
+        replicas: dict[str, Replica] = {}
+        self.beats = beats = self._make_beats(replicas)
+        self.replica = replica = self._make_replica(group, opened, beats)
+        replicas[group.group] = replica
 
-    def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
+        def start() -> None:
+            replica.start()
+            beats.start()
+
+        self.enter(start)
+
+    def _make_beats(self, replicas: dict[str, Replica]) -> Beats:
+        return Beats(
+            self.node_id,
+            replicas,
+            _Network(self),
+            lambda: self.clock.now_ms,
+            self._wake_beats_at,
+            run=self.life + 1,
+            groups=self.config.groups,
+        )
+
+    def _wake_beats_at(self, deadline_ms: int) -> None:
+        beats = self.beats
+        delay_us = self.clock.world_delay_us(deadline_ms * 1_000)
+        self.later(delay_us, lambda: None if beats is None else beats.tick())
+
+    def receive(self, message: PeerMessage | NodeMessage, attachment: memoryview) -> None:
+        """Take a message of another node."""
+        if isinstance(message, NodeMessage):
+            if self.beats is not None:
+                self.beats.received(message)
+        elif not self.running.broken:
+            self.running.receive(message, attachment)
+
+    def _make_replica(self, group: GroupConfig, opened: OpenedGroup, beats: Beats) -> Replica:
         clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
         core = self.cluster.make_core(
@@ -299,6 +333,7 @@ class SimulatedNode:
             defer=lambda action: self.later(0, action),
             wake_at=self._wake_at,
             broken=self.broken,
+            beats=beats,
         )
         return self.cluster.make_replica(group, core, opened, doors, self.config.limits)
 
@@ -327,7 +362,7 @@ class SimulatedNode:
             self.stories.append(self.replica.core.story.lines())
         self.life += 1
         self.why_stopped = why
-        self.replica = self._opened = self._wake_us = self._paused = None
+        self.replica = self.beats = self._opened = self._wake_us = self._paused = None
         self.clock.go_on()
         self.alarms, self._alarms_seen = [], 0
         if power:

@@ -93,6 +93,7 @@ def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> 
     elif chance < IDLE_WIPES + PROMOTIONS:
         promote_without_telling(cluster, HEALING_MS)
     cluster.require_stable(STABLE_MS)
+    cluster.run_until_idle(HEALING_MS)
     cluster.judge_end()
     if not cluster.clients.appended:
         raise Finding("liveness", "nothing was ever appended")

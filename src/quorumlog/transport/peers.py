@@ -13,7 +13,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, PeerMessage, Response
+from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.wire.frame import Frame
 
@@ -109,7 +109,7 @@ class _Link:
         self.connection = None
         logger.debug("link to %s ended: %s", self.peer_id, reason)
 
-    def send(self, message: PeerMessage, attachments: Sequence[Buffer]) -> bool:
+    def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
         """Send if the link is up and its outbox has room."""
         connection = self.connection
         if connection is None or not connection.is_open:
@@ -225,7 +225,7 @@ class PeerLinks:
     def send(
         self,
         peer_id: str,
-        message: PeerMessage,
+        message: PeerMessage | NodeMessage,
         attachments: Sequence[Buffer] = (),
         *,
         bulk: bool = False,

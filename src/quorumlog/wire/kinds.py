@@ -16,6 +16,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     18: m.TimeoutNowRequest,
     19: m.ReadIndexRequest,
     20: m.ReadIndexResponse,
+    21: m.NodeBeat,
+    22: m.NodeBeatAnswer,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,

@@ -50,7 +50,7 @@ class MembershipSafety(Invariant):
 
     def _caught_up(self, node: SimulatedNode, before: tuple[str, ...], current: Membership) -> None:
         """Require that new voters hold nearly all entries: else no majority could serve (R16)."""
-        end_index = node.log.end_index
+        end_index = node.log.end_index - 1  # without the entry that makes it one
         for voter in current.voters if before else ():
             if voter in before:
                 continue

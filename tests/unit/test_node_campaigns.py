@@ -1,0 +1,36 @@
+"""A bounded number of groups campaigns at a time."""
+
+from quorumlog.node.campaigns import CAMPAIGNS_MAX, Campaigns
+from quorumlog.raft import events as ev
+from raft_cluster import Cluster
+
+
+def full():
+    campaigns = Campaigns()
+    assert all(campaigns.admits(f"g{n}", 100, 1_000) for n in range(CAMPAIGNS_MAX))
+    return campaigns
+
+
+def test_one_more_must_wait_until_another_is_over():
+    campaigns = full()
+    assert not campaigns.admits("late", 100, 1_000)
+    assert campaigns.admits("g3", 100, 1_000), "it has its place"
+    campaigns.over("g3")
+    assert campaigns.admits("late", 100, 1_000)
+    assert not campaigns.admits("g3", 100, 1_000)
+
+
+def test_whoever_cannot_win_loses_its_place_in_time():
+    campaigns = full()
+    assert not campaigns.admits("late", 1_099, 1_000)
+    assert campaigns.admits("late", 1_100, 1_000)
+
+
+def test_a_core_that_must_wait_tries_again_soon_and_asks_nobody():
+    cluster = Cluster(3).start()
+    core = cluster.core("n0")
+    now_ms = core.next_deadline_ms()
+    assert core.is_due_to_campaign(now_ms)
+    assert core.step(ev.Ticked(may_campaign=False), now_ms) == []
+    assert now_ms + 100 <= core.next_deadline_ms() < now_ms + 200
+    assert not core.is_due_to_campaign(now_ms)
