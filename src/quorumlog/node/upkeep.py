@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quorumlog.model.errors import NoSpaceError, StorageError
+from quorumlog.model.errors import LeaderPendingFullError, NoSpaceError, StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.node.doors import Doors
 from quorumlog.node.log_lines import say
@@ -150,7 +150,8 @@ class Upkeep:
             elif isinstance(error, StorageError):
                 self._replica.write_failed(error)
                 self._doors.broken(str(error))
-            else:
+            elif not isinstance(error, LeaderPendingFullError):
+                # else the threads are busy: the next look or write asks again
                 logger.error("making %s ahead failed", file.path, exc_info=error)
 
         self._doors.background.run(file.prepare, done, failed)
@@ -167,6 +168,8 @@ class Upkeep:
 
     def _look_failed(self, error: Exception) -> None:
         self._looking = False
+        if isinstance(error, LeaderPendingFullError):
+            return  # the threads are busy; there is a next look
         logger.warning("cannot see how full the disk is: %s", error)
 
     # -- retention --------------------------------------------------------------------------
