@@ -33,7 +33,7 @@ def test_round_trip_through_toml(tmp_path):
 
 def test_defaults_are_those_of_the_design():
     group = GroupConfig(group="g", peers=PEERS)
-    assert (group.election_timeout_min_ms, group.election_timeout_max_ms) == (500, 1000)
+    assert (group.election_timeout_min_ms, group.election_timeout_max_ms) == (500, 900)
     assert group.heart_beat_time_interval_ms == 100
     assert group.mapped_file_size_for_entry_data == 1_073_741_824
     assert group.mapped_file_size_for_entry_index == 167_772_160

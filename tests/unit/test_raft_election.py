@@ -472,3 +472,24 @@ def test_a_replica_whose_disk_failed_promises_nothing_any_more():
     assert cluster.step(node, ev.Proposed(7, 1)) == [fx.RefuseProposal(7, ResponseCode.DISK_ERROR)]
 
     cluster.run_until(lambda: cluster.leader not in (None, leader), limit_ms=2_500)
+
+
+@pytest.mark.parametrize(
+    ("pre_voter", "asks_soon"), [("n1", True), ("n2", False)], ids=["expected", "unexpected"]
+)
+def test_after_a_split_vote_the_next_round_comes_in_a_heartbeat_or_two(pre_voter, asks_soon):
+    """Only when those that said they would vote for me do not: others may still."""
+    cluster = candidate()
+    cluster.deliver(vote_response(pre_voter, "n0", 5, VoteResult.ACCEPT, 6, pre_vote=True))
+    cluster.run_until(lambda: votes_asked(cluster, pre_vote=False))
+    cluster.sent.clear()
+    since = cluster.now
+
+    cluster.deliver(vote_response("n1", "n0", 6, VoteResult.REJECT_ALREADY_VOTED, 6))
+    cluster.run_until(lambda: votes_asked(cluster, pre_vote=True))
+
+    assert {message.term for message in votes_asked(cluster, pre_vote=True)} == {7}
+    if asks_soon:
+        assert 100 <= cluster.now - since < 200
+    else:
+        assert cluster.now - since >= 400

@@ -113,7 +113,7 @@ class GroupConfig(
     """From the begin of one pass over the log to the next."""
     heart_beat_time_interval_ms: int = 100
     election_timeout_min_ms: int = 500
-    election_timeout_max_ms: int = 1_000
+    election_timeout_max_ms: int = 900
     preferred_leader_ids: str = ""
     """Ids joined by `;`: whoever leads hands over to one of these that is alive and near."""
     max_leadership_transfer_wait_index: int = 1_000

@@ -4,6 +4,8 @@ A group that has not begun yet begins with the votes of all its founders. Afterw
 who they were, data directories included, so that an emptied one never makes a majority (R14).
 """
 
+from collections.abc import Collection, Container
+
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.message import TimeoutNowRequest, VoteRequest, VoteResponse
 from quorumlog.raft.quorum import has_quorum
@@ -41,20 +43,33 @@ def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
     _start_vote_round(state, transfer=True)
 
 
-def _start_vote_round(state: RaftState, *, transfer: bool = False) -> None:
-    """Raise the term and vote for myself; the questions leave once both are durable."""
+def _start_vote_round(
+    state: RaftState, *, expected: Container[str] | None = None, transfer: bool = False
+) -> None:
+    """Raise the term and vote for myself; the questions leave once both are durable.
+
+    `expected`: who said that they would vote for me; None: anybody may.
+    """
     state.restart_election_timer()
     own_id, term = state.config.self_id, state.known_term + 1
     state.enter(Role.CANDIDATE, None, term=term, vote=own_id)
     state.round = Round(
-        term, pre_vote=False, own_vote_token=state.hard_state_token, transfer=transfer
+        term,
+        pre_vote=False,
+        own_vote_token=state.hard_state_token,
+        transfer=transfer,
+        expected={voter for voter in _voters(state) if expected is None or voter in expected},
     )
     _ask_voters(state, state.round)
 
 
-def _ask_voters(state: RaftState, asked: Round) -> None:
+def _voters(state: RaftState) -> list[str]:
     current = state.memberships.current
-    for peer_id in dict.fromkeys([*current.voters, *current.outgoing]):
+    return list(dict.fromkeys([*current.voters, *current.outgoing]))
+
+
+def _ask_voters(state: RaftState, asked: Round) -> None:
+    for peer_id in _voters(state):
         if peer_id == state.config.self_id:
             continue
         state.send(
@@ -96,6 +111,11 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     if accepted and _is_named(state, response):
         asked.granted[response.local_id] = response.incarnation
         _finish_if_won(state, asked)
+    elif not asked.pre_vote and response.local_id in asked.expected:
+        # votes were split: who is alive was asked, and others take no time-out to find that out
+        asked.expected.discard(response.local_id)
+        if not _is_enough(state, asked.expected):
+            state.campaign_again_soon()
 
 
 def _is_named(state: RaftState, response: VoteResponse) -> bool:
@@ -114,16 +134,19 @@ def count_own_vote(state: RaftState) -> None:
 
 
 def _finish_if_won(state: RaftState, asked: Round) -> None:
-    memberships, granted = state.memberships, asked.granted
-    if memberships.is_founded:
-        won = has_quorum(memberships.current, granted)
-    else:
-        won = set(memberships.current.voters) <= set(granted)
-    if not won:
+    if not _is_enough(state, asked.granted):
         return
     if asked.pre_vote:
-        _start_vote_round(state)
+        _start_vote_round(state, expected=asked.granted)
     else:
         state.last_vote_result = VoteResult.ACCEPT
-        state.voter_incarnations = dict(granted)
+        state.voter_incarnations = dict(asked.granted)
         state.enter(Role.LEADER, state.config.self_id)
+
+
+def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
+    """Whether the votes of these would make a leader."""
+    memberships = state.memberships
+    if memberships.is_founded:
+        return has_quorum(memberships.current, voters)
+    return set(memberships.current.voters) <= set(voters)

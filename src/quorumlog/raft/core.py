@@ -244,7 +244,7 @@ class RaftCore:
         elif event.may_campaign:
             start_campaign(self._state)
         else:
-            self._state.put_campaign_off()
+            self._state.campaign_again_soon()
 
     def _received(self, event: Received) -> None:
         message, state = event.message, self._state

@@ -35,8 +35,8 @@ NEVER_MS = 1 << 62
 class Round:
     """A round of questions to the voters; `own_vote_token` is the write of the vote for myself.
 
-    `granted`: who would vote, or voted, for me, with their incarnations. `transfer`: the leader
-    asked me to take over.
+    `granted`: who would vote, or voted, for me, with their incarnations. `expected`: who else may
+    still vote for me. `transfer`: the leader asked me to take over.
     """
 
     term: int
@@ -44,6 +44,7 @@ class Round:
     own_vote_token: int = 0
     granted: dict[str, int] = field(default_factory=dict)
     transfer: bool = False
+    expected: set[str] = field(default_factory=set)
 
 
 class RaftState:
@@ -221,8 +222,8 @@ class RaftState:
         )
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
 
-    def put_campaign_off(self) -> None:
-        """Try again after a heartbeat or two."""
+    def campaign_again_soon(self) -> None:
+        """Campaign after a heartbeat or two, each replica at another moment."""
         pause_ms = self.config.heartbeat_ms
         self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
 

@@ -70,6 +70,7 @@ class Faults:
     def _disturb(self) -> None:
         if not self.is_on:
             return
+        self._note_return()
         if self.kinds:
             kind = self._random.choice(self.kinds)
             self.happened.append(f"{self._world.now_ms} ms {kind.__name__}")
@@ -271,6 +272,7 @@ class Faults:
         Rotten bits count as well: the victim of those is the only one that may be emptied then.
         """
         cluster = self._cluster
+        self._note_return()
         if self.flips and node.node_id != self.victim:
             return False
         leader = cluster.leader()
@@ -288,15 +290,26 @@ class Faults:
             if member.node_id != node.node_id
         )
 
+    def _note_return(self) -> None:
+        """Forget who was emptied once its new disk is named: from then on it counts."""
+        if self._wiped is None:
+            return
+        wiped = self._cluster.nodes[self._wiped]
+        named = [
+            node.core.membership.member(self._wiped)
+            for node in self._cluster.nodes.values()
+            if node.is_up
+        ]
+        if any(member is not None and member.incarnation == wiped.incarnation for member in named):
+            self._wiped = None
+
     def _empty(self, node: SimulatedNode) -> None:
         self._wiped = node.node_id
         node.wipe()
 
     def wipe(self) -> None:
         """Empty a node's disk: it comes back as another incarnation, and must be readmitted."""
-        if self._wiped is not None and not self._is_back(self._wiped):
-            return
-        self._wiped = None
+        self._note_return()
         node = self._any_up()
         if node is not None and self._may_wipe(node):
             node.stop(power=False, why="its disk was emptied")
@@ -341,18 +354,6 @@ class Faults:
                 return True
         return False
 
-    def _is_back(self, node_id: str) -> bool:
-        """Whether an emptied node is a full member again, or none any more."""
-        leader, node = self._cluster.leader(), self._cluster.nodes[node_id]
-        if leader is None or leader.core.membership_index > leader.core.committed_index:
-            return False
-        member = leader.core.membership.member(node_id)
-        if member is None:
-            return True
-        return node_id in leader.core.membership.voters and (
-            node.is_up and member.incarnation == node.incarnation
-        )
-
     def transfer(self) -> None:
         """Ask who leads to hand over to any other node."""
         leader = self._cluster.leader()
@@ -362,8 +363,8 @@ class Faults:
 
     def _may_remove(self, node_id: str, current: Membership) -> bool:
         """Whether a voter can be spared: a leader may not know yet whose disk was emptied."""
-        is_whole = self._wiped in (None, node_id) or self._is_back(self._wiped)
-        return len(current.voters) > VOTERS_MIN and is_whole
+        self._note_return()
+        return len(current.voters) > VOTERS_MIN and self._wiped in (None, node_id)
 
     def change_members(self) -> None:
         """Ask who leads to add, promote or remove a member."""
