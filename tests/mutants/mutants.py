@@ -6,24 +6,42 @@ test takes back. R12, R19 and R23 wait for snapshots and machines; R24 and R25 a
 
 import msgspec
 
+from quorumlog.model.block import parse_block
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
-from quorumlog.node import boot
+from quorumlog.node import boot, replica
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
+from quorumlog.raft.quorum import quorum_reached
 from quorumlog.raft.state import NEVER_MS, RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.writes import Writes
 from quorumlog.storage import store
+from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStateStore
 from quorumlog.storage.plans import Plan
+from quorumlog.storage.slots import SlotFile
 
 
 def r01_term_and_vote_are_not_written(put):
     put(HardStateStore, "plan_save", lambda self, state: Plan(self, []))
+
+
+def r02_a_term_and_vote_that_cannot_be_written_are_only_logged(put):
+    write = SlotFile.write
+
+    def careless(self, value):
+        try:
+            write(self, value)
+        except StorageError:
+            if not self.path.endswith(STATE_NAME):
+                raise
+
+    put(SlotFile, "write", careless)
 
 
 def r03_acknowledged_from_memory(put):
@@ -41,6 +59,19 @@ def r03_acknowledged_from_memory(put):
 def _durable_at_once(writes, token, end_index):
     writes.durable_index = end_index
     return token
+
+
+def r04_entries_of_older_terms_are_committed_by_counting_copies(put):
+    def advance_commit(self):
+        state = self._state
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
+        matches[state.config.self_id] = state.writes.durable_index
+        state.commit_to(quorum_reached(state.memberships.current, matches))
+        self._change.went_on()
+        for dispatcher in self.dispatchers.values():
+            dispatcher.pump()
+
+    put(Leadership, "advance_commit", advance_commit)
 
 
 def r05_the_candidates_term_stands_for_its_last_entrys(put):
@@ -166,6 +197,44 @@ def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
         return refuse(state, request)
 
     put(voter, "_refuse_at_the_door", as_learner)
+
+
+def r20_a_write_that_is_done_vouches_for_those_behind_it(put):
+    """The answers of the disk carry no token: whatever was asked for counts as durable."""
+
+    def stored(self, token):
+        self.stored_token = token
+        while self._pending:
+            self.durable_index = self._pending.popleft()[1]
+
+    put(Writes, "stored", stored)
+
+
+def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
+    gather = replica.gather
+
+    def reading_on(log, first_index, last_index, bytes_max):
+        for index in range(first_index, last_index + 1):
+            try:
+                return gather(log, index, last_index, bytes_max)
+            except CorruptionError:
+                continue
+        return gather(log, first_index, last_index, bytes_max)
+
+    def unchecked(message, attachment, limits):
+        count = len(list(_entries_in(attachment)))
+        return parse_block(attachment, count=count, entry_bytes_max=limits.entry_bytes_max), ()
+
+    put(replica, "gather", reading_on)
+    put(replica, "read_push_block", unchecked)
+    put(replica, "check", lambda *_: None)
+
+
+def _entries_in(data):
+    offset = 0
+    while offset < len(data):
+        offset += int.from_bytes(data[offset + 4 : offset + 8], "big")
+        yield offset
 
 
 def r22_what_was_lost_is_not_sent_again(put):

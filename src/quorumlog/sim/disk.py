@@ -158,6 +158,9 @@ class SimulatedFileSystem:
         self._names = Names(now_ms())
         self._locks: dict[str, SimulatedLock] = {}
         self._failures: dict[int, Kind] = {}
+        self._path_failures: dict[str, Kind] = {}
+        self.refused = 0
+        """Calls that failed, as was planned, since the process began."""
         self._read_failures: dict[str, Kind] = {}
 
     # what tests do to the machine
@@ -165,6 +168,10 @@ class SimulatedFileSystem:
     def fail(self, call_number: int, kind: Kind) -> None:
         """Make one call fail. A write may have written a part, a sync loses some of its sectors."""
         self._failures[call_number] = kind
+
+    def fail_next(self, path_suffix: str, kind: Kind) -> None:
+        """Make the next write, sync or other change of a file fail whose path ends like this."""
+        self._path_failures[path_suffix] = kind
 
     def fail_reads(self, path_suffix: str, kind: Kind | None) -> None:
         """Make files unreadable whose path ends so; None: readable again."""
@@ -183,6 +190,7 @@ class SimulatedFileSystem:
     def forgive(self) -> None:
         """Let no call fail that was planned to."""
         self._failures.clear()
+        self._path_failures.clear()
         self._read_failures.clear()
 
     def set_modified(self, path: str, milliseconds: int) -> None:
@@ -197,6 +205,7 @@ class SimulatedFileSystem:
     def kill(self) -> None:
         """End the process: open files and locks are dead, the cache stays."""
         self.is_off = False
+        self.refused = 0
         self.lives += 1
         self._locks.clear()
 
@@ -240,16 +249,20 @@ class SimulatedFileSystem:
             if path.endswith(suffix):
                 _refuse(path, operation, getattr(errno, kind))
 
-    def _count_call(self) -> _Fault | None:
+    def _count_call(self, path: str) -> _Fault | None:
         """Count a call; return what is to go wrong with it."""
         self.check_on()
         self.calls += 1
         if self.calls == self.crash_at:
             return "crash"
+        for suffix in self._path_failures:
+            if path.endswith(suffix):
+                return self._path_failures.pop(suffix)
         return self._failures.pop(self.calls, None) if self._failures else None
 
     def _stop(self, path: str, operation: str, fault: _Fault) -> NoReturn:
         if fault != "crash":
+            self.refused += 1
             _refuse(path, operation, getattr(errno, fault))
         self.is_off = True
         raise SimulatedCrash(f"call {self.calls}: {operation} of {path}")
@@ -262,7 +275,7 @@ class SimulatedFileSystem:
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         """Carry out a call that happens whole or not at all."""
-        fault = self._count_call()
+        fault = self._count_call(path)
         if fault is None:
             effect()
             return
@@ -275,7 +288,7 @@ class SimulatedFileSystem:
 
     def write(self, path: str, content: Content, data: bytes, offset: int) -> None:
         """Write to the cache, whole or, if it fails, in part."""
-        fault = self._count_call()
+        fault = self._count_call(path)
         content.modified_ms = self._now_ms()
         if fault is None:
             fitting = len(data)

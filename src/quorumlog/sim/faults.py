@@ -18,6 +18,7 @@ from quorumlog.raft.events import (
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.node import DIRECTORY, SimulatedNode
+from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,6 +27,8 @@ VOTERS_MIN = 2
 """Members are removed only from groups with more voters."""
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 RESTART_MS = (1, 2_000)
+SEALED_AFTER = 3
+"""Files at the end of a log that may hold entries of the last second."""
 
 
 class Faults:
@@ -38,7 +41,7 @@ class Faults:
         every: list[Callable[[], None]] = [
             *(self.kill, self.power_loss, self.crash_inside_a_call, self.stop_all),
             *(self.partition, self.split, self.one_way, self.flap, self.break_connections),
-            *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk),
+            *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk, self.rot),
             *(self.pause, self.suspend, self.jump_clock, self.drift),
             *(self.transfer, self.change_members, self.wipe, self.lull),
         ]
@@ -231,11 +234,20 @@ class Faults:
             node.stalled_until_us = self._world.now_us + duration_us
 
     def disk_error(self) -> None:
-        """Fail one of a machine's next writes or syncs."""
+        """Fail one of a machine's next writes or syncs; some times, of its term and vote."""
         node = self._any_up()
         if node is not None:
-            node.files.fail(node.files.calls + self._random.randint(1, 60), "EIO")
+            if self._random.random() < 0.3:
+                node.files.fail_next(STATE_NAME, "EIO")
+            else:
+                node.files.fail(node.files.calls + self._random.randint(1, 60), "EIO")
             self._after((500, 4_000), lambda: self._start(node))
+
+    def rot(self) -> None:
+        """Flip a bit of an older file of a running machine: whoever reads it must notice."""
+        node = self._cluster.nodes[self.victim]
+        if self.flips and node.is_up:
+            self._flip(node, sealed=True)
 
     def fill_disk(self) -> None:
         """Take nearly all room from a machine, and give it back later."""
@@ -252,14 +264,17 @@ class Faults:
 
         self._after((500, 6_000), free)
 
-    def _flip(self, node: SimulatedNode) -> None:
+    def _flip(self, node: SimulatedNode, *, sealed: bool = False) -> None:
         """Flip a bit of a data file, where entries are likely to be.
 
         Not together with a loss of power, which takes index records of the last second as well:
         a replica that can tell neither from header nor from index which entry it was stays down.
+        So, while it runs, only in files that were `sealed` a while ago.
         """
         random = self._random
         names = node.files.names(f"{DIRECTORY}/g/data")
+        if sealed:
+            names = names[:-SEALED_AFTER]
         if names:
             path = f"{DIRECTORY}/g/data/{random.choice(names)}"
             node.files.flip(path, random.randrange(DATA_FILE_BYTES // 4), 1 << random.randrange(8))

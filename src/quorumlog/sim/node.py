@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
@@ -32,8 +32,20 @@ STALL_LOOK_US = 20_000
 """How often a stalled disk is looked at."""
 
 
+class Remains(NamedTuple):
+    """What is left of a replica; `chain_crc` None: not known there."""
+
+    term: int
+    vote: str | None
+    end_index: int
+    chain_crc: int | None
+
+
 class _Disk:
-    """Carries out all that waits as one group commit, a little later."""
+    """Carries out all that waits as one group commit, a little later.
+
+    What is submitted meanwhile goes into the next one, as with a thread.
+    """
 
     def __init__(self, node: "SimulatedNode") -> None:
         self._node = node
@@ -41,6 +53,7 @@ class _Disk:
         self._queue: deque[tuple[WriteOwner, int | None, WritePlan, int]] = deque()
         self._owners: dict[WriteOwner, None] = {}
         self._busy = False
+        self._batch = 0
         self._failed = False
         self.queued_bytes = 0
 
@@ -62,14 +75,14 @@ class _Disk:
     def _begin(self) -> None:
         if not self._busy and self._queue:
             self._busy = True
+            self._batch = len(self._queue)
             self._node.later(self._node.disk_us(), self._commit)
 
     def _commit(self) -> None:
         if self._node.is_stalled:
             self._node.later(STALL_LOOK_US, self._commit)
             return
-        batch = list(self._queue)
-        self._queue.clear()
+        batch = [self._queue.popleft() for _ in range(self._batch)]
         try:
             self._store.execute([plan for _, _, plan, _ in batch], sync=True)
         except StorageError as error:
@@ -380,8 +393,8 @@ class SimulatedNode:
             lines = [text for _, text in replica.core.story.lines() if text.startswith("ALARM")]
             self.alarms = lines[-ALARMS_KEPT:]
 
-    def after_power_loss(self, random: Random) -> tuple[int, str | None, int] | None:
-        """Return term, vote and end index that a loss of power now would leave.
+    def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
+        """Return what a loss of power now would leave, with the chain CRC at an index.
 
         None if the data could not be opened: bits may have rotted.
         """
@@ -394,9 +407,11 @@ class SimulatedNode:
         except StorageError:
             return None
         damaged = bool(opened.log.damaged)
-        state, end = opened.hard_state, opened.log.end_index
+        state, log = opened.hard_state, opened.log
+        chain_crc = log.chain_crc_at(index) if 0 <= index <= log.end_index else None
+        remains = Remains(state.term, state.vote, log.end_index, chain_crc)
         opened.close()
-        return None if damaged else (state.term, state.vote, end)
+        return None if damaged else remains
 
     def story(self) -> list[str]:
         """Return what happened to it lately, the lives before the present one included."""

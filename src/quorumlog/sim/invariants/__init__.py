@@ -19,6 +19,7 @@ from quorumlog.sim.invariants.membership import MembershipSafety
 from quorumlog.sim.invariants.monotonic import Monotonic
 from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
+from quorumlog.sim.invariants.own_term import OwnTerm
 from quorumlog.sim.invariants.promises import Promises
 from quorumlog.sim.invariants.state_machine_safety import StateMachineSafety
 
@@ -33,6 +34,7 @@ def all_invariants(random: Random) -> list[Invariant]:
         LeaderAppendOnly(),
         LeaderCompleteness(committed),
         StateMachineSafety(committed),
+        OwnTerm(),
         LogMatching(),
         NoRetraction(random),
         LeaderFitness(),

@@ -11,6 +11,8 @@ from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 
 LOOKS_AFTER_REMOVAL = 12
+LOOKS_ONE_IN = 2_000
+"""Events between which a replica that calls everything durable is looked at."""
 
 
 class NoRetraction(Invariant):
@@ -21,7 +23,7 @@ class NoRetraction(Invariant):
     def __init__(self, random: Random) -> None:
         self._random = random
         self._acknowledged: dict[tuple[str, int], tuple[int, int]] = {}
-        self._ends: dict[tuple[str, int], int] = {}
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
         self._looks: dict[tuple[str, int], int] = {}
 
     def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
@@ -41,19 +43,35 @@ class NoRetraction(Invariant):
                 end >= index,
                 f"{node.node_id} acknowledged {index} in term {term}, and now ends at {end}",
             )
-        if end < self._ends.get(key, -1):
+        if self._removed(node, *self._ends.get(key, (-1, 0))):
             self._looks[key] = LOOKS_AFTER_REMOVAL
-        self._ends[key] = end
+        self._ends[key] = (end, node.log.end_chain_crc)
         if self._looks.get(key, 0) > 0:
             self._looks[key] -= 1
             self._look_at_disk(node)
+        elif node.core.durable_index == end and not self._random.randrange(LOOKS_ONE_IN):
+            self._look_at_disk(node)
+
+    def _removed(self, node: SimulatedNode, end: int, chain_crc: int) -> bool:
+        """Whether entries that were there at the last look are gone, or others in their place."""
+        log = node.log
+        if not log.before_begin_index < end <= log.end_index or log.end_chain_crc == chain_crc:
+            return end > log.end_index
+        return log.is_in_memory(end) and log.chain_crc_at(end) != chain_crc
 
     def _look_at_disk(self, node: SimulatedNode) -> None:
-        found = node.after_power_loss(self._random)
-        durable = node.core.durable_index
-        if found is not None:
+        durable, log = node.core.durable_index, node.log
+        found = node.after_power_loss(self._random, durable)
+        if found is None:
+            return
+        self.require(
+            found.end_index >= durable,
+            f"{node.node_id} calls {durable} durable, but without power it would end at "
+            f"{found.end_index}",
+        )
+        if durable > log.before_begin_index and log.is_in_memory(durable):
             self.require(
-                found[2] >= durable,
-                f"{node.node_id} calls {durable} durable, but without power it would end at "
-                f"{found[2]}",
+                found.chain_crc in (None, log.chain_crc_at(durable)),
+                f"{node.node_id} calls {durable} durable, but without power it would hold "
+                "another entry there",
             )

@@ -34,14 +34,17 @@ class Promises(Invariant):
         if isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS:
             if message.match_index >= 0 and not self._random.randrange(ENTRIES_ONE_IN):
                 self._check_entries(node, message)
-        elif _is_vote(message) and not self._random.randrange(VOTES_ONE_IN):
+        elif _is_vote(message) and (
+            # a disk that has just refused something may not have kept it
+            node.files.refused or not self._random.randrange(VOTES_ONE_IN)
+        ):
             self._check_vote(node, message)
 
     def _check_entries(self, node: SimulatedNode, message: PushResponse) -> None:
         found = node.after_power_loss(self._random)
         if found is None:
             return  # damaged: what bits rotted says nothing of promises
-        term, _, end_index = found
+        term, end_index = found.term, found.end_index
         self.require(
             end_index >= message.match_index and term >= message.term,
             f"{node.node_id} acknowledged index {message.match_index} in term {message.term}, but "
@@ -52,7 +55,7 @@ class Promises(Invariant):
         found = node.after_power_loss(self._random)
         if found is None:
             return
-        term, vote, _ = found
+        term, vote = found.term, found.vote
         kept = term > message.request_term or (
             term == message.request_term and vote == message.remote_id
         )
