@@ -33,6 +33,9 @@ TIMING = {
     "push_bytes_max": 10 * ENTRY_BYTES,
     "push_window_bytes": 40 * ENTRY_BYTES,
     "push_window_requests": 8,
+    "push_quota_bytes": 20 << 20,
+    "transfer_timeout_ms": 1_000,
+    "transfer_lag_max": 1_000,
 }
 
 

@@ -158,6 +158,9 @@ GOOD = {
     "push_bytes_max": 10,
     "push_window_bytes": 40,
     "push_window_requests": 8,
+    "push_quota_bytes": 20 << 20,
+    "transfer_timeout_ms": 1_000,
+    "transfer_lag_max": 1_000,
 }
 
 
@@ -168,6 +171,7 @@ GOOD = {
         {"members": ("n0", "n0")},
         {"heartbeat_ms": 0},
         {"heartbeat_ms": 500},
+        {"heartbeat_ms": 600},
         {"election_timeout_max_ms": 500},
         {"push_timeout_ms": 0},
         {"push_window_bytes": 9},

@@ -30,12 +30,12 @@ class RaftConfig:
     push_bytes_max: int
     push_window_bytes: int
     push_window_requests: int
+    push_quota_bytes: int
+    transfer_timeout_ms: int
+    transfer_lag_max: int
     addresses: Mapping[str, str] = field(default_factory=dict)
     incarnation: int = 0
     preferred_leader_ids: tuple[str, ...] = ()
-    transfer_timeout_ms: int = 1_000
-    transfer_lag_max: int = 1_000
-    push_quota_bytes: int = 20 * 1024 * 1024
 
     def __post_init__(self) -> None:
         """Check the relations that the algorithm relies on."""

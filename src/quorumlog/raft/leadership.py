@@ -77,7 +77,7 @@ class Leadership:
         return msgspec.structs.replace(
             membership,
             members=tuple(
-                msgspec.structs.replace(member, incarnation=said.get(member.node_id, 0))
+                msgspec.structs.replace(member, incarnation=said[member.node_id])
                 for member in membership.members
             ),
         )

@@ -370,11 +370,14 @@ class Faults:
         return False
 
     def transfer(self) -> None:
-        """Ask who leads to hand over to any other node."""
+        """Ask who leads to hand over to any other node, which may not hear of it."""
         leader = self._cluster.leader()
         if leader is not None:
             target = self._random.choice(list(self._cluster.nodes))
             leader.ask(lambda number: TransferRequested(number, target))
+            if self._random.random() < 0.3:
+                pairs = {(leader.node_id, target), (target, leader.node_id)}
+                self._cut_for(pairs, (1_000, 5_000))
 
     def _may_remove(self, node_id: str, current: Membership) -> bool:
         """Whether a voter can be spared: a leader may not know yet whose disk was emptied."""
