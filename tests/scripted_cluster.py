@@ -1,5 +1,6 @@
 """Two scripted servers behind real sockets: what a client sees of a cluster, step by step."""
 
+import asyncio
 from collections import deque
 
 from quorumlog.model.block import decode_entries, encode_block, parse_block, stamp
@@ -69,6 +70,7 @@ class Handler:
             return
         attachments = []
         if isinstance(message, MetadataRequest):
+            world.asked.set()
             response = world.metadata(message.group)
         elif isinstance(message, FetchRequest):
             response, attachments = self.fetch(message)
@@ -133,6 +135,7 @@ class World:
     def __init__(self):
         self.stored = []
         self.requests = 0
+        self.asked = asyncio.Event()
         self.fetches = []
         self.leader_id = "n0"
         self.servers = {}

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from quorumlog.client import connection as connections
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
-from quorumlog.model.errors import NetworkError
+from quorumlog.model.errors import NetworkError, Outcome
 from quorumlog.model.message import AppendRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from scripted_cluster import LIMITS, SILENT
@@ -18,7 +19,7 @@ def appending():
 
 
 async def opened(world):
-    connection = ServerConnection(world.servers["n0"].address, "", LIMITS)
+    connection = ServerConnection(world.servers["n0"].address, "", LIMITS, group="g")
     await connection.open(2.0)
     return connection
 
@@ -39,6 +40,35 @@ async def test_a_request_that_is_given_up_keeps_no_place(world):
     assert connection.unanswered == 0
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(connections, "SILENCE_S", 0.05)
+    monkeypatch.setattr(connections, "GONE_S", 0.2)
+
+
+async def test_a_frozen_server_is_given_up_although_its_connection_stays(world, quick):
+    connection = await opened(world)
+    world.servers["n0"].is_frozen = True
+    with pytest.raises(NetworkError, match=r"not said anything.*may have been executed") as raised:
+        await connection.request(*appending())
+    assert raised.value.outcome is Outcome.UNKNOWN
+    assert not connection.is_open
+
+
+async def test_a_server_that_is_there_may_take_its_time(world, quick):
+    connection = await opened(world)
+    world.script(SILENT)
+    waiting = connection.request(*appending())
+    for _ in range(6):
+        world.asked.clear()
+        async with asyncio.timeout(5.0):
+            await world.asked.wait()
+    assert connection.is_open
+    assert not waiting.done()
+    connection.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_nothing_is_sent_once_a_connection_ends(world):
     connection = await opened(world)
     assert connection.is_open
@@ -56,7 +86,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_connection(world, monkeypa
         connected.set()
 
     monkeypatch.setattr(Connection, "connection_made", connection_made)
-    connection = ServerConnection(world.servers["n0"].address, "", LIMITS)
+    connection = ServerConnection(world.servers["n0"].address, "", LIMITS, group="g")
     opening = asyncio.ensure_future(connection.open(30.0))
     await connected.wait()
     opening.cancel()

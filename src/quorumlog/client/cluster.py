@@ -47,7 +47,7 @@ class ClusterView:
             known = self._connections.get(address)
             if known is not None and known.is_open:
                 return known
-            fresh = ServerConnection(address, self._cluster, self._limits)
+            fresh = ServerConnection(address, self._cluster, self._limits, group=self.group)
             await fresh.open(CONNECT_TIMEOUT_S)
             self._connections[address] = fresh
             return fresh

@@ -14,9 +14,14 @@ from quorumlog.model.errors import (
     RemoteProtocolError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, Request, Response
+from quorumlog.model.message import Hello, MetadataRequest, Request, Response
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.wire.frame import Frame
+
+SILENCE_S = 1.0
+"""After so long without a word while a request waits, the server is asked whether it is there."""
+GONE_S = 4.0
+"""After so long it counts as gone: a process that is frozen keeps its connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +33,24 @@ class Answer:
 
 
 class ServerConnection:
-    """An open connection to one server. When it ends, unanswered requests fail as unknown."""
+    """An open connection to one server. When it ends, unanswered requests fail as unknown.
 
-    def __init__(self, address: str, cluster: str, limits: Limits) -> None:
+    It ends, too, when no byte comes or goes for `GONE_S` while a request waits; `group` is asked
+    about to see that.
+    """
+
+    def __init__(self, address: str, cluster: str, limits: Limits, *, group: str) -> None:
         self.address = address
+        self._group = group
         self._hello = Hello(cluster=cluster, node_id="", role="client")
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connection: Connection | None = None
+        self._moved = (0, 0)
+        self._moved_at = 0.0
+        self._watch: asyncio.TimerHandle | None = None
         self.node_id = ""
 
     async def open(self, timeout_s: float) -> None:
@@ -91,7 +104,11 @@ class ServerConnection:
         if connection is None or not connection.is_open:
             raise _not_sent(self.address)
         number = next(self._numbers)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if self._watch is None:
+            self._moved_at = loop.time()
+            self._watch = loop.call_later(SILENCE_S, self._look)
+        future: asyncio.Future[Answer] = loop.create_future()
         self._waiting[number] = future
         # also when the caller gives up: its place must not be kept until the connection ends
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
@@ -101,6 +118,24 @@ class ServerConnection:
                 raise _not_sent(self.address)
             raise LeaderPendingFullError(f"{self.address} does not take bytes fast enough")
         return future
+
+    def _look(self) -> None:
+        """See whether the server is there, as long as anybody waits for it."""
+        loop, connection, self._watch = asyncio.get_running_loop(), self._connection, None
+        if connection is None or not connection.is_open or not self._waiting:
+            return
+        moved = (connection.bytes_in, connection.outbox_bytes)
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, loop.time()
+        silent_s = loop.time() - self._moved_at
+        if silent_s >= GONE_S:
+            reason = f"has not said anything for {silent_s:.1f} s"
+            connection.abort(reason)
+            self._fail(reason)
+            return
+        if silent_s >= SILENCE_S:
+            connection.send(MetadataRequest(group=self._group), correlation_id=next(self._numbers))
+        self._watch = loop.call_later(SILENCE_S, self._look)
 
     # -- what the connection says -----------------------------------------------------------
 
@@ -135,6 +170,8 @@ class ServerConnection:
 
     def close(self) -> None:
         """End the connection."""
+        if self._watch is not None:
+            self._watch.cancel()
         if self._connection is not None:
             self._connection.close("the client is done")
         if self._ready.done() and not self._ready.cancelled():

@@ -235,7 +235,9 @@ class Producer:
             acknowledged = self.stats.blocks_acknowledged
             try:
                 leader = await self._client.view.leader()
-                connection = ServerConnection(leader.address, "", self._limits)
+                connection = ServerConnection(
+                    leader.address, "", self._limits, group=self._client.group
+                )
                 await connection.open(CONNECT_TIMEOUT_S)
                 await self._session(connection)
             except _Ended:

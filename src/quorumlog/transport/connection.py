@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.reason = ""
         self._reading = True
+        self.bytes_in = 0
         self.hello: Hello | None = None
         self.remote_address = "?"
 
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decode frames and hand them on."""
+        self.bytes_in += len(data)
         try:
             self._decoder.receive_data(data)
             while self._transport is not None and not self._transport.is_closing():
