@@ -10,7 +10,7 @@ from quorumlog.sim.campaign import Plan, cores, run_all
 SEEDS = 200
 SECONDS = 20
 FIRST_SEEDS = {"r02": 34, "r10": 50, "r15": 38, "r17": 6}
-"""Where the rare ones are found soon, so that the suite stays short: from seed 0 on it takes up to 52
+"""Where the rare ones are found soon, so that the suite stays short: from seed 0 it takes up to 52
 seeds."""
 
 
