@@ -62,9 +62,6 @@ class RaftConfig:
         return founding({member: self.addresses.get(member, "") for member in self.members})
 
 
-_FRESH = HardState()
-
-
 @dataclass(frozen=True, slots=True)
 class BootState:
     """What a replica finds on its disk, all of it durable.
@@ -75,10 +72,10 @@ class BootState:
     after it.
     """
 
-    hard_state: HardState = _FRESH
-    before_begin_index: int = -1
-    before_begin_term: int = -1
-    term_runs: list[tuple[int, int]] | tuple[()] = ()
-    end_index: int = -1
-    committed_index: int = -1
-    memberships: Sequence[tuple[int, Membership]] = ()
+    hard_state: HardState
+    before_begin_index: int
+    before_begin_term: int
+    term_runs: list[tuple[int, int]]
+    end_index: int
+    committed_index: int
+    memberships: Sequence[tuple[int, Membership]]
