@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quorumlog.model.errors import StorageError, check
 from quorumlog.node.doors import WriteOwner
@@ -29,6 +29,17 @@ class Submission:
         self.owner = owner
         self.token = token
         self.plan = plan
+
+
+def report_commit(batch: Sequence[Submission]) -> None:
+    """Tell the owners that a group commit is done."""
+    owners: dict[WriteOwner, None] = {}
+    for item in batch:
+        item.plan.completed()
+        item.owner.written(item.token, item.plan)
+        owners[item.owner] = None
+    for owner in owners:
+        owner.writes_completed()
 
 
 class DiskWorker:
@@ -131,15 +142,9 @@ class DiskWorker:
 
     def _completed(self, batch: list[Submission]) -> None:
         """On the loop's thread: report a group commit to the owners."""
-        owners: dict[WriteOwner, None] = {}
-        for item in batch:
-            self.queued_bytes -= item.plan.size_bytes
-            item.plan.completed()
-            item.owner.written(item.token, item.plan)
-            owners[item.owner] = None
+        self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
         check(self.queued_bytes >= 0, "queued bytes must not fall below 0", self.queued_bytes)
-        for owner in owners:
-            owner.writes_completed()
+        report_commit(batch)
 
     def _failed(self, error: StorageError) -> None:
         """On the loop's thread: the directory is poisoned (RELIABILITY 2.2), everyone must stop."""

@@ -11,6 +11,7 @@ from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.message import NodeMessage, PeerMessage
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
+from quorumlog.node.disk import Submission, report_commit
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.replica import Replica
 from quorumlog.raft.core import RaftCore
@@ -50,7 +51,7 @@ class _Disk:
     def __init__(self, node: "SimulatedNode") -> None:
         self._node = node
         self._store = GroupStore()
-        self._queue: deque[tuple[WriteOwner, int | None, WritePlan, int]] = deque()
+        self._queue: deque[tuple[Submission, int]] = deque()
         self._owners: dict[WriteOwner, None] = {}
         self._busy = False
         self._batch = 0
@@ -61,7 +62,7 @@ class _Disk:
     def waits_us(self) -> int:
         """How long the oldest write that the core waits for has waited, of the world's time."""
         now_us = self._node.cluster.world.now_us
-        waiting = (since_us for _, token, _, since_us in self._queue if token is not None)
+        waiting = (since_us for item, since_us in self._queue if item.token is not None)
         return now_us - next(waiting, now_us)
 
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
@@ -69,7 +70,8 @@ class _Disk:
         self._owners[owner] = None
         if not self._failed:
             self.queued_bytes += plan.size_bytes
-            self._queue.append((owner, token, plan, self._node.cluster.world.now_us))
+            submission = Submission(owner, token, plan)
+            self._queue.append((submission, self._node.cluster.world.now_us))
             self._begin()
 
     def _begin(self) -> None:
@@ -82,9 +84,9 @@ class _Disk:
         if self._node.is_stalled:
             self._node.later(STALL_LOOK_US, self._commit)
             return
-        batch = [self._queue.popleft() for _ in range(self._batch)]
+        batch = [self._queue.popleft()[0] for _ in range(self._batch)]
         try:
-            self._store.execute([plan for _, _, plan, _ in batch], sync=True)
+            self._store.execute([item.plan for item in batch], sync=True)
         except StorageError as error:
             self._failed = True
             for owner in list(self._owners):
@@ -92,14 +94,8 @@ class _Disk:
             self._node.broken(str(error))
             return
         self._busy = False
-        owners: dict[WriteOwner, None] = {}
-        for owner, token, plan, _ in batch:
-            self.queued_bytes -= plan.size_bytes
-            plan.completed()
-            owner.written(token, plan)
-            owners[owner] = None
-        for owner in owners:
-            owner.writes_completed()
+        self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
+        report_commit(batch)
         self._begin()
 
 
