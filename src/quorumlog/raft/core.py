@@ -225,6 +225,7 @@ class RaftCore:
         state = self._state
         log, committed, durable = state.log, state.committed_index, state.writes.durable_index
         log.validate()
+        state.memberships.validate(committed)
         check(committed <= log.end_index, "committed_index <= end_index", committed, log.end_index)
         check(durable <= log.end_index, "durable_index <= end_index", durable, log.end_index)
         leads = state.role is Role.LEADER

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
 
 
@@ -54,3 +55,10 @@ class Memberships:
         """Forget what can no longer come back."""
         while len(self._known) > 1 and self._known[1][0] <= index:
             self._known.pop(0)
+
+    def validate(self, committed_index: int) -> None:
+        """Raise `InvariantViolation` unless the invariants hold."""
+        indexes = [index for index, _ in self._known]
+        check(indexes == sorted(set(indexes)), "memberships in order", indexes)
+        kept = len(indexes) <= 1 or indexes[1] > committed_index
+        check(kept, "memberships before the committed one are forgotten", indexes, committed_index)
