@@ -60,6 +60,7 @@ class RaftState:
             boot.before_begin_index, boot.before_begin_term, boot.term_runs, boot.end_index
         )
         self.memberships = Memberships(config.founders, boot.memberships)
+        self.memberships.committed(boot.committed_index)
         self.story = Story()
         self.writes = Writes(boot.end_index)
         self.term = boot.hard_state.term
