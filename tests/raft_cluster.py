@@ -493,10 +493,6 @@ class Cluster:
         return [entry.term for entry in self.nodes[node_id].log.entries]
 
     def pushes(self, kind, target=None):
-        return [
-            message
-            for message in self.sent
-            if isinstance(message, PushRequest)
-            and message.type is kind
-            and (target is None or message.remote_id == target)
-        ]
+        sent = [message for message in self.sent if isinstance(message, PushRequest)]
+        to = [message for message in sent if target in (None, message.remote_id)]
+        return [message for message in to if message.type is kind]
