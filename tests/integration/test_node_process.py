@@ -142,6 +142,11 @@ def test_166_metrics_and_health_tell_the_truth(cluster):
     assert page(cluster, leader, "/nothing")[0] == 404
 
 
+async def test_an_idle_group_is_reported_to_rest(cluster, until):
+    for node_id in cluster.node_ids:
+        await until(lambda node_id=node_id: metrics(cluster, node_id)["quorumlog_groups_resting"])
+
+
 def test_without_a_majority_health_says_so(cluster, until):
     leader = cluster.leader("g")
     for node_id in cluster.node_ids:

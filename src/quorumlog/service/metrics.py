@@ -190,4 +190,8 @@ def _node_counters(node: Node) -> Iterator[Metric]:
         "quorumlog_transport_garbage", "Connections closed because of bytes that are no frame."
     )
     garbage.add_metric([], node.listener.counters.garbage)
-    yield from (strange, connections, garbage)
+    resting = GaugeMetricFamily(
+        "quorumlog_groups_resting", "Idle groups for whose heartbeats the beats of nodes stand."
+    )
+    resting.add_metric([], node.beats.resting)
+    yield from (strange, connections, garbage, resting)
