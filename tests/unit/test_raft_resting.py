@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import PushType, Role
-from quorumlog.model.message import HeartBeatRequest
+from quorumlog.model.message import HeartBeatRequest, TimeoutNowRequest
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 from raft_messages import heartbeat, vote_request
@@ -68,6 +68,23 @@ def test_a_leader_does_not_rest_while_a_live_peer_lacks_entries():
     cluster.propose(leader)
     cluster.run_for(3_000)
     assert cluster.core(leader).vouchers() == ()
+
+
+def test_a_leader_does_not_rest_while_a_preferred_one_is_alive():
+    cluster, _ = idle(preferred_leader_ids=("n0",))
+    cluster.run_until(lambda: cluster.leader == "n0")
+    cluster.run_for(1_500)
+    assert cluster.core("n0").vouchers() == ("n1", "n2")
+    cluster.drop = lambda message: isinstance(message, TimeoutNowRequest)
+    cluster.isolate("n0")
+    cluster.run_until(lambda: cluster.leader not in (None, "n0"))
+    other = cluster.leader
+    cluster.run_for(1_500)
+    assert cluster.core(other).vouchers(), "without it there is nothing to wait for"
+    cluster.heal()
+    cluster.run_for(3_000)
+    assert cluster.leader == other
+    assert not cluster.core(other).vouchers()
 
 
 def test_a_leader_rests_without_a_dead_peer_and_wakes_when_it_is_back():

@@ -361,6 +361,7 @@ class Leadership:
             and state.committed_index == end_index == state.writes.durable_index
             and state.writes.oldest_ms is None
             and not self._transfer.is_running
+            and not self._transfer.preferred_alive(self.dispatchers)
             and not self._change.is_running
             and not self._departures_ms
             and self._reads.is_idle

@@ -98,22 +98,25 @@ class Transfer:
     def look_for_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Hand over to the preferred leader that lags least, if it is alive and near."""
         state = self._state
-        preferred = state.config.preferred_leader_ids
-        if not preferred or state.config.self_id in preferred or self._running is not None:
+        if self._running is not None or state.now_ms < self._next_look_ms:
             return
-        if state.now_ms < self._next_look_ms:
-            return
-        self._next_look_ms = state.now_ms + PREFERRED_INTERVAL_MS
-        voters = state.memberships.current.voters
-        near = [
-            (state.log.end_index - dispatchers[name].match_index, name)
-            for name in preferred
-            if name in voters and name in dispatchers and dispatchers[name].is_live
-        ]
-        if near:
-            lag, name = min(near, key=lambda pair: pair[0])
+        alive = self.preferred_alive(dispatchers)
+        if alive:
+            self._next_look_ms = state.now_ms + PREFERRED_INTERVAL_MS
+            # of those that lag alike the first named
+            name = max(alive, key=lambda name: dispatchers[name].match_index)
+            lag = state.log.end_index - dispatchers[name].match_index
             if lag < state.config.transfer_lag_max and dispatchers[name].match_index >= 0:
                 self._begin(None, name, dispatchers)
+
+    def preferred_alive(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
+        """Return the preferred leaders that could lead instead of this one."""
+        preferred = self._state.config.preferred_leader_ids
+        if not preferred or self._state.config.self_id in preferred:
+            return []
+        voters = self._state.memberships.current.voters
+        known = [name for name in preferred if name in voters and name in dispatchers]
+        return [name for name in known if dispatchers[name].is_live]
 
     def look(self) -> None:
         """See whether it has ended: somebody else leads, or time has passed."""
