@@ -162,6 +162,19 @@ def test_pushes_of_others_than_the_leader_are_refused(kind):
     assert code("n0") is ResponseCode.UNEXPECTED_MEMBER
 
 
+def test_72_appends_with_a_wrong_index_term_or_leader_are_refused_and_nothing_is_written():
+    log = log_of((5, 4))
+    cluster = follower(log)
+    far, far_entries = append(log_of((5, 9)), 6, 8)
+    old, old_entries = append(log_of((4, 6)), 4, 5, term=4)
+    other, other_entries = append_of(log_of((5, 6)), "n2", "n0", 5, 4, 5)
+
+    assert cluster.ask(far, far_entries).code is INCONSISTENT
+    assert cluster.ask(old, old_entries).code is ResponseCode.EXPIRED_TERM
+    assert cluster.ask(other, other_entries).code is ResponseCode.INCONSISTENT_LEADER
+    assert cluster.nodes["n0"].log.entries == log.entries
+
+
 # -- compare --------------------------------------------------------------------------------------
 
 

@@ -74,7 +74,7 @@ def test_noop_has_magic_2_and_an_empty_body(log):
 
 
 @pytest.mark.parametrize("from_index", range(12))
-def test_61_truncate_at_each_index(log, from_index):
+def test_61_63_truncate_removes_the_entry_that_is_named(log, from_index):
     append(log, [f"{i}".encode() for i in range(5)], term=1)
     append(log, [f"{i}".encode() for i in range(5, 12)], term=2)
     chain_before = log[0].chain_crc_at(from_index - 1)

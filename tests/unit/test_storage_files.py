@@ -1,0 +1,77 @@
+"""Files of the size of one entry each, as the original's tests of its file lists have them."""
+
+import pytest
+
+from quorumlog.model.codes import Magic
+from store_access import Opened
+
+FILE = 512
+ENTRY = 504
+BODY = b"x" * (ENTRY - 48)
+
+
+def opened(tmp_path):
+    return Opened(tmp_path / "g", data_file=FILE, index_file=32 * 4)
+
+
+def data_files(tmp_path):
+    """Starts of the data files that hold entries or their blanks."""
+    return sorted(int(path.name) for path in (tmp_path / "g" / "data").iterdir())
+
+
+def cut_to_three(tmp_path):
+    """Return a log of ten entries in ten files, cut back to the first three."""
+    log = opened(tmp_path)
+    log.append([BODY] * 10)
+    assert data_files(tmp_path) == [FILE * number for number in range(10)]
+    last = log.entries()[-1]
+    assert last.pos + ENTRY == 5_112
+    log.truncate(3)
+    return log
+
+
+@pytest.fixture
+def three(tmp_path):
+    log = cut_to_three(tmp_path)
+    yield log
+    log.close()
+
+
+def test_49_after_a_truncation_to_1536_writes_go_on_there(three, tmp_path):
+    assert data_files(tmp_path) == [0, 512, 1_024]
+    ((index, position),) = three.append([BODY], term=2)
+
+    assert (index, position) == (3, 1_536)
+    assert data_files(tmp_path) == [0, 512, 1_024, 1_536]
+
+
+def test_50_a_reset_to_1024_drops_the_files_before_it(three, tmp_path):
+    three.append([BODY], term=2)
+    three.log.note_committed(2)
+    three.submit(three.log.reset(1))
+
+    assert data_files(tmp_path) == [1_024, 1_536]
+    assert [entry.pos for entry in three.entries()] == [1_024, 1_536]
+    assert three.log.before_begin_index == 1
+
+
+def test_51_positions_are_the_same_when_it_is_opened_again(tmp_path):
+    log = cut_to_three(tmp_path)
+    log.append([BODY], term=2)
+    log.close()
+    again = opened(tmp_path)
+
+    assert [entry.pos for entry in again.entries()] == [0, 512, 1_024, 1_536]
+    ((_, position),) = again.append([BODY], term=2)
+    assert position == 2_048
+    again.close()
+
+
+def test_52_everything_can_be_removed(three, tmp_path):
+    three.truncate(0)
+    assert three.log.end_index == -1
+    assert three.entries() == []
+    ((index, position),) = three.append([BODY], term=3)
+
+    assert (index, position) == (0, 0)
+    assert [(entry.term, entry.magic) for entry in three.entries()] == [(3, Magic.NORMAL)]
