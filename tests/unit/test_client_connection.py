@@ -1,6 +1,7 @@
 """One connection of a client: what is given up leaves nothing behind."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -65,6 +66,25 @@ async def test_a_server_that_is_there_may_take_its_time(world, quick):
             await world.asked.wait()
     assert connection.is_open
     assert not waiting.done()
+    connection.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+def stand_still():
+    """The whole process does, for longer than a silent server is waited for."""
+    time.sleep(0.3)
+
+
+async def test_a_client_that_did_not_run_itself_gives_nobody_up(world, quick):
+    connection = await opened(world)
+    world.script(SILENT)
+    waiting = connection.request(*appending())
+    for _ in range(3):
+        stand_still()
+        world.asked.clear()
+        async with asyncio.timeout(5.0):
+            await world.asked.wait()
+    assert connection.is_open
     connection.close()
     await asyncio.gather(waiting, return_exceptions=True)
 

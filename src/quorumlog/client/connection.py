@@ -49,7 +49,7 @@ class ServerConnection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connection: Connection | None = None
         self._moved = (0, 0)
-        self._moved_at = 0.0
+        self._moved_at = self._look_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self.node_id = ""
 
@@ -107,7 +107,7 @@ class ServerConnection:
         loop = asyncio.get_running_loop()
         if self._watch is None:
             self._moved_at = loop.time()
-            self._watch = loop.call_later(SILENCE_S, self._look)
+            self._look_later()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting[number] = future
         # also when the caller gives up: its place must not be kept until the connection ends
@@ -124,10 +124,12 @@ class ServerConnection:
         loop, connection, self._watch = asyncio.get_running_loop(), self._connection, None
         if connection is None or not connection.is_open or not self._waiting:
             return
-        moved = (connection.bytes_in, connection.outbox_bytes)
+        moved, now = (connection.bytes_in, connection.outbox_bytes), loop.time()
+        # what came while this process did not run may not have been read yet
+        self._moved_at += now - self._look_at
         if moved != self._moved:
-            self._moved, self._moved_at = moved, loop.time()
-        silent_s = loop.time() - self._moved_at
+            self._moved, self._moved_at = moved, now
+        silent_s = now - self._moved_at
         if silent_s >= GONE_S:
             reason = f"has not said anything for {silent_s:.1f} s"
             connection.abort(reason)
@@ -135,7 +137,12 @@ class ServerConnection:
             return
         if silent_s >= SILENCE_S:
             connection.send(MetadataRequest(group=self._group), correlation_id=next(self._numbers))
-        self._watch = loop.call_later(SILENCE_S, self._look)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look_at = loop.time() + SILENCE_S
+        self._watch = loop.call_at(self._look_at, self._look)
 
     # -- what the connection says -----------------------------------------------------------
 
