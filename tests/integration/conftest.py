@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quorumlog.client.client import Client
+from quorumlog.local import LocalCluster
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.limits import Limits
@@ -129,3 +130,14 @@ async def until(condition, *, seconds=20.0, what="the expected state"):
 @pytest.fixture(name="until")
 def until_fixture():
     return until
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Three processes on this machine; those that a test stopped go on at its end."""
+    made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
+    made.up()
+    yield made
+    for node_id in made.running():
+        made.resume(node_id)
+    made.down()

@@ -6,21 +6,12 @@ import time
 import pytest
 
 from integration.workload import Workload
-from quorumlog.local import LocalCluster
 
 pytestmark = pytest.mark.processes
 
 KILLS = 4
 FAILOVER_SECONDS = 5.0
 BETWEEN_KILLS = 50
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
-    made.up()
-    yield made
-    made.down()
 
 
 async def test_6_a_killed_leader_is_replaced_in_time(cluster):

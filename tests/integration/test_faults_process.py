@@ -24,16 +24,6 @@ FROZEN_SECONDS = 2.0
 FAILOVER_SECONDS = 5.0
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
-    made.up()
-    yield made
-    for node_id in made.running():
-        made.resume(node_id)
-    made.down()
-
-
 async def test_random_nodes_killed_for_a_while(cluster):
     generator = random.Random(73)
     async with Workload(cluster.servers) as load:

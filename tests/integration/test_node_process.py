@@ -20,14 +20,6 @@ pytestmark = pytest.mark.processes
 EXIT_SECONDS = 20
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
-    made.up()
-    yield made
-    made.down()
-
-
 def config_of(cluster, node_id):
     (path,) = cluster.directory.rglob(f"{node_id}.toml")
     return path

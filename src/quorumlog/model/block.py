@@ -29,6 +29,8 @@ from quorumlog.model.errors import UnexpectedArgumentError, check
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
+Pieces: TypeAlias = npt.NDArray[Any]
+"""Rows that numpy copies whole: items of a void type."""
 
 HEADER_SIZE = 48
 INDEX_RECORD_SIZE = 32
@@ -58,7 +60,7 @@ _CHAIN_DTYPE = np.dtype(
         ("body_crc", ">u4"),
     ]
 )
-_HEADER_VOID = np.dtype(f"V{HEADER_SIZE}")
+HEADER_VOID = np.dtype(f"V{HEADER_SIZE}")
 _CHAIN_FIELDS = ("magic", "index", "term", "channel", "body_size", "body_crc")
 _CHAIN_VOID = np.dtype(f"V{_CHAIN_DTYPE.itemsize}")
 _HEADER = struct.Struct(">iiqqqIIIi")
@@ -189,13 +191,20 @@ def _walked_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s]:
     return offsets, table
 
 
-def _is_uniform(sizes: Int64s) -> bool:
-    return bool(sizes[0] == sizes[-1]) and bool((sizes == sizes[0]).all())
+def uniform_size(sizes: Int64s) -> int:
+    """Return the size of all entries if it is one, else 0."""
+    first = int(sizes[0])
+    return first if first == sizes[-1] and bool((sizes == first).all()) else 0
+
+
+def everywhere(buffer: memoryview | npt.NDArray[np.uint8], piece: np.dtype[Any]) -> Pieces:
+    """Return a buffer as one piece at every byte; indexed, numpy copies each of them whole."""
+    return np.ndarray((len(buffer) - piece.itemsize + 1,), piece, buffer=buffer, strides=(1,))
 
 
 def _headers(data: memoryview, offsets: Int64s, sizes: Int64s) -> npt.NDArray[Any]:
     """Return the headers as a structured array: a view if all sizes are equal, else a copy."""
-    if _is_uniform(sizes):
+    if uniform_size(sizes):
         return np.ndarray(
             (len(sizes),),
             dtype=HEADER_DTYPE,
@@ -203,11 +212,7 @@ def _headers(data: memoryview, offsets: Int64s, sizes: Int64s) -> npt.NDArray[An
             offset=int(offsets[0]),
             strides=(int(sizes[0]),),
         )
-    # one void of 48 bytes at every byte: numpy then copies each header whole
-    everywhere = np.ndarray(
-        (len(data) - HEADER_SIZE + 1,), dtype=_HEADER_VOID, buffer=data, strides=(1,)
-    )
-    table: npt.NDArray[Any] = everywhere[offsets].view(HEADER_DTYPE)
+    table: npt.NDArray[Any] = everywhere(data, HEADER_VOID)[offsets].view(HEADER_DTYPE)
     return table
 
 
@@ -287,14 +292,8 @@ def stamp(block: Block, first_index: int, term: int, positions: Int64s, chain_cr
     table["pos"] = positions
     chains = _continued(chain_crc, _chain_rows(table))
     table["chain_crc"] = np.frombuffer(struct.pack(f">{len(chains)}I", *chains), dtype=">u4")
-    if not _is_uniform(block.sizes):
-        everywhere = np.ndarray(
-            (len(block.data) - HEADER_SIZE + 1,),
-            dtype=_HEADER_VOID,
-            buffer=block.data,
-            strides=(1,),
-        )
-        everywhere[block.offsets] = table.view(_HEADER_VOID)
+    if not uniform_size(block.sizes):
+        everywhere(block.data, HEADER_VOID)[block.offsets] = table.view(HEADER_VOID)
     return chains[-1]
 
 

@@ -66,11 +66,10 @@ class _Audience:
         self.changes.pop(group, None)
         self.changes[group] = (self.version, term)
 
-    def unknown_changes(self) -> list[tuple[str, int, int]]:
-        """Return (group, version, term) of what is not acknowledged, oldest first."""
+    def changes_after(self, version: int) -> list[tuple[str, int, int]]:
+        """Return (group, version, term) of what changed after a version, oldest first."""
         newest_first = ((group, *change) for group, change in reversed(self.changes.items()))
-        unknown = takewhile(lambda change: change[1] > self.acknowledged, newest_first)
-        return list(unknown)[::-1]
+        return list(takewhile(lambda change: change[1] > version, newest_first))[::-1]
 
     def vouches_for(self, group: str) -> bool:
         """Whether the peer follows in this group, as far as its last answer says."""
@@ -229,7 +228,7 @@ class Beats:
 
     def _beat(self, peer: str, audience: _Audience) -> None:
         """Say what changed; nothing when the peer knows that nothing is left to say."""
-        changes = audience.unknown_changes()
+        changes = audience.changes_after(audience.acknowledged)
         if not changes and not audience.changes:
             return
         base = audience.acknowledged
@@ -264,7 +263,7 @@ class Beats:
         before, audience.acknowledged = audience.acknowledged, min(answer.version, audience.version)
         audience.strays = frozenset(answer.strays)
         audience.heard_ms = self._now_ms()
-        for group, version, term in self._acknowledged_changes(audience, before):
+        for group, version, term in audience.changes_after(before):
             if term == ENDED and version <= audience.acknowledged:
                 del audience.changes[group]
         # one that was silent is back, or has started again: leaders must look where it is
@@ -277,12 +276,6 @@ class Beats:
             for group in answer.strays:
                 if group in self._resting:
                     self._wake_leader(group)
-
-    @staticmethod
-    def _acknowledged_changes(audience: _Audience, before: int) -> list[tuple[str, int, int]]:
-        """Return the changes made after the version that was acknowledged before."""
-        newest_first = ((group, *change) for group, change in reversed(audience.changes.items()))
-        return list(takewhile(lambda change: change[1] > before, newest_first))
 
     def _wake_leaders(self, peer: str) -> None:
         for group in [group for group in self._resting if peer in self._claims[group].peers]:

@@ -14,15 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE, Block
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    HEADER_VOID,
+    Block,
+    Pieces,
+    everywhere,
+    uniform_size,
+)
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 """Rows of 4-byte words."""
 
 _ONES: Final = np.uint32(0xFFFFFFFF)
 _WORD: Final = 4
-_Rows: TypeAlias = npt.NDArray[Any]
-_HEADER: Final = np.dtype(f"V{HEADER_SIZE}")
 _ROW: Final = np.dtype(f"V{HEADER_SIZE + _WORD}")
 _NO_ROW: Final = np.zeros(1, dtype=_ROW)
 MAGIC, SIZE, INDEX, TERM, CHANNEL, CHAIN_CRC, BODY_CRC, BODY_SIZE = 0, 1, 2, 4, 8, 9, 10, 11
@@ -48,25 +53,14 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _everywhere(buffer: memoryview | npt.NDArray[np.uint8], row: np.dtype[Any]) -> _Rows:
-    """Return a buffer as one row at every byte: numpy then copies each of them whole."""
-    return np.ndarray((len(buffer) - row.itemsize + 1,), row, buffer=buffer, strides=(1,))
-
-
-def _stride(block: Block) -> int:
-    """Return the size of all entries if it is one, else 0."""
-    first = block.sizes[0]
-    return int(first) if first == block.sizes[-1] and (block.sizes == first).all() else 0
-
-
 def header_words(block: Block) -> Words:
     """Return the headers as rows of twelve words, as they are on disk."""
-    stride = _stride(block)
+    stride = uniform_size(block.sizes)
     if stride:
         shape, strides = (block.count,), (stride,)
-        gathered = np.ndarray(shape, _HEADER, buffer=block.data, strides=strides).copy()
+        gathered = np.ndarray(shape, HEADER_VOID, buffer=block.data, strides=strides).copy()
     else:
-        gathered = _everywhere(block.data, _HEADER)[block.offsets]
+        gathered = everywhere(block.data, HEADER_VOID)[block.offsets]
     return gathered.view("<u4").reshape(block.count, HEADER_SIZE // _WORD)
 
 
@@ -90,25 +84,27 @@ def bodies_agree(block: Block, words: Words) -> bool:
     # an entry's row is the CRC of the body before it, its header, and the inversion that the CRC
     # of a body begins with; behind the last entry there is a row of only a CRC
     rows = np.zeros((block.count + 1, _ROW.itemsize // _WORD), dtype="<u4")
-    _pieces(rows[:-1], 0, _HEADER)[:] = _pieces(words, 0, _HEADER)
+    _pieces(rows[:-1], 0, HEADER_VOID)[:] = _pieces(words, 0, HEADER_VOID)
     rows[:-1, -1] = _ONES
     rows[1:, 0] ^= words[:, BODY_CRC].byteswap() ^ _ONES
-    stride = _stride(block)
+    stride = uniform_size(block.sizes)
     if stride >= _ROW.itemsize:
         places = np.ndarray((len(rows),), _ROW, expected, strides=(stride,))
         places[:] = rows.view(_ROW).ravel()
         remainder = _remainder(expected)
         places[:] = _NO_ROW
     else:
-        everywhere = _everywhere(expected, _ROW)
+        places = everywhere(expected, _ROW)
         offsets = np.append(block.offsets, len(block.data))
         short = np.flatnonzero(block.sizes < _ROW.itemsize)
         # bodies of less than a word: the inversion reaches into the row behind
         rows[short + 1, 0] ^= _ONES >> (8 * (block.sizes[short] - HEADER_SIZE)).astype(np.uint32)
-        everywhere[offsets] = rows.view(_ROW).ravel()
-        _everywhere(expected, _HEADER)[offsets[short + 1]] = _pieces(rows, 0, _HEADER)[short + 1]
+        places[offsets] = rows.view(_ROW).ravel()
+        everywhere(expected, HEADER_VOID)[offsets[short + 1]] = _pieces(rows, 0, HEADER_VOID)[
+            short + 1
+        ]
         remainder = _remainder(expected)
-        everywhere[offsets] = _NO_ROW
+        places[offsets] = _NO_ROW
     found = crc32(_NO_ROW, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
     return found == remainder
 
@@ -135,7 +131,7 @@ def chain_agrees(words: Words, chain_before: int | None) -> bool:
     return _remainder(rows) == 0
 
 
-def _pieces(rows: Words, column: int, piece: np.dtype[Any]) -> _Rows:
+def _pieces(rows: Words, column: int, piece: np.dtype[Any]) -> Pieces:
     """Return words of each row, from a column on, as one piece.
 
     Assigned so they are copied whole; numpy would go over the words of every row on their own.

@@ -3,6 +3,7 @@
 import struct
 
 import numpy as np
+import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
@@ -104,12 +105,7 @@ class DiskReader:
         else:
             return None
         words = header_words(block)
-        native = words.byteswap()
-        agrees = (words[:, INDEX : TERM + 2] == records[:, 4:8]).all(axis=1)
-        agrees &= words[:, SIZE] == records[:, 3]
-        agrees &= native[:, BODY_SIZE] + HEADER_SIZE == native[:, SIZE]
-        low = native[:, INDEX + 1]
-        agrees &= low == np.arange(first_index, first_index + block.count).astype(np.uint32)
+        agrees = _headers_agree(block, words, records, first_index)
         count = block.count if agrees.all() else int(np.argmin(agrees))
         wrong = _first_misfit(block, count, chain)
         if wrong is None and count < block.count:
@@ -267,22 +263,24 @@ def _is_sound(
     words = header_words(block)
     checked = words[:, CHAIN_CRC] | words[:, BODY_CRC]
     last = int(words[-1, CHAIN_CRC].byteswap())
-    if not _headers_agree(block, words, records, first_index):
+    if not _headers_agree(block, words, records, first_index).all():
         return False, last
     if not checked.any():
         return True, last  # written by the original, which keeps no CRC
     return bool(checked.all()) and all_agree(block, words, chain), last
 
 
-def _headers_agree(block: Block, words: Words, records: Words, first_index: int) -> bool:
-    """Whether all headers state the index, term and size that they should."""
-    sizes = block.sizes - HEADER_SIZE
+def _headers_agree(
+    block: Block, words: Words, records: Words, first_index: int
+) -> npt.NDArray[np.bool_]:
+    """Whether each header states the index, term and size that it should."""
     indexes = np.arange(first_index, first_index + block.count).astype(">u4").view("<u4")
-    return (
-        np.array_equal(words[:, INDEX + 1], indexes)
-        and all(bool((words[:, ours] == records[:, theirs]).all()) for ours, theirs in _SAME)
-        and np.array_equal(words[:, BODY_SIZE], sizes.astype(">u4").view("<u4"))
-    )
+    body_sizes = (block.sizes - HEADER_SIZE).astype(">u4").view("<u4")
+    agrees: npt.NDArray[np.bool_] = words[:, INDEX + 1] == indexes
+    agrees &= words[:, BODY_SIZE] == body_sizes
+    for ours, theirs in _SAME:
+        agrees &= words[:, ours] == records[:, theirs]
+    return agrees
 
 
 def _first_misfit(block: Block, count: int, chain: int | None) -> tuple[int, str] | None:
