@@ -1,6 +1,10 @@
 """Many groups on three real nodes: they rest, survive the death of a node, and rest again."""
 
+import asyncio
+from contextlib import AsyncExitStack
+
 from quorumlog.model.codes import Role
+from quorumlog.model.message import HeartBeats
 
 GROUPS = [f"g{number}" for number in range(50)]
 OPTIONS = {"groups": GROUPS, "store_type": "MEMORY"}
@@ -43,6 +47,43 @@ async def test_all_groups_of_a_node_that_dies_get_new_leaders_and_rest_again(mak
         for group in GROUPS[::10]:
             async with cluster.client(group) as client:
                 assert (await client.append(b"after")).index > 0
+
+
+async def test_groups_that_do_not_rest_send_their_heartbeats_in_one_message(
+    make_cluster, until, monkeypatch
+):
+    groups = GROUPS[:12]
+    async with make_cluster(groups=groups, store_type="MEMORY") as cluster:
+        await cluster.start()
+        await until(lambda: all(cluster.leader_id(group) for group in groups))
+        leaders = [cluster.leader_id(group) for group in groups]
+        leader = max(cluster.nodes, key=leaders.count)
+        led = {group for group in groups if cluster.leader_id(group) == leader}
+        links = cluster.nodes[leader].links
+        send, sent = links.send, []
+
+        def spied(peer_id, message, *parts, **options):
+            sent.append(message)
+            return send(peer_id, message, *parts, **options)
+
+        monkeypatch.setattr(links, "send", spied)
+        peers = set(cluster.nodes) - {leader}
+
+        def told():
+            beats = [message for message in sent if isinstance(message, HeartBeats)]
+            return {
+                message.remote_id
+                for message in beats
+                if {request.group for request in message.requests} == led
+            }
+
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(cluster.client(group)) for group in groups]
+            for _ in range(1_000):
+                await asyncio.gather(*(client.append(b"awake") for client in clients))
+                if told() == peers:
+                    break
+        assert told() == peers
 
 
 async def test_a_node_that_comes_back_takes_part_again(make_cluster, until):

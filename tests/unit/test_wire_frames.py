@@ -64,6 +64,14 @@ MESSAGES = [
         more=True,
     ),
     m.NodeBeatAnswer(local_id="n1", remote_id="n0", run=7, number=3, version=6, strays=["g"]),
+    m.HeartBeats(
+        local_id="n0",
+        remote_id="n1",
+        requests=[m.HeartBeatRequest(**PEER, round=5), m.HeartBeatRequest(**PEER, round=6)],
+        responses=[
+            m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
+        ],
+    ),
     m.StatusResponse(peers=[m.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
 ]
 

@@ -173,25 +173,23 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):
-    """Between nodes, for all groups they share: `local_id` sends, `remote_id` is addressed.
-
-    `run` numbers the process that beats, `number` its beats to this node; an answer repeats both.
-    """
+    """Between nodes, for all groups they share: `local_id` sends, `remote_id` is addressed."""
 
     local_id: str
     remote_id: str
-    run: int
-    number: int
 
 
 class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     """The sender is alive, and leads the groups of a set that both know, each in one term.
 
-    `version` numbers that set. `changes` are all groups whose term (-1: not led any more) changed
-    after the version `base`; they can be applied to any version from `base` on. `more`: further
-    changes follow at once; only with them the set is whole. `interval_ms`: pause between beats.
+    `run` numbers the process, `number` its beats to this node, `version` that set. `changes` are
+    all groups whose term (-1: not led any more) changed after the version `base`; they can be
+    applied to any version from `base` on. `more`: further changes follow at once; only with them
+    the set is whole. `interval_ms`: pause between beats.
     """
 
+    run: int
+    number: int
     base: int
     version: int
     interval_ms: int
@@ -200,18 +198,31 @@ class NodeBeat(NodeMessage, frozen=True, kw_only=True):
 
 
 class NodeBeatAnswer(NodeMessage, frozen=True, kw_only=True):
-    """Answer to a beat: the version that is known, 0 if none is.
+    """Answer to a beat, whose `run` and `number` it repeats: the version known, 0 if none is.
 
     `strays` are groups of the set that do not follow the sender of the beat in their term (any
     more), at most `STRAYS_MAX`; of so many nothing is said for the others.
     """
 
+    run: int
+    number: int
     version: int
     strays: list[str] = []
 
 
 STRAYS_MAX = 512
 """Groups named in one answer to a beat."""
+
+
+class HeartBeats(NodeMessage, frozen=True, kw_only=True):
+    """Heartbeats of several groups, and answers to some, as if each had come by itself."""
+
+    requests: list[HeartBeatRequest]
+    responses: list[HeartBeatResponse]
+
+
+HEART_BEATS_MAX = 512
+"""Heartbeats and answers in one message; more go into another."""
 
 
 class Request(Message, frozen=True, kw_only=True):

@@ -18,9 +18,11 @@ from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.campaigns import Campaigns
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
+from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.log_lines import say
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
+from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import NodeDirectory
@@ -34,8 +36,6 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 1_000
 """How long a stopping leader waits for appends that are under way."""
 DRAIN_STEP_MS = 10
-LONGEST_SLEEP_MS = 3_600_000
-"""A timer fires at least so often, also when there is nothing to do for ever."""
 
 
 def monotonic_us() -> int:
@@ -56,36 +56,6 @@ def wall_ms() -> int:
 def hour_of_day() -> int:
     """Hour of the day where this node stands."""
     return time.localtime().tm_hour
-
-
-class WakeTimer:
-    """One timer of one replica; an earlier deadline replaces a later one."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
-        self._loop = loop
-        self._now_ms = now_ms
-        self._handle: asyncio.TimerHandle | None = None
-        self._deadline_ms = 0
-        self.tick: Callable[[], None] = lambda: None
-
-    def wake_at(self, deadline_ms: int) -> None:
-        """Call `tick` at the deadline, or at an earlier one already asked for."""
-        if self._handle is not None:
-            if self._deadline_ms <= deadline_ms:
-                return
-            self._handle.cancel()
-        self._deadline_ms = deadline_ms
-        delay = min(max(0, deadline_ms - self._now_ms()), LONGEST_SLEEP_MS) / 1000
-        self._handle = self._loop.call_later(delay, self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        self.tick()
-
-    def cancel(self) -> None:
-        """Call no more."""
-        if self._handle is not None:
-            self._handle.cancel()
 
 
 class Node:
@@ -112,10 +82,11 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
-        self._timers: list[WakeTimer] = []
+        self._wakes = Wakes(self._loop, monotonic_ms)
         self._reads = ReadThreads(self._loop)
         self._disk = self._make_disk()
         self.links = self._make_links()
+        self._network = JoinedHeartBeats(config.self_id, self.links, self._loop.call_soon)
         self.beats = self._make_beats()
         self._campaigns = Campaigns()
         self.listener = self._make_listener()
@@ -155,18 +126,17 @@ class Node:
         )
 
     def _make_beats(self) -> Beats:
-        timer = WakeTimer(self._loop, monotonic_ms)
+        wake = self._wakes.new()
         beats = Beats(
             self.config.self_id,
             self.replicas,
             self.links,
             monotonic_ms,
-            timer.wake_at,
+            wake.wake_at,
             run=secrets.randbelow(1 << 62) + 1,
             groups=self.config.groups,
         )
-        timer.tick = beats.tick
-        self._timers.append(timer)
+        wake.tick = beats.tick
         return beats
 
     def _make_listener(self) -> Listener:
@@ -237,10 +207,10 @@ class Node:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
         config = raft_config(group, self.config, opened.incarnation)
         core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
-        timer = WakeTimer(self._loop, monotonic_ms)
+        wake = self._wakes.new()
         doors = Doors(
             disk=self._disk,
-            network=self.links,
+            network=self._network,
             background=self._reads,
             observer=self._observer,
             now_ms=monotonic_ms,
@@ -248,14 +218,13 @@ class Node:
             wall_ms=wall_ms,
             hour_of_day=hour_of_day,
             defer=self._loop.call_soon,
-            wake_at=timer.wake_at,
+            wake_at=wake.wake_at,
             broken=self._broken,
             beats=self.beats,
             campaigns=self._campaigns,
         )
         replica = Replica(group, core, opened, doors, self.config.limits)
-        timer.tick = replica.tick
-        self._timers.append(timer)
+        wake.tick = replica.tick
         return replica
 
     async def stop(self, *, clean: bool = True) -> None:
@@ -264,8 +233,7 @@ class Node:
             await self._drain()
         await self.listener.stop()
         await self.links.stop()
-        for timer in self._timers:
-            timer.cancel()
+        self._wakes.stop()
         if clean:
             await self._settle()
             for replica in self.replicas.values():

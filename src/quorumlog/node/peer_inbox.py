@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
+from quorumlog.model.message import HeartBeats, Hello, NodeMessage, PeerMessage, Response
 from quorumlog.node.beats import Beats
 from quorumlog.node.log_lines import say
 from quorumlog.node.replica import Replica
@@ -51,13 +51,23 @@ class PeerInbox:
         message = frame.message
         if isinstance(message, NodeMessage):
             if self._is_addressed(connection, frame, message):
-                self._beats.received(message)
-            return
-        if not isinstance(message, PeerMessage):
+                self._take(connection, frame, message)
+        elif isinstance(message, PeerMessage):
+            self._route(connection, frame, message)
+        else:
             self._counters.not_a_peer_message += 1
             text = f"{type(message).__name__} is no message between peers"
             self._refuse(connection, frame, ResponseCode.UNSUPPORTED, text)
+
+    def _take(self, connection: Connection, frame: Frame, message: NodeMessage) -> None:
+        """Take what is for all groups, or for several."""
+        if not isinstance(message, HeartBeats):
+            self._beats.received(message)
             return
+        for part in (*message.requests, *message.responses):
+            self._route(connection, frame, part)
+
+    def _route(self, connection: Connection, frame: Frame, message: PeerMessage) -> None:
         replica = self._replicas.get(message.group)
         if replica is None:
             self._counters.unknown_group += 1

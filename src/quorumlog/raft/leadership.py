@@ -66,10 +66,16 @@ class Leadership:
             state.emit(AppendNoop(self.first_index, state.term, token))
         else:
             self._append_membership(self._founding())
-        self._next_beat_ms = state.now_ms + state.config.heartbeat_ms
+        self._next_beat_ms = self._next_moment_ms()
+        self._transfer.leads()
         self._beat()
         for dispatcher in self.dispatchers.values():
             dispatcher.compare()
+
+    def _next_moment_ms(self) -> int:
+        """Return the next multiple of the interval: all leaders of a node beat then."""
+        interval_ms = self._state.config.heartbeat_ms
+        return (self._state.now_ms // interval_ms + 1) * interval_ms
 
     def _founding(self) -> Membership:
         """Return the first membership: all founders voted, and said who they are."""
@@ -116,8 +122,8 @@ class Leadership:
             return
         if state.now_ms >= self._next_beat_ms:
             # rounds for reads come on top: they must not put off what goes with the beat
-            pause_ms = REST_BEAT_MS if state.rests else state.config.heartbeat_ms
-            self._next_beat_ms = state.now_ms + pause_ms
+            rested_ms = state.now_ms + REST_BEAT_MS
+            self._next_beat_ms = rested_ms if state.rests else self._next_moment_ms()
             self._beat()
             for dispatcher in self.dispatchers.values():
                 dispatcher.beat()

@@ -95,6 +95,11 @@ class Transfer:
             self._told = True
             self._state.send(timeout_now(self._state, running.target))
 
+    def leads(self) -> None:
+        """Leadership began: what the others have is known after an interval at the earliest."""
+        begin_ms = self._state.now_ms + self._state.config.heartbeat_ms
+        self._next_look_ms = max(self._next_look_ms, begin_ms)
+
     def look_for_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Hand over to the preferred leader that lags least, if it is alive and near."""
         state = self._state

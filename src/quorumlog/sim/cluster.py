@@ -11,7 +11,7 @@ from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.doors import Doors
 from quorumlog.node.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
@@ -94,9 +94,11 @@ class SimulatedCluster:
         data: bytes,
     ) -> None:
         """Take a message along, unless it is lost."""
-        if isinstance(message, PeerMessage):
-            for invariant in self.invariants:
-                invariant.sent(node, message)
+        joined = message.requests if isinstance(message, HeartBeats) else [message]
+        for part in joined:
+            if isinstance(part, PeerMessage):
+                for invariant in self.invariants:
+                    invariant.sent(node, part)
         target = self.nodes.get(receiver)
         if target is None:
             return

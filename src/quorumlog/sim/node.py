@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
-from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
 from quorumlog.node.doors import Doors, WriteOwner
+from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.replica import Replica
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
@@ -317,7 +318,10 @@ class SimulatedNode:
 
     def receive(self, message: PeerMessage | NodeMessage, attachment: memoryview) -> None:
         """Take a message of another node."""
-        if isinstance(message, NodeMessage):
+        if isinstance(message, HeartBeats):
+            for part in (*message.requests, *message.responses):
+                self.receive(part, attachment)
+        elif isinstance(message, NodeMessage):
             if self.beats is not None:
                 self.beats.received(message)
         elif not self.running.broken:
@@ -330,16 +334,20 @@ class SimulatedNode:
             config, boot_state(opened), self.cluster.world.random, clock.now_ms
         )
         self._disk = disk = _Disk(self)
+
+        def defer(action: Callable[[], None]) -> None:
+            self.later(0, action)
+
         doors = Doors(
             disk=disk,
-            network=_Network(self),
+            network=JoinedHeartBeats(self.node_id, _Network(self), defer),
             background=_Background(self),
             observer=_Observer(),
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,
             wall_ms=lambda: clock.wall_ms,
             hour_of_day=lambda: 12,
-            defer=lambda action: self.later(0, action),
+            defer=defer,
             wake_at=self._wake_at,
             broken=self.broken,
             beats=beats,

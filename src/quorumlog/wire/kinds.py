@@ -18,6 +18,7 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     20: m.ReadIndexResponse,
     21: m.NodeBeat,
     22: m.NodeBeatAnswer,
+    23: m.HeartBeats,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,

@@ -1,0 +1,98 @@
+"""When the replicas of a node are to be woken: one timer of the loop for all of them.
+
+Whatever is due at the same millisecond happens in the same turn of the loop, so that the messages
+of many groups can travel together.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+LONGEST_SLEEP_MS = 3_600_000
+"""The timer fires at least so often, also when there is nothing to do for ever."""
+TICKS_MAX = 256
+"""Replicas woken in one turn of the loop; sockets are looked at before the next ones."""
+STALE_MAX = 1_024
+"""Deadlines that were replaced by earlier ones and are still in the heap, beyond one a wake."""
+
+
+class Wake:
+    """Of one replica: `tick` is called at the deadline asked for; an earlier one replaces it."""
+
+    __slots__ = ("_wakes", "deadline_ms", "tick")
+
+    def __init__(self, wakes: "Wakes") -> None:
+        self._wakes = wakes
+        self.deadline_ms: int | None = None
+        self.tick: Callable[[], None] = lambda: None
+
+    def wake_at(self, deadline_ms: int) -> None:
+        """Call `tick` at the deadline, or at an earlier one already asked for."""
+        if self.deadline_ms is None or deadline_ms < self.deadline_ms:
+            self.deadline_ms = deadline_ms
+            self._wakes.add(self, deadline_ms)
+
+
+class Wakes:
+    """Of one node; all methods are called on its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._heap: list[tuple[int, int, Wake]] = []
+        self._number = 0
+        self._wakes = 0
+        self._handle: asyncio.Handle | None = None
+        self._fires_ms = 0
+        self._stopped = False
+
+    def new(self) -> Wake:
+        """Return the wake of another replica."""
+        self._wakes += 1
+        return Wake(self)
+
+    def add(self, wake: Wake, deadline_ms: int) -> None:
+        """Wake it then; called by `Wake`."""
+        self._number += 1
+        heapq.heappush(self._heap, (deadline_ms, self._number, wake))
+        if len(self._heap) > self._wakes + STALE_MAX:
+            self._heap = [item for item in self._heap if item[2].deadline_ms == item[0]]
+            heapq.heapify(self._heap)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._heap or self._stopped:
+            return
+        deadline_ms = self._heap[0][0]
+        if self._handle is not None:
+            if self._fires_ms <= deadline_ms:
+                return
+            self._handle.cancel()
+        self._fires_ms = deadline_ms
+        delay = min(max(0, deadline_ms - self._now_ms()), LONGEST_SLEEP_MS) / 1000
+        self._handle = self._loop.call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        now_ms = self._now_ms()
+        due: deque[Wake] = deque()
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < TICKS_MAX:
+            deadline_ms, _, wake = heapq.heappop(self._heap)
+            if wake.deadline_ms == deadline_ms:
+                wake.deadline_ms = None
+                due.append(wake)
+        try:
+            while due:
+                due.popleft().tick()
+        finally:
+            # one that raises must not keep the others from being woken
+            for wake in due:
+                wake.wake_at(now_ms)
+            self._schedule()
+
+    def stop(self) -> None:
+        """Wake nobody any more."""
+        self._stopped = True
+        if self._handle is not None:
+            self._handle.cancel()
