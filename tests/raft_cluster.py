@@ -23,6 +23,7 @@ from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from raft_judge import Judge
 from raft_messages import Contents, chained, named
+from raft_snapshots import Snapshots
 
 ENTRY_BYTES = 100
 TIMING = {
@@ -76,13 +77,11 @@ class Replica:
         kind, *details = write
         if kind == "state":
             (self.stored_state,) = details
-        elif kind == "put":
-            self.stored.put(*details)
         else:
-            self.stored.cut(*details)
+            getattr(self.stored, kind)(*details)
 
 
-class Cluster:
+class Cluster(Snapshots):
     """Members n0, n1 … and the time they live in."""
 
     def __init__(self, count=3, seed=0, logs=None, states=None, **options):
@@ -308,7 +307,8 @@ class Cluster:
         assert replica.core.end_index == replica.log.end, "core and log agree"
         assert replica.core.committed_index >= committed, "committed never falls"
         self.judge.durable(replica)
-        if any(isinstance(effect, fx.AppendReceived | fx.TruncateLog) for effect in effects):
+        stores = fx.AppendReceived | fx.TruncateLog | fx.ResetLog
+        if any(isinstance(effect, stores) for effect in effects):
             self.judge.logs_match(replica, [node for node in self.live() if node is not replica])
         if replica.up:
             self._sync(replica)

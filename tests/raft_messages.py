@@ -43,6 +43,8 @@ class Contents:
     base: int = -1
     base_term: int = -1
     entries: list = field(default_factory=list)
+    base_chain: int = 0
+    config: tuple | None = None
 
     @property
     def end(self):
@@ -52,7 +54,9 @@ class Contents:
         return self.entries[index - self.base - 1]
 
     def chain_at(self, index):
-        return self.at(index).chain if index > self.base else 0
+        if index > self.base:
+            return self.at(index).chain
+        return self.base_chain if index == self.base else 0
 
     def put(self, first, entries):
         assert first == self.end + 1, "a log has no gaps"
@@ -62,6 +66,15 @@ class Contents:
         assert self.base < from_index <= self.end
         del self.entries[from_index - self.base - 1 :]
 
+    def begin(self, base, base_term, base_chain, config=None):
+        """Begin behind `base`; what lies behind it stays. `config`: (index, membership) before."""
+        before = [pair for pair in self.memberships() if pair[0] <= base]
+        self.config = max(
+            [*before, *([config] if config else [])], default=None, key=lambda pair: pair[0]
+        )
+        self.entries = self.entries[max(0, base - self.base) :]
+        self.base, self.base_term, self.base_chain = base, base_term, base_chain
+
     def memberships(self, founders=None):
         """What the log names; `founders` began the group before the log's first entry."""
         named_here = [
@@ -69,7 +82,8 @@ class Contents:
             for index, entry in enumerate(self.entries, self.base + 1)
             if isinstance(entry.payload, Membership)
         ]
-        return [*([(-1, founders)] if founders is not None else []), *named_here]
+        before = [] if self.config is None else [self.config]
+        return [*([(-1, founders)] if founders is not None else []), *before, *named_here]
 
     def runs(self):
         runs = []
@@ -79,7 +93,7 @@ class Contents:
         return runs
 
     def copy(self):
-        return Contents(self.base, self.base_term, list(self.entries))
+        return Contents(self.base, self.base_term, list(self.entries), self.base_chain, self.config)
 
 
 def log_of(*runs, base=-1, base_term=-1):

@@ -1,6 +1,7 @@
 """What a running cluster does about full disks, old files, damage and several data paths."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,40 @@ async def test_17_a_follower_that_is_away_a_moment_finds_what_it_needs(make_clus
             last = await filled(client, 3_000)
             await cluster.start(away)
             await until(lambda: in_step(cluster, last))
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_109_110_a_follower_that_needs_removed_entries_begins_where_the_leader_does(
+    make_cluster, until, emptied
+):
+    options = {
+        "mapped_file_size_for_entry_data": DATA_FILE,
+        "retention_bytes": DATA_FILE,
+        "follower_retention_bytes": 0,
+        "clean_interval": 20,
+    }
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 200)
+            await until(lambda: in_step(cluster, last))
+            away = next(node for node in cluster.ids if node != cluster.leader_id())
+            await cluster.stop(away)
+            last = await filled(client, 3_000)
+            leader = cluster.replica(cluster.leader_id())
+            await until(lambda: leader.log.before_begin_index > 300)
+            if emptied:
+                shutil.rmtree(directory_of(cluster, away))
+            await cluster.start(away)
+            await until(lambda: in_step(cluster, last), what="the follower has caught up")
+            replica = cluster.replica(away)
+            assert replica.counters.log_resets == 1
+            begin = replica.log.before_begin_index + 1
+            assert begin > 200
+            await cluster.stop(away)
+            await cluster.start(away)
+            await until(lambda: in_step(cluster, last))
+            assert cluster.replica(away).log.before_begin_index + 1 >= begin
+            assert cluster.replica(away).counters.log_resets == 0
+            assert set(cluster.replica(away).core.membership.ids) == set(cluster.ids)
+            await client.append(b"goes on")

@@ -24,12 +24,13 @@ class Requests:
         self.group = group
         self.random = random.Random(f"members {seed}")
         kinds = [self.add, self.promote, self.remove, self.transfer, self.read]
-        faults = [self.crash, self.isolate, self.split, self.heal, self.empty]
+        faults = [self.crash, self.isolate, self.split, self.heal, self.empty, self.trim]
         self.kinds = self.random.sample(kinds, 4) + self.random.sample(faults, 3)
         group.loss = self.random.choice([0, 0, 0.02, 0.1])
         group.duplicates = self.random.choice([0, 0, 0.1])
         group.delay_ms = self.random.choice([(1, 3), (1, 30), (1, 200)])
         group.sync_ms = self.random.choice([(1, 5), (1, 60)])
+        group.fetch_ms = self.random.choice([None, 5, 700])
 
     def act(self):
         if self.random.random() < 0.6:
@@ -88,6 +89,11 @@ class Requests:
 
     def isolate(self):
         self.group.isolate(self.any())
+
+    def trim(self):
+        node = self.group.nodes[self.any()]
+        if node.up:
+            self.group.trim(node.id, self.random.randint(0, node.core.end_index + 1))
 
     def split(self):
         ids = self.random.sample(self.group.ids, len(self.group.ids))

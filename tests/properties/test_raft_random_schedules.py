@@ -23,13 +23,14 @@ class Faults:
         self.cluster = cluster
         self.random = random.Random(f"faults {seed}")
         kinds = [self.crash, self.isolate, self.one_way, self.split, self.heal, self.link_lost]
-        kinds += [self.disk_error, self.unreadable]
+        kinds += [self.disk_error, self.unreadable, self.trim]
         self.kinds = self.random.sample(kinds, self.random.randint(1, len(kinds)))
         cluster.loss = self.random.choice([0, 0, 0.02, 0.2])
         cluster.duplicates = self.random.choice([0, 0, 0.1, 0.5])
         cluster.delay_ms = self.random.choice([(1, 3), (1, 30), (1, 300)])
         cluster.sync_ms = self.random.choice([(1, 5), (1, 100), (5, 700)])
         cluster.read_ms = self.random.choice([(0, 0), (0, 50)])
+        cluster.fetch_ms = self.random.choice([None, 5, 700])
 
     def act(self):
         if self.random.random() < 0.3:
@@ -76,6 +77,11 @@ class Faults:
         if self.cluster.nodes[node_id].up:
             self.cluster.fail_disk(node_id)
             self.cluster.crash(node_id)
+
+    def trim(self):
+        node = self.cluster.nodes[self.any()]
+        if node.up:
+            self.cluster.trim(node.id, self.random.randint(0, node.core.end_index + 1))
 
     def unreadable(self):
         self.cluster.nodes[self.any()].unreadable = 2

@@ -172,32 +172,42 @@ def test_113_a_follower_beyond_the_leaders_log_is_found_in_one_step():
     assert len(cluster.pushes(COMPARE, "n2")) <= 2
 
 
-def test_109_entries_that_are_gone_raise_one_alarm_and_no_busy_loop():
-    """Until snapshots come: the peer waits, the group works on without it."""
+def test_109_an_empty_follower_starts_where_the_leaders_log_begins():
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, Contents(), trimmed)
     cluster.start("n2")
+    cluster.settle()
+
+    assert cluster.nodes["n2"].stored.base == 99
+    assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
+    assert not cluster.alarms
+
+
+def test_a_leader_without_a_snapshot_raises_one_alarm_and_keeps_no_busy_loop():
+    trimmed = log_of((1, 50), base=99, base_term=1)
+    cluster = led_by_n0(trimmed, Contents(), trimmed)
+    cluster.has_snapshots = False
+    cluster.start("n2")
     cluster.run_for(10_000)
 
-    assert len([text for _, text in cluster.alarms if "n2 needs entries" in text]) == 1
+    assert len([text for _, text in cluster.alarms if "n2 needs removed entries" in text]) == 1
     assert len(cluster.pushes(COMPARE, "n2")) <= 25
     number = cluster.propose("n0")
     cluster.run_for(100)
     assert cluster.finished[number] is ResponseCode.SUCCESS
 
 
-def test_110_a_follower_that_ends_before_the_log_begins_keeps_what_it_has():
-    """The original empties it and starts it at the leader's begin, with a hole in its log."""
+def test_110_a_follower_that_ends_before_the_log_begins_starts_where_that_begins():
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, log_of((1, 50)), trimmed)
     cluster.start("n2")
-    cluster.run_for(10_000)
+    cluster.settle()
 
-    assert cluster.nodes["n2"].log.entries == log_of((1, 50)).entries
-    assert len([text for _, text in cluster.alarms if "n2 needs entries from 50 on" in text]) == 1
-    number = cluster.propose("n0")
-    cluster.run_for(100)
-    assert cluster.finished[number] is ResponseCode.SUCCESS
+    assert cluster.nodes["n2"].stored.base == 99
+    assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
+    told = [text for _, text in cluster.core("n2").story.lines()]
+    assert any("begins anew behind index 99" in text and "ended at 49" in text for text in told)
+    assert not cluster.alarms
 
 
 def test_111_a_follower_that_begins_behind_the_leaders_end_keeps_what_it_removed_as_committed():

@@ -163,3 +163,18 @@ def test_the_first_header_is_not_believed_alone(tmp_path, without):
     assert again.log.end_index == 9
     assert again.log.damaged.ranges == ((0, 0),)
     again.close()
+
+
+def test_64_a_log_that_begins_anew_knows_the_membership_that_it_left_out(tmp_path):
+    store = GroupStore()
+    opened = Opened(tmp_path / "g", **SIZES)
+    for log in (MemoryLog(), opened.log):
+        fill(log, lambda plan: (store.execute([plan], sync=True), plan.completed()))
+        plan = log.reset(99, 7, 1234, (42, b"members"))
+        store.execute([plan], sync=True)
+        plan.completed()
+        assert log.config_entries() == [(42, b"members")]
+    opened.close()
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert opened.log.config_entries() == [(42, b"members")]
+    opened.close()

@@ -43,6 +43,19 @@ MESSAGES = [
         term_runs=[(1, 2), (7, 3)],
     ),
     m.PushResponse(**PEER, type=PushType.COMPARE, request_id=4, code=ResponseCode.DISK_FULL),
+    m.InstallSnapshotRequest(
+        **PEER,
+        request_id=5,
+        last_included_index=9,
+        last_included_term=3,
+        chain_crc=77,
+        config=(2, b"members"),
+        size_bytes=1 << 40,
+        sha256=bytes(32),
+    ),
+    m.InstallSnapshotResponse(
+        **PEER, request_id=5, code=ResponseCode.INSTALL_SNAPSHOT_ERROR, committed_index=9
+    ),
     m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
     m.AppendRequest(group="g", count=2, stream=1, sequence=5),

@@ -154,6 +154,36 @@ class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
     index: int = -1
 
 
+class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
+    """The entries you need are gone: begin behind last_included_index; local_id is the leader.
+
+    `chain_crc` is that of the last one included (-1: not known). `config` is the newest
+    CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
+    snapshot's `size_bytes` bytes, to be fetched first; empty: a plain log, there is nothing to
+    fetch.
+    """
+
+    request_id: int
+    last_included_index: int
+    last_included_term: int
+    chain_crc: int = -1
+    membership_index: int = -1
+    config: tuple[int, bytes] | None = None
+    size_bytes: int = 0
+    sha256: bytes = b""
+
+
+class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
+    """Answer to that, once it is durable; INSTALL_SNAPSHOT_ERROR: more is committed here already.
+
+    `committed_index` is durable here, too.
+    """
+
+    request_id: int
+    code: ResponseCode
+    committed_index: int
+
+
 class RepairRequest(PeerMessage, frozen=True, kw_only=True):
     """Send me entries first_index … last_index, or as many of the first as you have and fit."""
 
@@ -419,6 +449,8 @@ PEER_MESSAGES = (
     VoteResponse,
     HeartBeatRequest,
     HeartBeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     PushRequest,
     PushResponse,
     RepairRequest,

@@ -23,6 +23,7 @@ class ReplicaCounters:
     entries_repaired: int = 0
     segments_removed: int = 0
     bytes_removed: int = 0
+    log_resets: int = 0
 
     def count_refusal(self, code: ResponseCode) -> None:
         """An append was refused, or its fate is unknown."""

@@ -27,6 +27,7 @@ from quorumlog.model.message import (
     AppendResponse,
     FetchRequest,
     HeartBeatRequest,
+    InstallSnapshotRequest,
     PeerMessage,
     PushRequest,
     ReadIndexRequest,
@@ -39,6 +40,7 @@ from quorumlog.node.counters import ReplicaCounters
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import FetchAnswer, Fetches, View, gather
 from quorumlog.node.healing import Healing
+from quorumlog.node.installs import Installs
 from quorumlog.node.log_lines import say
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
@@ -106,7 +108,8 @@ class Replica:
         self.healing = Healing(self, doors, limits)
         self.fetches = Fetches(log, limits, self.view, doors.background.run, self.healing.found)
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
-        self._outbox = Outbox(log, doors.network, self.healing.look_at, self._raise_alarm)
+        self.installs = Installs(self, doors)
+        self._outbox = Outbox(log, doors.network, self.healing.look_at, self.raise_alarm)
         self.asked = Asked(core, config.group, doors.network, self.tell, doors.now_ms)
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
@@ -115,6 +118,9 @@ class Replica:
             fx.AppendMembership: self._append_membership,
             fx.AppendReceived: self._append_received,
             fx.TruncateLog: self._truncate,
+            fx.ResetLog: lambda effect, _: self.installs.reset(effect),
+            fx.OfferSnapshot: lambda effect, _: self.installs.offer(effect),
+            fx.FetchSnapshot: lambda effect, _: self.installs.fetch(effect),
             fx.Send: self._send,
             fx.ReadEntries: self._read_entries,
             fx.PushEntries: self._push_entries,
@@ -177,6 +183,8 @@ class Replica:
             self.wake()
         elif isinstance(message, PushRequest):
             self._receive_push(message, attachment)
+        elif isinstance(message, InstallSnapshotRequest):
+            self.installs.offered(message)
         elif isinstance(message, HeartBeatRequest):
             fits = self._outbox.heartbeat_fits(message, self.core.committed_index)
             self._handle(_Item(ev.Received(message, fits)))
@@ -480,8 +488,9 @@ class Replica:
         self._doors.network.meet(self.config.group, addresses_of(effect.membership))
 
     def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
-        self._raise_alarm(effect.text)
+        self.raise_alarm(effect.text)
 
-    def _raise_alarm(self, text: str) -> None:
+    def raise_alarm(self, text: str) -> None:
+        """Tell people of something that must never happen."""
         self.counters.alarms += 1
         say(logger, logging.ERROR, "alarm", group=self.config.group, text=text)

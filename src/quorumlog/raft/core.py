@@ -16,6 +16,8 @@ from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     PeerMessage,
     PeerStatus,
     PushRequest,
@@ -40,6 +42,7 @@ from quorumlog.raft.events import (
     Received,
     RestBegan,
     RestEnded,
+    SnapshotFetched,
     StorageFailed,
     Stored,
     Ticked,
@@ -74,6 +77,7 @@ class RaftCore:
             Proposed: self._proposed,
             EntriesRead: self._entries_read,
             EntriesUnreadable: self._entries_unreadable,
+            SnapshotFetched: self._snapshot_fetched,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
             DamageChanged: self._damage_changed,
@@ -123,6 +127,11 @@ class RaftCore:
     def self_id(self) -> str:
         """The member this replica is."""
         return self._state.config.self_id
+
+    @property
+    def incarnation(self) -> int:
+        """Number of this replica's data directory, 0: not numbered."""
+        return self._state.config.incarnation
 
     @property
     def role(self) -> Role:
@@ -260,6 +269,8 @@ class RaftCore:
             )
         elif isinstance(message, HeartBeatRequest):
             self._follower.heartbeat(message, chain_fits=event.chain_fits)
+        elif isinstance(message, InstallSnapshotRequest):
+            self._follower.install(message)
         elif isinstance(message, VoteRequest):
             answer_vote_request(state, message)
         elif isinstance(message, TimeoutNowRequest):
@@ -284,6 +295,8 @@ class RaftCore:
             self._leadership.push_answered(message)
         elif self._leadership is not None and isinstance(message, HeartBeatResponse):
             self._leadership.heartbeat_answered(message)
+        elif self._leadership is not None and isinstance(message, InstallSnapshotResponse):
+            self._leadership.offer_answered(message)
 
     def _proposed(self, event: Proposed) -> None:
         if self._leadership is None:
@@ -298,6 +311,10 @@ class RaftCore:
     def _entries_unreadable(self, event: EntriesUnreadable) -> None:
         if self._leadership is not None:
             self._leadership.entries_unreadable(event)
+
+    def _snapshot_fetched(self, event: SnapshotFetched) -> None:
+        if self._leadership is None:
+            self._follower.fetched(event.offer)
 
     def _stored(self, event: Stored) -> None:
         self._state.writes.stored(event.token)

@@ -3,6 +3,7 @@
     COMPARE   find the last index at which both logs are equal, stepping back a term at a time
     TRUNCATE  have the peer remove what conflicts behind it
     APPEND    push entries, many requests at a time; COMMIT when there is nothing to push
+    INSTALL_SNAPSHOT  the peer needs entries that were removed: have it begin behind them
 
 It falls back to COMPARE whenever it is not sure where the peer is: no answer in time, a new
 connection, an answer that does not fit. Only answers to what is outstanding are believed (R8).
@@ -12,8 +13,13 @@ from enum import Enum
 
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import check
-from quorumlog.model.message import PeerStatus, PushRequest, PushResponse
-from quorumlog.raft.effects import PushEntries, ReadEntries
+from quorumlog.model.message import (
+    InstallSnapshotResponse,
+    PeerStatus,
+    PushRequest,
+    PushResponse,
+)
+from quorumlog.raft.effects import OfferSnapshot, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push
 from quorumlog.raft.quota import Quota
@@ -29,6 +35,7 @@ class Phase(Enum):
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
+    INSTALL_SNAPSHOT = "INSTALL_SNAPSHOT"
 
 
 class Dispatcher:
@@ -50,6 +57,7 @@ class Dispatcher:
         self._outstanding: PushRequest | None = None
         self._commit: PushRequest | None = None
         self._reading: int | None = None
+        self._offer_id: int | None = None
         self._retry_ms = NEVER_MS
         self._stuck = False
         self._commit_sent = -1
@@ -81,20 +89,25 @@ class Dispatcher:
     # -- what the leader tells it -------------------------------------------------------------
 
     def compare(self) -> None:
-        """Ask whether the peer holds our entry at write_index - 1."""
-        state = self._state
-        self._enter(Phase.COMPARE)
-        self._in_flight.clear()
-        self._outstanding = self._commit = self._reading = None
+        """Ask whether the peer holds our entry at write_index - 1.
+
+        If that was removed, and what is before it, the peer must begin behind what was removed.
+        """
         compared = self.write_index - 1
-        if compared < state.log.before_begin_index:
-            self.write_index = state.log.end_index + 1
-            self._pause(
-                f"{self._peer_id} needs entries from {compared + 1} on, "
-                f"but the log begins after {state.log.before_begin_index}"
-            )
+        needs_removed = compared < self._state.log.before_begin_index
+        self._enter(Phase.INSTALL_SNAPSHOT if needs_removed else Phase.COMPARE)
+        self._in_flight.clear()
+        self._outstanding = self._commit = self._reading = self._offer_id = None
+        if needs_removed:
+            self._offer_id = self._state.next_request_id()
+            self._offer()
         else:
             self._ask(PushType.COMPARE, compared)
+
+    def _offer(self) -> None:
+        self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
+        if self._offer_id is not None:
+            self._state.emit(OfferSnapshot(self._peer_id, self._offer_id))
 
     def restart(self) -> None:
         """Whatever was on its way may be lost: find out where the peer is."""
@@ -120,6 +133,7 @@ class Dispatcher:
         if self._outstanding is not None:
             compared = min(compared, self._outstanding.prev_index)
         if compared < self._state.log.before_begin_index:
+            self.write_index = self._state.log.end_index + 1
             self.compare()
 
     def tick(self) -> None:
@@ -136,6 +150,8 @@ class Dispatcher:
                 self._state.send(self._outstanding)
             elif self.phase is Phase.APPEND:
                 self.pump()
+            elif self.phase is Phase.INSTALL_SNAPSHOT:
+                self._offer()
             else:
                 self.compare()
 
@@ -201,6 +217,19 @@ class Dispatcher:
                 f"entries from {self.write_index} on cannot be read for {self._peer_id}: "
                 f"{event.reason}"
             )
+        elif event.request_id == self._offer_id:
+            self._pause(f"{self._peer_id} needs removed entries: {event.reason}")
+
+    def offer_answered(self, response: InstallSnapshotResponse) -> None:
+        """The peer begins behind what was removed, or has committed that much already."""
+        known, log = response.committed_index, self._state.log
+        settled = (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
+        if response.request_id != self._offer_id or response.code not in settled:
+            return
+        self._stuck = False
+        if known >= log.before_begin_index:
+            self.write_index = min(known, log.end_index) + 1
+            self.compare()
 
     def respond(self, response: PushResponse) -> None:
         """Take an answer of the present term."""
@@ -249,6 +278,9 @@ class Dispatcher:
             own_last = self._state.log.last_index_of_term(response.x_term)
             if own_last is not None and back <= own_last < compared:
                 back = own_last + 1
+            # an entry is where its term begins or behind it: compare at the begin before giving up
+            begin = self._state.log.before_begin_index
+            back = begin + 1 if back <= begin < compared else back
         return max(0, min(back, compared))
 
     def _truncate_answered(self, response: PushResponse) -> None:

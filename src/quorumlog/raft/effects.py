@@ -10,7 +10,7 @@ from typing import TypeAlias
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import PeerMessage, PushRequest
+from quorumlog.model.message import InstallSnapshotRequest, PeerMessage, PushRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,22 @@ class TruncateLog:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetLog:
+    """Begin the log behind before_begin_index, whose term and chain CRC (-1: unknown) these are.
+
+    Entries from `truncate_from` on (-1: none) are removed before; what then lies behind
+    before_begin_index stays. `config`: the newest CONFIG_CHANGE entry up to there, if known.
+    """
+
+    before_begin_index: int
+    before_begin_term: int
+    chain_crc: int
+    truncate_from: int
+    config: tuple[int, bytes] | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send a message to its remote_id, once the write `after` is durable (None: at once)."""
 
@@ -99,6 +115,28 @@ class PushEntries:
     """Send the entries that `EntriesRead` (same request_id) named, with this APPEND message."""
 
     message: PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSnapshot:
+    """Tell a peer that needs removed entries where it can begin: `InstallSnapshotRequest`.
+
+    Answered by the event `EntriesUnreadable` with the same request_id where there is nothing to
+    begin with. Repeated until the peer has answered.
+    """
+
+    peer_id: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """Fetch the snapshot that the leader offers; the event `SnapshotFetched` follows some time.
+
+    Comes again and again while it is under way; another offer takes its place.
+    """
+
+    offer: InstallSnapshotRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +209,12 @@ Effect: TypeAlias = (
     | AppendMembership
     | AppendReceived
     | TruncateLog
+    | ResetLog
     | Send
     | ReadEntries
     | PushEntries
+    | OfferSnapshot
+    | FetchSnapshot
     | RefuseProposal
     | Committed
     | FailPending

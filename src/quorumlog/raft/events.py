@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from quorumlog.model.membership import Member, Membership
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.message import InstallSnapshotRequest, PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,21 @@ class EntriesRead:
 
 @dataclass(frozen=True, slots=True)
 class EntriesUnreadable:
-    """The answer to `ReadEntries` when entries are gone or damaged; the core paces retries."""
+    """The answer to `ReadEntries` when entries are gone or damaged; the core paces retries.
+
+    To `OfferSnapshot`: there is none.
+    """
 
     peer_id: str
     request_id: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFetched:
+    """An offered snapshot is here, whole, verified and durable."""
+
+    offer: InstallSnapshotRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,7 @@ Event: TypeAlias = (
     | Proposed
     | EntriesRead
     | EntriesUnreadable
+    | SnapshotFetched
     | Stored
     | StorageFailed
     | DamageChanged

@@ -8,10 +8,12 @@ from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     PushRequest,
     PushResponse,
 )
-from quorumlog.raft.effects import AppendReceived, TruncateLog
+from quorumlog.raft.effects import AppendReceived, FetchSnapshot, ResetLog, TruncateLog
 from quorumlog.raft.state import RaftState
 
 NOWHERE = 1 << 62
@@ -94,7 +96,9 @@ class Follower:
 
     # -- who may speak ------------------------------------------------------------------------
 
-    def _admit(self, request: HeartBeatRequest | PushRequest) -> ResponseCode:
+    def _admit(
+        self, request: HeartBeatRequest | PushRequest | InstallSnapshotRequest
+    ) -> ResponseCode:
         """Follow the sender if it is the leader of my term or a newer one; else say why not."""
         state, leader_id = self._state, request.local_id
         if not state.is_acquainted(leader_id, request.membership_index):
@@ -237,6 +241,72 @@ class Follower:
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
         else:
             self._succeed(request, request.prev_index)
+
+    # -- beginning anew -----------------------------------------------------------------------
+
+    def install(self, offer: InstallSnapshotRequest) -> None:
+        """The leader has no entries any more that I need (spec 40 section 5)."""
+        code = self._admit(offer)
+        if code is not ResponseCode.SUCCESS:
+            self._answer_offer(offer, code)
+        elif offer.last_included_index <= self._state.committed_index:
+            self._answer_offer(offer, ResponseCode.INSTALL_SNAPSHOT_ERROR)
+        elif offer.sha256:
+            self._state.emit(FetchSnapshot(offer))
+        else:
+            self.fetched(offer)
+
+    def fetched(self, offer: InstallSnapshotRequest) -> None:
+        """Begin the log behind what was offered, which a majority has committed.
+
+        Entries behind it stay only if the one at its end is the leader's (spec 95.8).
+        """
+        state, log = self._state, self._state.log
+        index, term = offer.last_included_index, offer.last_included_term
+        if index <= state.committed_index:
+            return
+        is_ours = log.before_begin_index < index <= log.end_index and log.term_at(index) == term
+        conflict = -1
+        if is_ours:
+            state.commit_to(index)
+            log.move_begin(index, term)
+        else:
+            ended = log.end_index
+            if ended > state.committed_index:
+                conflict = state.committed_index + 1
+                log.truncate(conflict)
+                state.writes.truncated(conflict)
+                state.drop_memberships(conflict)
+            state.tell(
+                f"begins anew behind index {index}, as {offer.local_id} has removed entries that "
+                f"were needed; the log ended at {ended}"
+            )
+            log.restart(index, term)
+        self._differs_from = NOWHERE
+        self.verified_index = max(self.verified_index, index)
+        token = state.issue(log.end_index)
+        state.emit(ResetLog(index, term, offer.chain_crc, conflict, offer.config, token))
+        state.install_membership(offer.config)
+        state.commit_to(index)
+        self._answer_offer(offer, ResponseCode.SUCCESS)
+
+    def _answer_offer(self, offer: InstallSnapshotRequest, code: ResponseCode) -> None:
+        state = self._state
+        refused = code not in (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
+        state.send(
+            InstallSnapshotResponse(
+                group=offer.group,
+                local_id=state.config.self_id,
+                remote_id=offer.local_id,
+                incarnation=state.config.incarnation,
+                remote_incarnation=offer.incarnation,
+                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                request_id=offer.request_id,
+                code=code,
+                committed_index=state.committed_index,
+            ),
+            0 if refused else state.writes.last_token,
+        )
 
     # -- answers ------------------------------------------------------------------------------
 

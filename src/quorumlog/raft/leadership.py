@@ -5,7 +5,13 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse, PeerStatus, PushResponse
+from quorumlog.model.message import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    InstallSnapshotResponse,
+    PeerStatus,
+    PushResponse,
+)
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import AppendMembership, AppendNoop, AppendProposal, RefuseProposal
@@ -174,6 +180,12 @@ class Leadership:
         dispatcher.pump()
         self._transfer.go_on(self.dispatchers)
 
+    def offer_answered(self, response: InstallSnapshotResponse) -> None:
+        """A peer has begun its log anew, or needs not."""
+        dispatcher = self._contact(response)
+        if dispatcher is not None:
+            dispatcher.offer_answered(response)
+
     def entries_read(self, event: EntriesRead) -> None:
         """Push entries that were asked for."""
         if event.peer_id in self.dispatchers:
@@ -284,7 +296,9 @@ class Leadership:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _contact(self, response: HeartBeatResponse | PushResponse) -> Dispatcher | None:
+    def _contact(
+        self, response: HeartBeatResponse | PushResponse | InstallSnapshotResponse
+    ) -> Dispatcher | None:
         """Return the peer's dispatcher; any answer of this term shows that the peer is alive."""
         state = self._state
         dispatcher = self.dispatchers.get(response.local_id)

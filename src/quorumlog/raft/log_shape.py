@@ -115,6 +115,17 @@ class LogShape:
         self.before_begin_index = before_begin_index
         self.before_begin_term = before_begin_term
 
+    def restart(self, before_begin_index: int, before_begin_term: int) -> None:
+        """Forget all entries; the log goes on behind before_begin_index, which is no entry of it.
+
+        Whatever conflicts was removed before.
+        """
+        check(before_begin_index >= self.end_index, "restarts at or behind the end", self.end_index)
+        self._terms.clear()
+        self._firsts.clear()
+        self.before_begin_index = self.end_index = before_begin_index
+        self.before_begin_term = before_begin_term
+
     def first_conflict(self, runs: Sequence[tuple[int, int]], last_index: int) -> int:
         """Return the first index from which a leader's entries up to last_index must be stored.
 

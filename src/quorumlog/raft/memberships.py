@@ -56,6 +56,13 @@ class Memberships:
         while len(self._known) > 1 and self._known[1][0] <= index:
             self._known.pop(0)
 
+    def installed(self, index: int, membership: Membership) -> bool:
+        """The log begins behind a membership that was not known; return whether it is newer."""
+        if index <= self.index:
+            return False
+        self._known = [(index, membership)]
+        return True
+
     def validate(self, committed_index: int) -> None:
         """Raise `InvariantViolation` unless the invariants hold."""
         indexes = [index for index, _ in self._known]

@@ -173,6 +173,13 @@ class RaftState:
         if self.memberships.index != before:
             self._membership_changed()
 
+    def install_membership(self, config: tuple[int, bytes] | None) -> None:
+        """Take the newest CONFIG_CHANGE entry that a log which begins anew leaves out."""
+        if config is not None and self.memberships.installed(
+            config[0], Membership.decode(config[1])
+        ):
+            self._membership_changed()
+
     def _membership_changed(self) -> None:
         index, current = self.memberships.index, self.memberships.current
         joint = f", before {', '.join(current.outgoing)}" if current.is_joint else ""

@@ -1,9 +1,10 @@
 """One run of a simulation from one seed: faults for a while, then peace, in which all must heal."""
 
 from dataclasses import dataclass
+from random import Random
 
 from quorumlog.model.errors import QuorumlogError
-from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.finding import Finding
@@ -17,6 +18,8 @@ MINORITIES_DOWN = 0.4
 """Share of runs in which the others must first serve without one voter."""
 IDLE_WIPES, PROMOTIONS = 0.3, 0.2
 """Shares of runs that end with one of the epilogues."""
+TRIMMED = 0.4
+"""Share of runs in which old entries are removed."""
 STABLE_MS = 2_500
 """How long a healed group must go on without another election."""
 
@@ -44,7 +47,7 @@ def run_seed(
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
 ) -> Outcome:
     """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
-    cluster = cluster_type(seed, nodes, spares=2, max_push_time_out_ms=500)
+    cluster = cluster_type(seed, nodes, spares=2, max_push_time_out_ms=500, **_retention(seed))
     faults = Faults(cluster)
     finding: Finding | None = None
     try:
@@ -67,6 +70,18 @@ def run_seed(
         _stories(cluster, faults),
         finding,
     )
+
+
+def _retention(seed: int) -> dict[str, int]:
+    """Return settings with which, in some runs, entries are removed that replicas still need."""
+    random = Random(f"retention {seed}")  # noqa: S311  (nothing secret)
+    if random.random() >= TRIMMED:
+        return {}
+    files = random.randint(1, 4)
+    return {
+        "retention_bytes": files * DATA_FILE_BYTES,
+        "follower_retention_bytes": random.choice((0, (files + 2) * DATA_FILE_BYTES)),
+    }
 
 
 def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> None:

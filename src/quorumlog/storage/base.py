@@ -150,12 +150,17 @@ class Log(Protocol):
         ...
 
     def reset(
-        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+        self,
+        before_begin_index: int,
+        before_begin_term: int = -1,
+        chain_crc: int = -1,
+        config: tuple[int, bytes] | None = None,
     ) -> WritePlan:
         """Remove everything up to before_begin_index; the log reads so at once.
 
         Beyond the end the log becomes empty and goes on behind before_begin_index, whose term and
-        chain CRC (-1: not known) are then given. Inside, only committed entries may go. Nothing
+        chain CRC (-1: not known) are then given, and the newest CONFIG_CHANGE entry up to there
+        (index, body) where it is known. Inside, only committed entries may go. Nothing
         happens when the log begins behind it already.
         """
         ...

@@ -33,6 +33,11 @@ class ConfigEntries:
         while self.pairs and self.pairs[-1][0] >= from_index:
             self.pairs.pop()
 
+    def replace(self, pair: tuple[int, bytes] | None) -> None:
+        """The log begins anew behind this one, if it is known and newer than those here."""
+        if pair is not None and (not self.pairs or pair[0] > self.pairs[-1][0]):
+            self.pairs = [pair]
+
     def committed(self, index: int) -> None:
         """Forget what is older than the newest committed one."""
         while len(self.pairs) > 1 and self.pairs[1][0] <= index:

@@ -247,7 +247,11 @@ class FileLog:
         return self._plan_removal(cut)
 
     def reset(
-        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+        self,
+        before_begin_index: int,
+        before_begin_term: int = -1,
+        chain_crc: int = -1,
+        config: tuple[int, bytes] | None = None,
     ) -> WritePlan:
         """See `Log`."""
         if before_begin_index <= self.before_begin_index:
@@ -268,6 +272,7 @@ class FileLog:
             self._tail.drop_before(before_begin_index + 1)
         if emptied:
             self._runs.clear()
+            self._configs.replace(config)
             self._end = self._durable = end
             for item in self._staged:
                 item.mark = end

@@ -100,7 +100,11 @@ class MemoryLog:
         return Plan(self, [])
 
     def reset(
-        self, before_begin_index: int, before_begin_term: int = -1, chain_crc: int = -1
+        self,
+        before_begin_index: int,
+        before_begin_term: int = -1,
+        chain_crc: int = -1,
+        config: tuple[int, bytes] | None = None,
     ) -> WritePlan:
         """See `Log`."""
         if before_begin_index <= self.before_begin_index:
@@ -110,6 +114,7 @@ class MemoryLog:
             chain_crc = self.chain_crc_at(before_begin_index) or 0
         if before_begin_index >= self.end_index:
             self._runs.clear()
+            self._configs.replace(config)
             self._begin_position = self._position
             self.end_index, self.end_chain_crc = before_begin_index, max(0, chain_crc)
         else:

@@ -19,6 +19,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     21: m.NodeBeat,
     22: m.NodeBeatAnswer,
     23: m.HeartBeats,
+    24: m.InstallSnapshotRequest,
+    25: m.InstallSnapshotResponse,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,
