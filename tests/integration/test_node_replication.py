@@ -373,7 +373,13 @@ async def test_readers_of_any_replica_see_committed_entries_only(make_cluster, u
 
 
 async def test_74_a_damaged_entry_of_the_leader_is_never_served_and_repaired(make_cluster, until):
-    async with make_cluster(limits={"tail_cache_bytes": 1}, scrub_bytes_per_second=0) as cluster:
+    options = {
+        "limits": {"tail_cache_bytes": 1},
+        "scrub_bytes_per_second": 0,
+        "election_timeout_min_ms": 2_500,  # it is to lead until it finds the damage
+        "election_timeout_max_ms": 3_000,
+    }
+    async with make_cluster(**options) as cluster:
         await cluster.start()
         async with cluster.client() as client:
             await client.append(b"warm")

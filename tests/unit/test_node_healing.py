@@ -23,6 +23,7 @@ class Replica:
         members = SimpleNamespace(ids=("n0", "n7"))
         self.core = SimpleNamespace(self_id="n0", term=1, committed_index=29, membership=members)
         self.told, self.sent, self.now_ms = [], [], 0
+        self.is_told = False
         doors = SimpleNamespace(
             now_ms=lambda: self.now_ms,
             wall_ms=lambda: self.now_ms,
@@ -37,8 +38,11 @@ class Replica:
         self.opened.submit(plan)
         owner.written(token, plan)
 
-    def tell(self, event):
-        self.told.append(event.is_damaged)
+    def tell_fitness(self):
+        is_damaged = bool(self.log.damaged)
+        if is_damaged != self.is_told:
+            self.is_told = is_damaged
+            self.told.append(is_damaged)
 
     def wake(self):
         pass

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
+from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
@@ -56,11 +57,19 @@ MESSAGES = [
     m.InstallSnapshotResponse(
         **PEER, request_id=5, code=ResponseCode.INSTALL_SNAPSHOT_ERROR, committed_index=9
     ),
+    m.SnapshotPieceRequest(
+        **PEER, request_id=5, last_included_index=9, offset=1 << 20, bytes_max=1 << 20
+    ),
+    m.SnapshotPiece(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
     m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
     m.AppendRequest(group="g", count=2, stream=1, sequence=5),
     m.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
     m.FetchRequest(group="g", begin_index=3),
+    mm.QueryRequest(group="g", linearizable=False, after_index=7, wait_ms=100),
+    mm.QueryResponse(applied_index=9),
+    mm.SnapshotRequest(group="g"),
+    mm.SnapshotResponse(last_included_index=9),
     m.FetchResponse(first_index=3, count=1, index_bytes=32),
     m.MetadataRequest(group="g"),
     m.MetadataResponse(groups=[m.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
@@ -102,7 +111,7 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for value in vars(m).values()
+        for value in (*vars(m).values(), *vars(mm).values())
         if isinstance(value, type) and issubclass(value, m.Message)
     }
     assert set(KIND_OF_MESSAGE) == concrete - {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
+from quorumlog.model.machine_message import SnapshotRequest, SnapshotResponse
 from quorumlog.model.message import (
     ChangeMembersRequest,
     MemberAction,
@@ -79,6 +80,20 @@ class GroupAdmin:
             learner=learner,
         )
         await self._ask_leader(request)
+
+    async def save_snapshot(self) -> int:
+        """Have the leader save a snapshot of its state machine now.
+
+        Returns the last index it includes, once it is durable. Raises `RequestError`.
+        """
+        client = self._client
+
+        async def ask(connection: ServerConnection) -> SnapshotResponse:
+            answer = await connection.request(SnapshotRequest(group=client.group))
+            return client.expect(connection, answer, SnapshotResponse)
+
+        response = await client.retrying(client.view.leader, ask, None, repeat_unknown=True)
+        return response.last_included_index
 
     async def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
         """Wait until a member votes. Raises `TimeoutError`."""

@@ -10,12 +10,15 @@ from typing import Literal, TypeVar
 from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.machine import MachineCalls
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.retry import Backoff
 from quorumlog.client.values import (
     Appended,
     AppendedBatch,
+    Executed,
     FetchedBlock,
+    Queried,
     positions_of,
 )
 from quorumlog.model.block import HEADER_SIZE, Buffer, decode_entries, encode_block, first_damaged
@@ -84,10 +87,11 @@ class Client:
         self.group = group
         self.timeout_ms = timeout_ms
         self.limits = limits
-        self._retry_unknown = retry_unknown
+        self.retry_unknown = retry_unknown
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
         self.view = ClusterView(addresses, group, cluster, limits, self._generator)
         self.admin = GroupAdmin(self)
+        self.machine = MachineCalls(self)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -122,7 +126,7 @@ class Client:
         Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
         `append` raises.
         """
-        sizes = self._checked_sizes(bodies)
+        sizes = self.checked_sizes(bodies)
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))
 
@@ -131,7 +135,7 @@ class Client:
             return self.expect(connection, answer, AppendResponse)
 
         response = await self.retrying(
-            self.view.leader, ask, timeout_ms, repeat_unknown=self._retry_unknown
+            self.view.leader, ask, timeout_ms, repeat_unknown=self.retry_unknown
         )
         return AppendedBatch(
             response.first_index,
@@ -140,7 +144,8 @@ class Client:
             positions_of(response, sizes),
         )
 
-    def _checked_sizes(self, bodies: Sequence[Buffer]) -> list[int]:
+    def checked_sizes(self, bodies: Sequence[Buffer]) -> list[int]:
+        """Return the sizes of bodies, or raise if they cannot be appended together."""
         if not bodies:
             raise EmptyBatchError("a batch needs at least one body")
         sizes = [len(body) for body in bodies]
@@ -156,6 +161,18 @@ class Client:
                 "several batches, or use Producer"
             )
         return sizes
+
+    # -- state machine ------------------------------------------------------------------------
+
+    async def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
+        """Append a command; return what the state machine made of it (see `MachineCalls`)."""
+        return await self.machine.execute(command, timeout_ms=timeout_ms)
+
+    async def query(
+        self, question: Buffer, *, linearizable: bool = True, timeout_ms: int | None = None
+    ) -> Queried:
+        """Ask the state machine; everything acknowledged before is seen (see `MachineCalls`)."""
+        return await self.machine.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
 
     # -- read -------------------------------------------------------------------------------
 
@@ -290,7 +307,7 @@ class Client:
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
-        locate = self.view.leader if leader_only else self._any_server
+        locate = self.view.leader if leader_only else self.any_server
         return await self.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
 
     async def _fetch_once(
@@ -315,7 +332,8 @@ class Client:
             response.committed_index,
         )
 
-    async def _any_server(self) -> ServerConnection:
+    async def any_server(self) -> ServerConnection:
+        """Return a connection to one of the servers, by chance; raise if none can be reached."""
         addresses = self.view.addresses()
         self._generator.shuffle(addresses)
         error: RequestError | None = None
@@ -382,7 +400,7 @@ class Client:
         async def ask(connection: ServerConnection) -> MetadataResponse:
             return await self.view.metadata(connection.address)
 
-        return await self.retrying(self._any_server, ask, None, repeat_unknown=True)
+        return await self.retrying(self.any_server, ask, None, repeat_unknown=True)
 
     # -- retries ----------------------------------------------------------------------------
 

@@ -27,6 +27,23 @@ class AppendedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """Where a command went, and what the state machine made of it."""
+
+    index: int
+    term: int
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Queried:
+    """The state machine's answer, of the state after applied_index."""
+
+    applied_index: int
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FetchedBlock:
     """Committed entries as stored: first_index … first_index + count - 1.
 

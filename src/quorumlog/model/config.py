@@ -126,6 +126,16 @@ class GroupConfig(
     """A push unanswered for so long is sent again."""
     max_wait_ack_time_ms: int = 2_500
     """An append not committed for so long is answered WAIT_QUORUM_ACK_TIMEOUT."""
+    state_machine: str = ""
+    """`kv`, or `module:Class` of a subclass of `StateMachine`; empty: a plain log."""
+    snapshot_threshold: int = 100_000
+    """A snapshot of the machine is saved after so many entries."""
+    snapshot_bytes: int = 256 * 1024 * 1024
+    """Or after so many bytes of entries."""
+    max_snapshot_reserved_num: int = 3
+    """Snapshots kept."""
+    reset_snapshot_entries_but_keep_last_entries_num: int = 10
+    """Entries kept before a snapshot, for members that are only a little behind."""
 
     def __post_init__(self) -> None:
         """Check values and their relations."""
@@ -143,6 +153,7 @@ class GroupConfig(
         if self.mapped_file_size_for_entry_index % INDEX_RECORD_SIZE:
             raise ConfigError(f"{where} mappedFileSizeForEntryIndex must be a multiple of 32")
         self._check_disk(where)
+        self._check_machine(where)
         for name in (
             "mapped_file_size_for_entry_data",
             "mapped_file_size_for_entry_index",
@@ -155,6 +166,9 @@ class GroupConfig(
             "max_leadership_transfer_wait_index",
             "leadership_transfer_wait_timeout",
             "peer_push_quota",
+            "snapshot_threshold",
+            "snapshot_bytes",
+            "max_snapshot_reserved_num",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{where} {_key(name)} must be above 0")
@@ -189,6 +203,13 @@ class GroupConfig(
             raise ConfigError(f"{where} dataStorePath names a directory twice")
         if self.data_directories and not writable:
             raise ConfigError(f"{where} all of dataStorePath is in readOnlyDataStoreDirs")
+
+    def _check_machine(self, where: str) -> None:
+        if self.state_machine and self.store_type == "MEMORY":
+            raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
+        if self.reset_snapshot_entries_but_keep_last_entries_num < 0:
+            name = _key("reset_snapshot_entries_but_keep_last_entries_num")
+            raise ConfigError(f"{where} {name} must not be below 0")
 
     @property
     def preferred_leaders(self) -> tuple[str, ...]:

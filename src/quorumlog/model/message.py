@@ -160,7 +160,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     `chain_crc` is that of the last one included (-1: not known). `config` is the newest
     CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
     snapshot's `size_bytes` bytes, to be fetched first; empty: a plain log, there is nothing to
-    fetch.
+    fetch. `digest` is what the machine says of that state.
     """
 
     request_id: int
@@ -171,6 +171,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     config: tuple[int, bytes] | None = None
     size_bytes: int = 0
     sha256: bytes = b""
+    digest: bytes = b""
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
@@ -182,6 +183,23 @@ class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
     request_id: int
     code: ResponseCode
     committed_index: int
+
+
+class SnapshotPieceRequest(PeerMessage, frozen=True, kw_only=True):
+    """Send me a piece of the data of the snapshot that you offered."""
+
+    request_id: int
+    last_included_index: int
+    offset: int
+    bytes_max: int
+
+
+class SnapshotPiece(PeerMessage, frozen=True, kw_only=True):
+    """Answer to that: the bytes from offset on are attached; LOAD_SNAPSHOT_ERROR: it is gone."""
+
+    request_id: int
+    code: ResponseCode
+    offset: int
 
 
 class RepairRequest(PeerMessage, frozen=True, kw_only=True):
@@ -273,13 +291,16 @@ class Response(Message, frozen=True, kw_only=True):
 class AppendRequest(Request, frozen=True, kw_only=True):
     """Append the attached block, all of it or nothing.
 
-    `count` entries. With `stream` above 0 the blocks of that stream are stored in `sequence` order
-    0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until it is repeated.
+    `count` entries. With `wants_results` the answer carries those of the group's state machine,
+    MessagePack of a list, attached. With `stream` above 0 the blocks of that stream are stored in
+    `sequence` order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER)
+    until it is repeated.
     """
 
     count: int
     stream: int = 0
     sequence: int = 0
+    wants_results: bool = False
 
 
 class AppendResponse(Response, frozen=True, kw_only=True):
@@ -408,6 +429,11 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     membership_index: int = -1
     is_transferring: bool = False
     disk_stalled: bool = False
+    state_machine: str = ""
+    snapshot_index: int = -1
+    """Last included index of the newest snapshot."""
+    install_state: str = ""
+    """installing, verifying, loading or ready; empty: there is no state machine."""
 
 
 class TransferRequest(Request, frozen=True, kw_only=True):
@@ -451,6 +477,8 @@ PEER_MESSAGES = (
     HeartBeatResponse,
     InstallSnapshotRequest,
     InstallSnapshotResponse,
+    SnapshotPieceRequest,
+    SnapshotPiece,
     PushRequest,
     PushResponse,
     RepairRequest,

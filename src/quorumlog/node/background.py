@@ -1,4 +1,4 @@
-"""Threads for reads that may touch cold files, so that the loop never waits for a disk."""
+"""Threads for what may take its time (cold files, state machines): the loop never waits."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,15 +11,21 @@ T = TypeVar("T")
 
 THREADS = 2
 WAITING_MAX = 1_024
-"""Reads queued or running; more are refused, which the asking side retries."""
+"""Jobs queued or running; more are refused, which the asking side retries."""
 
 
-class ReadThreads:
+class Threads:
     """A bounded pool; results come back on the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        threads: int = THREADS,
+        name: str = "quorumlog-read",
+    ) -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="quorumlog-read")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = 0
 
     def run(
@@ -30,7 +36,7 @@ class ReadThreads:
     ) -> None:
         """Run `work` on a thread, then `done` or `failed` on the loop."""
         if self._waiting >= WAITING_MAX:
-            failed(LeaderPendingFullError("too many reads of cold files at once; try again later"))
+            failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
         self._waiting += 1
 

@@ -133,12 +133,13 @@ class Doors:
     (for ages of files only, and may jump). `defer` calls a function soon, after what is
     being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
     earlier one replaces a later).
-    `broken` is told why the replica stopped for good.
+    `machines` runs state machines. `broken` is told why the replica stopped for good.
     """
 
     disk: Disk
     network: Network
     background: Background
+    machines: Background
     observer: Observer
     now_ms: Callable[[], int]
     now_us: Callable[[], int]

@@ -15,7 +15,6 @@ from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
 from quorumlog.node.log_lines import say
-from quorumlog.raft.events import DamageChanged
 from quorumlog.storage.base import Span, WritePlan
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ class Healing:
         self._requests = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
         self._writing = False
-        self._told = bool(replica.log.damaged)
         self._scrubbing = False
         self._next_scrub_ms = doors.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
         self._pass_started_ms = doors.now_ms()
@@ -85,7 +83,7 @@ class Healing:
             self._doors.broken(str(lost))
             return
         self._doors.disk.submit(self, None, plan)
-        self._tell()
+        self._replica.tell_fitness()
         if replica.log.damaged:
             self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
 
@@ -99,13 +97,6 @@ class Healing:
         except (StorageError, RequestError):
             return True
         return False
-
-    def _tell(self) -> None:
-        """Let the core know when damage was found, or is gone: repaired, truncated or removed."""
-        is_damaged = bool(self._replica.log.damaged)
-        if is_damaged != self._told:
-            self._told = is_damaged
-            self._replica.tell(DamageChanged(is_damaged))
 
     def look_at(self, index: int) -> None:
         """Something is wrong with an entry: if it is damaged, deal with it."""
@@ -122,7 +113,7 @@ class Healing:
         """Ask the next peer for the first damaged range."""
         replica = self._replica
         peers = [peer for peer in replica.core.membership.ids if peer != replica.core.self_id]
-        self._tell()
+        self._replica.tell_fitness()
         if not replica.log.damaged or not peers:
             self._next_ask_ms = NEVER_MS
             return
@@ -185,7 +176,7 @@ class Healing:
         else:
             self._next_ask_ms = NEVER_MS
             say(logger, logging.INFO, "repaired", group=self._config.group)
-        self._tell()
+        self._replica.tell_fitness()
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: ask for the next range at once."""

@@ -1,31 +1,148 @@
 """Where a replica begins whose leader has removed the entries that it needs (spec 40 section 5).
 
-A plain log has nothing to install: such a replica simply begins behind what was removed.
+A plain log has nothing to install: such a replica simply begins behind what was removed. With a
+state machine the leader offers its newest snapshot. The follower fetches it piece by piece, at its
+own pace and from where it had come when connections or processes ended; the leader bounds the rate.
+Only when all of it is here, checked and durable does the core begin the log anew.
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import InstallSnapshotRequest
+from quorumlog.model.message import InstallSnapshotRequest, SnapshotPiece, SnapshotPieceRequest
 from quorumlog.node.doors import Doors
 from quorumlog.node.log_lines import say
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
-from quorumlog.raft.events import Received
+from quorumlog.raft.events import EntriesUnreadable, Received, SnapshotFetched
+from quorumlog.raft.quota import Quota
+from quorumlog.storage.snapshots import Installing, SnapshotMeta, Snapshots
 
 if TYPE_CHECKING:
     from quorumlog.node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
+SILENT_OFFERS = 3
+"""An install is given up after so many push time-outs without an offer; its bytes are kept."""
+NEVER_MS = 1 << 62
+
 
 class Installs:
-    """Of one replica; called on its thread."""
+    """Of one replica; called on its thread. `piece_bytes_max` bounds what is sent at a time."""
 
-    def __init__(self, replica: "Replica", doors: Doors) -> None:
+    def __init__(
+        self, replica: "Replica", snapshots: Snapshots | None, doors: Doors, piece_bytes_max: int
+    ) -> None:
         self._replica = replica
+        self._snapshots = snapshots
         self._doors = doors
+        self._config = replica.config
+        self._piece_bytes = piece_bytes_max
+        self._quota = Quota(self._config.peer_push_quota)
+        self._held: dict[str, SnapshotPieceRequest] = {}
+        self._offer: InstallSnapshotRequest | None = None
+        self._staged: Installing | None = None
+        self._request_id = 0
+        self._asked_ms = self._offered_ms = 0
+        self._is_busy = False
+        self.state = "ready"
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is being fetched: such a replica does not campaign."""
+        return self._offer is not None
+
+    # -- the leader ---------------------------------------------------------------------------
+
+    def offer(self, effect: OfferSnapshot) -> None:
+        """Tell a peer where it can begin."""
+        core, log = self._replica.core, self._replica.log
+        meta = self._place_to_begin()
+        if meta is None:
+            reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
+            self._replica.tell(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
+            return
+        self._doors.network.send(
+            effect.peer_id,
+            InstallSnapshotRequest(
+                group=self._config.group,
+                local_id=core.self_id,
+                remote_id=effect.peer_id,
+                incarnation=core.incarnation,
+                term=core.term,
+                request_id=effect.request_id,
+                last_included_index=meta.last_included_index,
+                last_included_term=meta.last_included_term,
+                chain_crc=meta.chain_crc,
+                membership_index=core.membership_index,
+                config=meta.config,
+                size_bytes=meta.size_bytes,
+                sha256=meta.sha256,
+                digest=meta.digest,
+            ),
+        )
+
+    def _place_to_begin(self) -> SnapshotMeta | None:
+        """Return the newest snapshot; of a plain log, where it begins."""
+        log, applier = self._replica.log, self._replica.applier
+        index = log.before_begin_index
+        if applier.machine is not None:
+            newest = applier.saves.newest
+            reaches = newest is not None and newest.last_included_index >= index
+            return newest if reaches else None
+        chain_crc = log.chain_crc_at(index)
+        configs = [pair for pair in log.config_entries() if pair[0] <= index]
+        return SnapshotMeta(
+            last_included_index=index,
+            last_included_term=log.before_begin_term,
+            chain_crc=-1 if chain_crc is None else chain_crc,
+            config=configs[-1] if configs else None,
+        )
+
+    def serve(self, request: SnapshotPieceRequest) -> None:
+        """Send a piece, now or when the rate allows it."""
+        now_ms = self._doors.now_ms()
+        if self._snapshots is None:
+            self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+        elif self._quota.is_used_up(now_ms):
+            self._held[request.local_id] = request
+            self._replica.wake()
+        else:
+            self._send_piece(self._snapshots, request, now_ms)
+
+    def _send_piece(self, snapshots: Snapshots, request: SnapshotPieceRequest, now_ms: int) -> None:
+        length = max(0, min(request.bytes_max, self._piece_bytes))
+        self._quota.sample(length, now_ms)
+
+        def run() -> bytes:
+            return snapshots.read_piece(request.last_included_index, request.offset, length)
+
+        def failed(error: Exception) -> None:
+            logger.info("snapshot %s cannot be sent: %s", request.last_included_index, error)
+            self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+
+        def done(data: bytes) -> None:
+            self._answer(request, ResponseCode.SUCCESS, data)
+
+        self._doors.background.run(run, done, failed)
+
+    def _answer(self, request: SnapshotPieceRequest, code: ResponseCode, data: bytes) -> None:
+        piece = SnapshotPiece(
+            group=request.group,
+            local_id=request.remote_id,
+            remote_id=request.local_id,
+            term=self._replica.core.term,
+            request_id=request.request_id,
+            code=code,
+            offset=request.offset,
+        )
+        self._doors.network.send(request.local_id, piece, [data], bulk=True)
+
+    # -- the follower -------------------------------------------------------------------------
 
     def offered(self, offer: InstallSnapshotRequest) -> None:
         """A peer offers a place to begin; one that names no readable membership is dropped."""
@@ -37,35 +154,131 @@ class Installs:
             return
         self._replica.tell(Received(offer))
 
-    def offer(self, effect: OfferSnapshot) -> None:
-        """Tell a peer where this log begins."""
-        core, log = self._replica.core, self._replica.log
-        index = log.before_begin_index
-        chain_crc = log.chain_crc_at(index)
-        configs = [pair for pair in log.config_entries() if pair[0] <= index]
-        self._doors.network.send(
-            effect.peer_id,
-            InstallSnapshotRequest(
-                group=self._replica.config.group,
-                local_id=core.self_id,
-                remote_id=effect.peer_id,
-                incarnation=core.incarnation,
-                term=core.term,
-                request_id=effect.request_id,
-                last_included_index=index,
-                last_included_term=log.before_begin_term,
-                chain_crc=-1 if chain_crc is None else chain_crc,
-                membership_index=core.membership_index,
-                config=configs[-1] if configs else None,
-            ),
+    def fetch(self, effect: FetchSnapshot) -> None:
+        """Begin to fetch what is offered, or go on."""
+        offer, snapshots = effect.offer, self._snapshots
+        if snapshots is None:
+            self._replica.raise_alarm(
+                f"{offer.local_id} offers the snapshot of a state machine, but this replica of "
+                "the group has none: give all members the same stateMachine"
+            )
+            return
+        before, self._offer = self._offer, offer
+        self._offered_ms = self._doors.now_ms()
+        if before is None:
+            self._replica.tell_fitness()
+        if self._is_busy:
+            return
+        is_same = self._staged is not None and self._staged.meta == _meta_of(offer)
+        if not is_same:
+            self._begin(snapshots, offer)
+        elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
+            self._ask()
+        self._replica.wake()
+
+    def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
+        staged, self._staged = self._staged, None
+        self.state = "installing"
+        say(
+            logger,
+            logging.INFO,
+            "installing a snapshot",
+            group=self._config.group,
+            last_included_index=offer.last_included_index,
+            bytes=offer.size_bytes,
+            leader=offer.local_id,
         )
 
-    def fetch(self, effect: FetchSnapshot) -> None:
-        """Refuse what this replica could do nothing with."""
-        self._replica.raise_alarm(
-            f"{effect.offer.local_id} offers the snapshot of a state machine, but this replica of "
-            "the group has none: give all members the same stateMachine"
+        def run() -> Installing:
+            if staged is not None:
+                staged.close()
+            return snapshots.install(_meta_of(offer))
+
+        def done(found: Installing) -> None:
+            self._staged = found
+            self._go_on()
+
+        self._run(run, done)
+
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Do something beside the loop; what fails is tried again with the next offer."""
+        self._is_busy = True
+
+        def finished(result: Any) -> None:
+            self._is_busy = False
+            done(result)
+
+        def failed(error: Exception) -> None:
+            self._is_busy = False
+            logger.error("a snapshot cannot be installed now: %s", error)
+            if self._staged is not None:
+                self._staged.close()
+            self._staged = None
+
+        self._doors.background.run(work, finished, failed)
+
+    def _go_on(self) -> None:
+        staged, offer = self._staged, self._offer
+        if staged is None or offer is None or staged.meta != _meta_of(offer):
+            return  # another offer came meanwhile, or none any more: the next one begins it
+        if staged.size_bytes < staged.meta.size_bytes:
+            self._ask()
+            return
+        self.state = "verifying"
+        self._run(staged.publish, lambda is_whole: self._published(staged, is_whole=is_whole))
+
+    def _ask(self) -> None:
+        offer, staged = self._offer, self._staged
+        if offer is None or staged is None:
+            return
+        self._request_id += 1
+        self._asked_ms = self._doors.now_ms()
+        request = SnapshotPieceRequest(
+            group=offer.group,
+            local_id=offer.remote_id,
+            remote_id=offer.local_id,
+            term=self._replica.core.term,
+            request_id=self._request_id,
+            last_included_index=offer.last_included_index,
+            offset=staged.size_bytes,
+            bytes_max=min(self._piece_bytes, staged.meta.size_bytes - staged.size_bytes),
         )
+        self._doors.network.send(offer.local_id, request)
+
+    def received(self, piece: SnapshotPiece, attachment: memoryview) -> None:
+        """Write a piece that was asked for, and ask for the next."""
+        staged = self._staged
+        if staged is None or self._is_busy or piece.request_id != self._request_id:
+            return
+        self._request_id += 1  # it may come twice
+        if piece.code is not ResponseCode.SUCCESS or not len(attachment):
+            return  # gone: the leader offers a newer one
+        before = staged.size_bytes
+
+        def done(size_bytes: int) -> None:
+            if size_bytes > before:  # else it was not what was asked for: wait for the next offer
+                self._go_on()
+
+        self._run(lambda: staged.write(attachment, piece.offset), done)
+
+    def _published(self, staged: Installing, *, is_whole: bool) -> None:
+        offer = self._offer
+        if not is_whole:
+            self._replica.raise_alarm(
+                f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
+            )
+            self.state = "installing"
+            self._go_on()
+            return
+        self._staged = None
+        self._end()
+        if offer is not None:
+            self._replica.tell(SnapshotFetched(offer))
+
+    def _end(self) -> None:
+        self._offer = None
+        self.state = "ready"
+        self._replica.tell_fitness()
 
     def reset(self, effect: ResetLog) -> None:
         """Begin the log anew, as the core decided."""
@@ -74,15 +287,51 @@ class Installs:
             logger,
             logging.WARNING,
             "log begins anew",
-            group=replica.config.group,
+            group=self._config.group,
             first_index=effect.before_begin_index + 1,
             first_index_before=log.before_begin_index + 1,
             end_index_before=log.end_index,
         )
         replica.counters.log_resets += 1
         if effect.truncate_from >= 0:
-            self._doors.disk.submit(self._replica, None, log.truncate(effect.truncate_from))
+            self._doors.disk.submit(replica, None, log.truncate(effect.truncate_from))
+        else:
+            log.note_committed(effect.before_begin_index)
         plan = log.reset(
             effect.before_begin_index, effect.before_begin_term, effect.chain_crc, effect.config
         )
-        self._doors.disk.submit(self._replica, effect.token, plan)
+        self._doors.disk.submit(replica, effect.token, plan)
+        if self._snapshots is not None:
+            replica.applier.load(self._snapshots.meta_of(effect.before_begin_index))
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Send what was held back; give up what nobody offers any more."""
+        if self._held and not self._quota.is_used_up(now_ms):
+            held, self._held = self._held, {}
+            for request in held.values():
+                self.serve(request)
+        if self._offer is not None and now_ms >= self._give_up_ms() and not self._is_busy:
+            self._end()
+
+    def _give_up_ms(self) -> int:
+        return self._offered_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        now_ms = self._doors.now_ms()
+        held_ms = now_ms + self._quota.left_ms(now_ms) if self._held else NEVER_MS
+        return min(held_ms, NEVER_MS if self._offer is None else self._give_up_ms())
+
+
+def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
+    return SnapshotMeta(
+        last_included_index=offer.last_included_index,
+        last_included_term=offer.last_included_term,
+        chain_crc=offer.chain_crc,
+        config=offer.config,
+        digest=offer.digest,
+        size_bytes=offer.size_bytes,
+        sha256=offer.sha256,
+    )

@@ -12,7 +12,7 @@ from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import Hello
-from quorumlog.node.background import ReadThreads
+from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.campaigns import Campaigns
@@ -20,6 +20,7 @@ from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.log_lines import say
+from quorumlog.node.machines import open_machine
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 1_000
 """How long a stopping leader waits for appends that are under way."""
 DRAIN_STEP_MS = 10
+MACHINE_THREADS = 4
+"""State machines of one node that work at a time."""
 
 
 def monotonic_us() -> int:
@@ -83,7 +86,8 @@ class Node:
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
         self._wakes = Wakes(self._loop, monotonic_ms)
-        self._reads = ReadThreads(self._loop)
+        self._reads = Threads(self._loop)
+        self._machines = Threads(self._loop, threads=MACHINE_THREADS, name="quorumlog-machine")
         self._disk = self._make_disk()
         self.links = self._make_links()
         self._network = JoinedHeartBeats(config.self_id, self.links, self._loop.call_soon)
@@ -212,6 +216,7 @@ class Node:
             disk=self._disk,
             network=self._network,
             background=self._reads,
+            machines=self._machines,
             observer=self._observer,
             now_ms=monotonic_ms,
             now_us=monotonic_us,
@@ -223,7 +228,8 @@ class Node:
             beats=self.beats,
             campaigns=self._campaigns,
         )
-        replica = Replica(group, core, opened, doors, self.config.limits)
+        machine = open_machine(group, f"{self.config.store_base_dir}/{group.group}")
+        replica = Replica(group, core, opened, doors, self.config.limits, machine)
         wake.tick = replica.tick
         return replica
 
@@ -239,7 +245,10 @@ class Node:
             for replica in self.replicas.values():
                 replica.upkeep.checkpoint()
         self._disk.stop()
+        self._machines.stop()
         self._reads.stop()
+        for replica in self.replicas.values():
+            replica.applier.close()
         for opened in self._opened:
             opened.close()
         if self._directory is not None:
@@ -248,10 +257,10 @@ class Node:
     async def _drain(self) -> None:
         """Take no new appends, and give those under way a moment to be committed."""
         for replica in self.replicas.values():
-            replica.draining = True
+            replica.appends.draining = True
         deadline = monotonic_ms() + DRAIN_MS
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
-            len(replica.pending) and replica.core.role is Role.LEADER
+            len(replica.appends.pending) and replica.core.role is Role.LEADER
             for replica in self.replicas.values()
         ):
             await asyncio.sleep(DRAIN_STEP_MS / 1000)

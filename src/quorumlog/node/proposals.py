@@ -1,7 +1,7 @@
 """Appends on their way: those waiting to be staged together, and those waiting for a majority."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +12,8 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
 
-Answer: TypeAlias = Callable[[AppendResponse], None]
+Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
+"""Is told where a block went, and what the state machine made of its entries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ The walk of an append (DESIGN section 4) passes here twice: down as a proposal, 
 index. Nothing here waits: whatever takes time comes back later as an event.
 """
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.config import GroupConfig
@@ -22,9 +22,9 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.membership import addresses_of
 from quorumlog.model.message import (
-    AppendResponse,
     FetchRequest,
     HeartBeatRequest,
     InstallSnapshotRequest,
@@ -34,7 +34,11 @@ from quorumlog.model.message import (
     ReadIndexResponse,
     RepairRequest,
     RepairResponse,
+    SnapshotPiece,
+    SnapshotPieceRequest,
 )
+from quorumlog.node.appends import Appends
+from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
 from quorumlog.node.counters import ReplicaCounters
 from quorumlog.node.doors import Doors
@@ -44,15 +48,7 @@ from quorumlog.node.installs import Installs
 from quorumlog.node.log_lines import say
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
-from quorumlog.node.proposals import (
-    Answer,
-    Batch,
-    PendingAppend,
-    PendingAppends,
-    Proposal,
-    ProposalQueue,
-    refusal,
-)
+from quorumlog.node.proposals import Answer
 from quorumlog.node.received import read_push_block
 from quorumlog.node.upkeep import Upkeep
 from quorumlog.raft import effects as fx
@@ -62,9 +58,6 @@ from quorumlog.storage.base import Span, WritePlan
 from quorumlog.storage.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
-
-_UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
-_ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +79,7 @@ class Replica:
         opened: OpenedGroup,
         doors: Doors,
         limits: Limits,
+        machine: StateMachine | None = None,
     ) -> None:
         self.config = config
         self.core = core
@@ -93,27 +87,25 @@ class Replica:
         self.counters = ReplicaCounters()
         self.health_text = ""
         self.broken = False
-        self.draining = False
         self._hard_states = opened.hard_states
         self._doors = doors
         self._limits = limits
         self._inbox: deque[_Item] = deque()
         self._stepping = False
+        self._is_fit = True
         self._stored_token = 0
         self._reported_token = 0
-        self._proposals = ProposalQueue(limits)
-        self._batches: dict[int, Batch] = {}
-        self._batch_numbers = itertools.count(1)
-        self.pending = PendingAppends(config.max_wait_ack_time_ms)
+        self.appends = Appends(self, doors, limits)
+        self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
         self.fetches = Fetches(log, limits, self.view, doors.background.run, self.healing.found)
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
-        self.installs = Installs(self, doors)
+        self.installs = Installs(self, opened.snapshots, doors, limits.push_bytes_max)
         self._outbox = Outbox(log, doors.network, self.healing.look_at, self.raise_alarm)
         self.asked = Asked(core, config.group, doors.network, self.tell, doors.now_ms)
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
-            fx.AppendProposal: self._append_proposal,
+            fx.AppendProposal: lambda effect, _: self.appends.stage(effect),
             fx.AppendNoop: self._append_noop,
             fx.AppendMembership: self._append_membership,
             fx.AppendReceived: self._append_received,
@@ -124,9 +116,9 @@ class Replica:
             fx.Send: self._send,
             fx.ReadEntries: self._read_entries,
             fx.PushEntries: self._push_entries,
-            fx.RefuseProposal: self._refuse_proposal,
+            fx.RefuseProposal: lambda effect, _: self.appends.refused(effect),
             fx.Committed: self._committed,
-            fx.FailPending: self._fail_pending,
+            fx.FailPending: lambda effect, _: self.appends.fail(effect),
             fx.RoleChanged: self._role_changed,
             fx.MembershipChanged: self._membership_changed,
             fx.ReadReady: lambda effect, _: self.asked.read_ready(effect),
@@ -139,9 +131,16 @@ class Replica:
     def start(self) -> None:
         """Begin to take part."""
         self._doors.network.meet(self.config.group, addresses_of(self.core.membership))
-        if self.log.damaged:
-            self.tell(ev.DamageChanged(is_damaged=True))
+        self.tell_fitness()
+        self.applier.go_on()
         self.tell(ev.Ticked())
+
+    def tell_fitness(self) -> None:
+        """Let the core know when this replica becomes, or ceases to be, fit to lead."""
+        is_fit = not self.log.damaged and self.applier.is_fit and not self.installs.is_installing
+        if is_fit != self._is_fit:
+            self._is_fit = is_fit
+            self.tell(ev.FitnessChanged(is_fit))
 
     def tell(self, event: ev.Event) -> None:
         """Let the core know of something that brings no bytes."""
@@ -159,13 +158,7 @@ class Replica:
 
     def propose(self, block: Block, answer: Answer) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
-        refused = self._admission(len(block.data))
-        if refused is not None:
-            code, text = refused
-            self.counters.count_refusal(code)
-            answer(refusal(code, text, self.core.leader_id, self.core.term))
-        elif self._proposals.add(Proposal(block, answer, self._doors.now_us())):
-            self._doors.defer(self._flush_proposals)
+        self.appends.propose(block, answer)
 
     def receive(self, message: PeerMessage, attachment: memoryview) -> None:
         """Take a message of a peer."""
@@ -185,6 +178,11 @@ class Replica:
             self._receive_push(message, attachment)
         elif isinstance(message, InstallSnapshotRequest):
             self.installs.offered(message)
+        elif isinstance(message, SnapshotPieceRequest):
+            self.installs.serve(message)
+        elif isinstance(message, SnapshotPiece):
+            self.installs.received(message, attachment)
+            self.wake()
         elif isinstance(message, HeartBeatRequest):
             fits = self._outbox.heartbeat_fits(message, self.core.committed_index)
             self._handle(_Item(ev.Received(message, fits)))
@@ -232,6 +230,15 @@ class Replica:
         else:
             self.fetches.refuse(answer, code, text)
 
+    def query(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
+        """Ask the state machine for a client."""
+        applier = self.applier
+        if request.linearizable:
+            applier.query_proved(body, answer)
+        else:
+            applier.query(request.after_index, body, answer, wait_ms=request.wait_ms)
+        self.wake()
+
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
         self._handle(_Item(ev.PeerConnected(peer_id)))
@@ -239,9 +246,9 @@ class Replica:
     def tick(self) -> None:
         """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
         now_ms = self._doors.now_ms()
-        for pending in self.pending.pop_expired(now_ms):
-            text = _ACK_TIMEOUT.format(self.config.max_wait_ack_time_ms)
-            self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        self.appends.expire(now_ms)
+        self.applier.tick(now_ms)
+        self.installs.tick(now_ms)
         self.fetches.expire(now_ms)
         self.asked.expire(now_ms)
         if not self.health_text:
@@ -270,6 +277,7 @@ class Replica:
         if self._stored_token > self._reported_token:
             self._reported_token = self._stored_token
             self._handle(_Item(ev.Stored(self._stored_token)))
+        self.applier.go_on()
         self.upkeep.prepare_files()
         self.upkeep.changed()
 
@@ -314,7 +322,9 @@ class Replica:
         """Have `tick` called when the next thing is due."""
         deadlines = [
             self.core.next_deadline_ms(),
-            self.pending.next_deadline_ms(),
+            self.appends.pending.next_deadline_ms(),
+            self.applier.next_deadline_ms(),
+            self.installs.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
             self.asked.next_deadline_ms(),
             self.upkeep.next_deadline_ms(),
@@ -322,83 +332,12 @@ class Replica:
         ]
         self._doors.wake_at(min(deadline for deadline in deadlines if deadline is not None))
 
-    # -- proposals --------------------------------------------------------------------------
-
-    def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
-        """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
-        if self.health_text:
-            return ResponseCode.DISK_ERROR, f"replica is unhealthy: {self.health_text}"
-        if self.draining:
-            return ResponseCode.LEADER_TRANSFERRING, "this node is stopping"
-        if self.core.role is not Role.LEADER:
-            return ResponseCode.NOT_LEADER, f"not the leader of {self.config.group}"
-        if self.core.is_transferring:
-            return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
-        if full := self.upkeep.full_text(size_bytes):
-            return ResponseCode.DISK_FULL, full
-        limits = self._limits
-        requests = len(self.pending) + len(self._proposals)
-        size = self.pending.size_bytes + self._proposals.size_bytes
-        if requests >= limits.pending_requests_max or size >= limits.pending_bytes_max:
-            return (
-                ResponseCode.LEADER_PENDING_FULL,
-                f"{requests} appends ({size} bytes) wait for a majority; try again later",
-            )
-        if self._doors.disk.queued_bytes >= limits.disk_queue_bytes_max:
-            return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
-        return None
-
-    def _flush_proposals(self) -> None:
-        for batch in self._proposals.take():
-            number = next(self._batch_numbers)
-            self._batches[number] = batch
-            self._handle(_Item(ev.Proposed(number, batch.block.count)))
-
-    def _append_proposal(self, effect: fx.AppendProposal, item: _Item) -> None:
-        batch = self._batches.pop(effect.proposal_id)
-        plan, spans = self.log.append(batch.block, effect.term)
-        check(self.log.end_index == effect.last_index, "core and log agree on the end")
-        self.pending.add(batch, effect.first_index, effect.term, spans)
-        self.counters.append_requests += len(batch.members)
-        self._doors.disk.submit(self, effect.token, plan)
-
-    def _refuse_proposal(self, effect: fx.RefuseProposal, item: _Item) -> None:
-        text = f"refused by {self.config.group}: {effect.code.name}"
-        for member in self._batches.pop(effect.proposal_id).members:
-            self.counters.count_refusal(effect.code)
-            member.answer(refusal(effect.code, text, self.core.leader_id, self.core.term))
-
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
         self.log.note_committed(effect.index)
         self.upkeep.changed()
-        now_us = self._doors.now_us()
-        observer, counters = self._doors.observer, self.counters
-        for pending in self.pending.pop_committed(effect.index):
-            proposal = pending.proposal
-            count, size = proposal.block.count, len(proposal.block.data)
-            counters.append_entries += count
-            counters.append_bytes += size
-            seconds = (now_us - proposal.accepted_us) / 1_000_000
-            observer.append_answered(self.config.group, seconds, count, size)
-            proposal.answer(
-                AppendResponse(
-                    leader_id=self.core.leader_id,
-                    term=pending.term,
-                    first_index=pending.first_index,
-                    last_index=pending.last_index,
-                    spans=pending.spans,
-                )
-            )
+        self.applier.committed(effect.index)
         self.fetches.committed(self._doors.now_ms())
         self.asked.committed(effect.index)
-
-    def _fail_pending(self, effect: fx.FailPending, item: _Item) -> None:
-        for pending in self.pending.pop_all():
-            self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
-
-    def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
-        self.counters.count_refusal(code)
-        pending.proposal.answer(refusal(code, text, self.core.leader_id, self.core.term))
 
     # -- writes -----------------------------------------------------------------------------
 
@@ -481,6 +420,7 @@ class Replica:
     def _role_changed(self, effect: fx.RoleChanged, item: _Item) -> None:
         self.counters.role_changes += 1
         say_role(self.config.group, effect)
+        self.applier.role_changed(effect.term, effect.role)
         self.fetches.committed(self._doors.now_ms())
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:

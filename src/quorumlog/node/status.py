@@ -22,12 +22,15 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         end_term=log.term_runs()[-1][0] if log.term_runs() else log.before_begin_term,
         durable_index=core.durable_index,
         committed_index=committed,
-        applied_index=committed,
+        applied_index=replica.applier.applied_index,
         end_chain_crc=log.end_chain_crc,
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
-        healthy=not replica.health_text and not log.damaged,
-        health_text=replica.health_text or _damage_text(replica) or _founding_text(replica),
+        healthy=not replica.health_text and not log.damaged and not replica.applier.failed_text,
+        health_text=replica.health_text
+        or replica.applier.failed_text
+        or _damage_text(replica)
+        or _founding_text(replica),
         voters=list(core.membership.voters),
         outgoing=list(core.membership.outgoing),
         learners=list(core.membership.learners),
@@ -35,8 +38,8 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         is_transferring=core.is_transferring,
         disk_stalled=core.disk_is_stalled,
         last_vote_result=core.last_vote_result.name if core.last_vote_result else "",
-        pending_requests=len(replica.pending),
-        pending_bytes=replica.pending.size_bytes,
+        pending_requests=len(replica.appends.pending),
+        pending_bytes=replica.appends.pending.size_bytes,
         store_bytes=log.size_bytes,
         peers=list(core.peer_progress()),
         damaged_entries=log.damaged.count,
@@ -45,8 +48,17 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         scrub_passes=replica.healing.scrub_passes,
         scrub_last_pass_ms=replica.healing.scrub_last_pass_ms,
         scrub_checked_index=replica.healing.scrub_index,
+        state_machine=replica.config.state_machine,
+        snapshot_index=replica.applier.saves.newest_index,
+        install_state=_install_state(replica),
         scrub_found=replica.healing.scrub_found,
     )
+
+
+def _install_state(replica: Replica) -> str:
+    if replica.applier.machine is None:
+        return ""
+    return "loading" if replica.applier.is_loading else replica.installs.state
 
 
 def _damage_text(replica: Replica) -> str:

@@ -176,8 +176,8 @@ class Upkeep:
 
     def _remove_old(self) -> None:
         replica = self._replica
-        if replica.health_text or replica.broken:
-            return
+        if replica.health_text or replica.broken or replica.applier.machine is not None:
+            return  # what a machine needs goes with its snapshots
         segments = replica.log.segments()
         moment = Moment(
             self._doors.wall_ms(),

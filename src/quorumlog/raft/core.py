@@ -32,10 +32,10 @@ from quorumlog.raft.effects import Effect, Finished, RefuseProposal
 from quorumlog.raft.events import (
     BeginMoved,
     ChangeRequested,
-    DamageChanged,
     EntriesRead,
     EntriesUnreadable,
     Event,
+    FitnessChanged,
     PeerConnected,
     Proposed,
     ReadRequested,
@@ -80,7 +80,7 @@ class RaftCore:
             SnapshotFetched: self._snapshot_fetched,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
-            DamageChanged: self._damage_changed,
+            FitnessChanged: self._fitness_changed,
             BeginMoved: self._begin_moved,
             PeerConnected: self._peer_connected,
             TransferRequested: self._transfer_requested,
@@ -172,6 +172,10 @@ class RaftCore:
     def is_transferring(self) -> bool:
         """Whether leadership is being handed over: appends are refused for a moment."""
         return self._transfer.is_running
+
+    def term_at(self, index: int) -> int:
+        """Return the term of an entry of the log, or of the absent one before the first."""
+        return self._state.log.term_at(index)
 
     @property
     def membership(self) -> Membership:
@@ -380,13 +384,13 @@ class RaftCore:
         text = f"{self.self_id}: {code.name}; the leader is {self.leader_id or 'not known'}"
         self._state.emit(Finished(event.request_id, code, text))
 
-    def _damage_changed(self, event: DamageChanged) -> None:
-        """Leave leading, and trying to, to others until the damage is repaired."""
+    def _fitness_changed(self, event: FitnessChanged) -> None:
+        """Leave leading, and trying to, to others while this replica is not fit for it."""
         state = self._state
-        state.damaged = event.is_damaged
-        if event.is_damaged and state.role is Role.LEADER:
+        state.is_fit = event.is_fit
+        if not event.is_fit and state.role is Role.LEADER:
             state.enter(Role.FOLLOWER, None)
-        elif event.is_damaged and state.round is not None:
+        elif not event.is_fit and state.round is not None:
             state.enter(Role.CANDIDATE, None)
 
     def _begin_moved(self, event: BeginMoved) -> None:

@@ -90,10 +90,14 @@ class StorageFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class DamageChanged:
-    """Whether stored entries are damaged: then this replica may not lead (RELIABILITY 2.3)."""
+class FitnessChanged:
+    """Whether this replica may lead.
 
-    is_damaged: bool
+    Not with damaged entries (RELIABILITY 2.3), nor with a state machine that failed or is not there
+    yet.
+    """
+
+    is_fit: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ Event: TypeAlias = (
     | SnapshotFetched
     | Stored
     | StorageFailed
-    | DamageChanged
+    | FitnessChanged
     | BeginMoved
     | PeerConnected
     | TransferRequested

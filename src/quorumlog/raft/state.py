@@ -77,7 +77,7 @@ class RaftState:
         self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
         self.failed = False
-        self.damaged = False
+        self.is_fit = True
         self.retention_floor = -1
         self._random = random
         self.hard_state_token = 0
@@ -146,7 +146,7 @@ class RaftState:
     def may_campaign(self) -> bool:
         """Whether I am a voter, the very one that the membership names, and fit to lead."""
         own_id = self.config.self_id
-        if self.damaged or not self.memberships.counts_voter(own_id, self.committed_index):
+        if not self.is_fit or not self.memberships.counts_voter(own_id, self.committed_index):
             return False
         member = self.memberships.current.member(own_id)
         return member is None or member.may_be(self.config.incarnation)

@@ -1,8 +1,10 @@
 """One client connection: requests in, answers out, in whatever order they are ready."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode
@@ -12,6 +14,12 @@ from quorumlog.model.errors import (
     RequestError,
     UnexpectedArgumentError,
     error_for,
+)
+from quorumlog.model.machine_message import (
+    QueryRequest,
+    QueryResponse,
+    SnapshotRequest,
+    SnapshotResponse,
 )
 from quorumlog.model.membership import Member, addresses_of
 from quorumlog.model.message import (
@@ -62,6 +70,8 @@ class ClientRequests:
         self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
             AppendRequest: self._append,
             FetchRequest: self._fetch,
+            QueryRequest: self._query,
+            SnapshotRequest: self._snapshot,
             MetadataRequest: self._metadata,
             StatusRequest: self._status,
             TransferRequest: self._transfer,
@@ -145,13 +155,58 @@ class ClientRequests:
         if request.stream:
             self._streams.accept(request.stream, request.sequence)
 
-        def answer(response: AppendResponse) -> None:
+        def answer(response: AppendResponse, results: Sequence[bytes]) -> None:
             # also after an unknown fate: a later block must not overtake this one
             if request.stream and response.code != ResponseCode.SUCCESS:
                 self._streams.refused(request.stream, request.sequence)
-            self._answer(connection, frame, response)
+            if results and request.wants_results:
+                self._answer_results(connection, frame, response, results)
+            else:
+                self._answer(connection, frame, response)
 
         replica.propose(block, answer)
+
+    def _answer_results(
+        self,
+        connection: Connection,
+        frame: Frame,
+        response: AppendResponse,
+        results: Sequence[bytes],
+    ) -> None:
+        encoded = msgspec.msgpack.encode(results)
+        if len(encoded) > self._limits.block_bytes_max:
+            text = (
+                f"applied, but the {len(encoded)} bytes of results are above "
+                f"{self._limits.block_bytes_max}; append fewer commands at a time"
+            )
+            code = ResponseCode.INTERNAL_ERROR
+            response, encoded = msgspec.structs.replace(response, code=code, text=text), b""
+        self._answer(connection, frame, response, [encoded])
+
+    def _query(self, connection: Connection, frame: Frame, request: QueryRequest) -> None:
+        replica = self._replica(request.group)
+        if request.wait_ms < 0:
+            raise UnexpectedArgumentError(f"waitMs {request.wait_ms} is below 0")
+
+        def answer(code: ResponseCode, text: str, applied_index: int, answer: bytes) -> None:
+            core = replica.core
+            response = QueryResponse(
+                code=code,
+                text=text,
+                leader_id=core.leader_id,
+                term=core.term,
+                applied_index=applied_index,
+            )
+            self._answer(connection, frame, response, [answer] if answer else [])
+
+        replica.query(request, bytes(frame.attachment), answer)
+
+    def _snapshot(self, connection: Connection, frame: Frame, request: SnapshotRequest) -> None:
+        def saved(code: ResponseCode, text: str, index: int) -> None:
+            response = SnapshotResponse(code=code, text=text, last_included_index=index)
+            self._answer(connection, frame, response)
+
+        self._replica(request.group).applier.saves.ask(saved)
 
     def _fetch(self, connection: Connection, frame: Frame, request: FetchRequest) -> None:
         replica = self._replica(request.group)

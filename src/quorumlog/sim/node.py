@@ -182,8 +182,9 @@ class SimulatedNode:
         self.wipe()
 
     def wipe(self) -> None:
-        """Put an empty disk into a machine that is down."""
+        """Put an empty disk into a machine that is down; nobody knows its number yet."""
         world = self.cluster.world
+        self.incarnation = -1
         self.files = SimulatedFileSystem(world.random, now_ms=lambda: world.now_ms)
         self.files.make_directory(DIRECTORY)
 
@@ -342,6 +343,7 @@ class SimulatedNode:
             disk=disk,
             network=JoinedHeartBeats(self.node_id, _Network(self), defer),
             background=_Background(self),
+            machines=_Background(self),
             observer=_Observer(),
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,

@@ -1,5 +1,6 @@
 """Opening a group: its directory, hard state and log, in one call."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
-from quorumlog.storage.base import Log
+from quorumlog.storage.base import Log, WritePlan
 from quorumlog.storage.checkpoint import Checkpoint
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
@@ -22,7 +23,10 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
+from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 from quorumlog.storage.space import DiskState, look
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 
@@ -43,6 +47,8 @@ class OpenedGroup:
     disk_state: Callable[[], DiskState]
     close: Callable[[], None]
     incarnation: int = 0
+    snapshots: Snapshots | None = None
+    """Of the group's state machine; None: it has none."""
 
 
 def open_group(
@@ -83,12 +89,18 @@ def open_group(
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         log, report = open_log(files, directory, places, identity, notes, limits)
+        snapshots = None
+        if config.state_machine:
+            snapshots = Snapshots(files, directory, logger.error)
+            snapshots.clear_saving()
+            _begin_behind(snapshots.newest(), log)
     except BaseException:
         for lock in locks:
             lock.release()
         raise
     remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
-    committed = min(max(remembered, committed_index_of(files, directory)), log.end_index)
+    known = max(remembered, committed_index_of(files, directory), log.before_begin_index)
+    committed = min(known, log.end_index)
     if committed >= 0:
         log.note_committed(committed)
 
@@ -102,7 +114,31 @@ def open_group(
         return look(files, directory, places.all, config)
 
     number = incarnation_number(identity.incarnation)
-    return OpenedGroup(log, hard_state, hard_states, committed, report, disk_state, close, number)
+    return OpenedGroup(
+        log, hard_state, hard_states, committed, report, disk_state, close, number, snapshots
+    )
+
+
+def _begin_behind(meta: SnapshotMeta | None, log: Log) -> None:
+    """Finish what a crash may have cut off: a snapshot was installed, the log not yet begun anew.
+
+    A snapshot that this replica saved itself holds what the log holds, or held.
+    """
+    if meta is None or meta.last_included_index <= log.before_begin_index:
+        return
+    index, term = meta.last_included_index, meta.last_included_term
+    if index <= log.end_index:
+        terms = [run_term for run_term, first in log.term_runs() if first <= index]
+        if terms and terms[-1] == term:
+            return
+        first = log.before_begin_index + 1
+        _carry_out(log.truncate(first))
+    _carry_out(log.reset(index, term, meta.chain_crc, meta.config))
+
+
+def _carry_out(plan: WritePlan) -> None:
+    GroupStore().execute([plan], sync=True)
+    plan.completed()
 
 
 def open_log(

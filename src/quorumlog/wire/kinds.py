@@ -1,5 +1,6 @@
 """Which number a message has in a frame. Numbers are for ever: never change or reuse one."""
 
+from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
 
 MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
@@ -21,6 +22,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     23: m.HeartBeats,
     24: m.InstallSnapshotRequest,
     25: m.InstallSnapshotResponse,
+    26: m.SnapshotPieceRequest,
+    27: m.SnapshotPiece,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,
@@ -33,6 +36,10 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     39: m.ChangeMembersRequest,
     40: m.StoryRequest,
     41: m.StoryResponse,
+    42: mm.QueryRequest,
+    43: mm.QueryResponse,
+    44: mm.SnapshotRequest,
+    45: mm.SnapshotResponse,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

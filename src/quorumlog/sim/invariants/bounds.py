@@ -15,7 +15,7 @@ class Bounds(Invariant):
         """See `Invariant`."""
         replica, limits = node.running, node.config.limits
         replica.core.validate()
-        pending = replica.pending
+        pending = replica.appends.pending
         self.require(len(pending) <= limits.pending_requests_max, f"{len(pending)} appends wait")
         self.require(
             pending.size_bytes <= limits.pending_bytes_max + limits.block_bytes_max,

@@ -1,0 +1,106 @@
+"""What a replicated state machine is: a class of a user's, driven by the committed entries.
+
+Every replica of a group has its own instance. All of them are given the same entries in the same
+order, so whatever `apply` does must follow from the entries and the state alone: no clock, no
+chance, no input from elsewhere. All methods of an instance are called one at a time, never on the
+node's loop; they may take their time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import Role
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import UnexpectedArgumentError
+
+
+class SnapshotWriter(Protocol):
+    """Takes the bytes of a snapshot."""
+
+    def write(self, data: Buffer) -> object:
+        """Append bytes. Raises `StorageError`, which must not be caught."""
+        ...
+
+
+class SnapshotReader(Protocol):
+    """Gives them back."""
+
+    def read(self, length: int = -1, /) -> bytes:
+        """Return up to `length` bytes (-1: all that are left); none at the end."""
+        ...
+
+
+class FrozenState(Protocol):
+    """A machine's state as it was at one moment, while the machine goes on."""
+
+    def save_snapshot(self, writer: SnapshotWriter) -> None:
+        """Write it; called once, on another thread than the machine's methods."""
+        ...
+
+    def close(self) -> None:
+        """It is needed no more, saved or not."""
+        ...
+
+
+class StateMachine(ABC):
+    """Base of all machines; `apply`, `save_snapshot` and `load_snapshot` must be written.
+
+    An instance begins empty and is given all entries from the newest snapshot on. One that keeps
+    its state itself (`applied_index`) is given only those it does not have.
+    """
+
+    @classmethod
+    def open(cls, directory: str) -> "StateMachine":
+        """Return an instance for a replica; `directory` (may not exist yet) is its own."""
+        return cls()
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry that the state contains when it is opened; -1: it is empty."""
+        return -1
+
+    @abstractmethod
+    def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
+        """Apply committed entries in order; return one result each, for whoever appended it.
+
+        Only entries that users appended are given. An exception ends the machine: nothing more is
+        applied by this replica, which reports it and leaves leading to others. What cannot be
+        carried out for reasons of its own must so be a result, not an exception.
+        """
+
+    def query(self, query: bytes) -> bytes:
+        """Answer a question about the present state without changing it.
+
+        An exception is told to whoever asked, and does no harm.
+        """
+        raise UnexpectedArgumentError(f"{type(self).__name__} answers no queries")
+
+    @abstractmethod
+    def save_snapshot(self, writer: SnapshotWriter) -> None:
+        """Write the whole present state. The machine waits meanwhile; see `freeze`."""
+
+    @abstractmethod
+    def load_snapshot(self, reader: SnapshotReader) -> None:
+        """Replace the whole state by a saved one."""
+
+    def freeze(self) -> FrozenState | None:
+        """Return the present state, to be saved while further entries are applied.
+
+        None: it cannot be had so; `save_snapshot` is called instead, and entries wait for it.
+        """
+        return None
+
+    def digest(self) -> bytes:
+        """Return a few bytes that are equal where states are equal, else very likely not.
+
+        Empty: unknown. Compared between replicas that have applied the same entries.
+        """
+        return b""
+
+    def on_role_change(self, term: int, role: Role) -> None:  # noqa: B027  (optional)
+        """The replica has another role now; for information, the state must not depend on it."""
+
+    def close(self) -> None:  # noqa: B027  (optional)
+        """The replica stops; nothing is called after it."""

@@ -1,0 +1,149 @@
+"""Appends of clients: admitted or refused, staged with others, answered when they are committed.
+
+With a state machine an append is answered once the machine has applied it, with its results.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quorumlog.model.block import Block
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import check
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import AppendResponse
+from quorumlog.node.doors import Doors
+from quorumlog.node.proposals import (
+    Answer,
+    Batch,
+    PendingAppend,
+    PendingAppends,
+    Proposal,
+    ProposalQueue,
+    refusal,
+)
+from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
+from quorumlog.raft.events import Proposed
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica import Replica
+
+_UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
+_ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
+
+
+class Appends:
+    """Of one replica; called on its thread."""
+
+    def __init__(self, replica: "Replica", doors: Doors, limits: Limits) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._limits = limits
+        self._config = replica.config
+        self._proposals = ProposalQueue(limits)
+        self._batches: dict[int, Batch] = {}
+        self._batch_numbers = itertools.count(1)
+        self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
+        self.draining = False
+
+    # -- in -----------------------------------------------------------------------------------
+
+    def propose(self, block: Block, answer: Answer) -> None:
+        """Append a verified block; `answer` is called once, at once or later."""
+        refused = self._admission(len(block.data))
+        if refused is not None:
+            self._refuse(answer, *refused)
+        elif self._proposals.add(Proposal(block, answer, self._doors.now_us())):
+            self._doors.defer(self._flush)
+
+    def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
+        """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
+        replica = self._replica
+        if replica.health_text:
+            return ResponseCode.DISK_ERROR, f"replica is unhealthy: {replica.health_text}"
+        if self.draining:
+            return ResponseCode.LEADER_TRANSFERRING, "this node is stopping"
+        if replica.core.role is not Role.LEADER:
+            return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
+        if replica.core.is_transferring:
+            return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
+        if full := replica.upkeep.full_text(size_bytes):
+            return ResponseCode.DISK_FULL, full
+        limits = self._limits
+        requests = len(self.pending) + len(self._proposals)
+        size = self.pending.size_bytes + self._proposals.size_bytes
+        if requests >= limits.pending_requests_max or size >= limits.pending_bytes_max:
+            return (
+                ResponseCode.LEADER_PENDING_FULL,
+                f"{requests} appends ({size} bytes) wait for a majority; try again later",
+            )
+        if self._doors.disk.queued_bytes >= limits.disk_queue_bytes_max:
+            return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
+        return None
+
+    def _flush(self) -> None:
+        for batch in self._proposals.take():
+            number = next(self._batch_numbers)
+            self._batches[number] = batch
+            self._replica.tell(Proposed(number, batch.block.count))
+
+    def stage(self, effect: AppendProposal) -> None:
+        """Stamp and write a proposal's block, as the core decided."""
+        replica, batch = self._replica, self._batches.pop(effect.proposal_id)
+        plan, spans = replica.log.append(batch.block, effect.term)
+        check(replica.log.end_index == effect.last_index, "core and log agree on the end")
+        self.pending.add(batch, effect.first_index, effect.term, spans)
+        replica.counters.append_requests += len(batch.members)
+        self._doors.disk.submit(replica, effect.token, plan)
+
+    # -- out ----------------------------------------------------------------------------------
+
+    def applied(self, index: int, results_of: Callable[[int, int], list[bytes]]) -> None:
+        """Answer what lies at or below an index that is committed and applied.
+
+        `results_of` returns the machine's results for a range of indexes.
+        """
+        now_us = self._doors.now_us()
+        observer, counters = self._doors.observer, self._replica.counters
+        for pending in self.pending.pop_committed(index):
+            proposal = pending.proposal
+            count, size = proposal.block.count, len(proposal.block.data)
+            counters.append_entries += count
+            counters.append_bytes += size
+            seconds = (now_us - proposal.accepted_us) / 1_000_000
+            observer.append_answered(self._config.group, seconds, count, size)
+            proposal.answer(
+                AppendResponse(
+                    leader_id=self._replica.core.leader_id,
+                    term=pending.term,
+                    first_index=pending.first_index,
+                    last_index=pending.last_index,
+                    spans=pending.spans,
+                ),
+                results_of(pending.first_index, pending.last_index),
+            )
+
+    def refused(self, effect: RefuseProposal) -> None:
+        """The core took none of it."""
+        text = f"refused by {self._config.group}: {effect.code.name}"
+        for member in self._batches.pop(effect.proposal_id).members:
+            self._refuse(member.answer, effect.code, text)
+
+    def fail(self, effect: FailPending) -> None:
+        """Leadership ended: nobody here will learn what becomes of them."""
+        for pending in self.pending.pop_all():
+            self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer those that no majority answered in time."""
+        for pending in self.pending.pop_expired(now_ms):
+            text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+            self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+
+    def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
+        self._refuse(pending.proposal.answer, code, text)
+
+    def _refuse(self, answer: Answer, code: ResponseCode, text: str) -> None:
+        replica = self._replica
+        replica.counters.count_refusal(code)
+        answer(refusal(code, text, replica.core.leader_id, replica.core.term), ())

@@ -1,0 +1,409 @@
+"""Drives a group's state machine: entries in, results out, questions, snapshots (spec 40).
+
+The machine has one thread's attention at a time and never the loop's: whatever it is to do is a job
+that runs beside the loop, one after the other. What is applied is committed and durable here, so a
+machine never holds what this replica's log does not. Without a machine, committed is applied.
+"""
+
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.block import Block, block_from_index_records
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexRemovedError,
+    LeaderPendingFullError,
+    StorageError,
+)
+from quorumlog.node.doors import Doors
+from quorumlog.node.fetches import gather
+from quorumlog.node.handed import Handed, MachineError, Work
+from quorumlog.node.log_lines import say
+from quorumlog.node.saves import Saves
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.base import Span
+from quorumlog.storage.snapshots import SnapshotMeta
+from quorumlog.storage.store import OpenedGroup
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+QueryAnswer: TypeAlias = Callable[[ResponseCode, str, int, bytes], None]
+"""Is told code, why it failed, the applied index and the machine's answer."""
+
+APPLY_ENTRIES = 1_024
+APPLY_BYTES = 1024 * 1024
+"""Entries handed to a machine in one batch, and their bytes (but always one entry)."""
+QUERIES_TOGETHER = 1_024
+QUERIES_MAX = 65_536
+"""Questions to one machine that may wait; more are refused."""
+QUERY_WAIT_MS = 2_500
+"""How long a question may wait for what it must see to be applied."""
+RETRY_MS = 1_000
+"""Pause before entries that could not be read are tried again."""
+NEVER_MS = 1 << 62
+
+
+@dataclass(order=True, slots=True)
+class _Query:
+    """To be answered once `index` is applied; `is_patient`: at the deadline in any case."""
+
+    index: int
+    number: int
+    deadline_ms: int = field(compare=False)
+    is_patient: bool = field(compare=False)
+    body: bytes = field(compare=False)
+    answer: QueryAnswer = field(compare=False)
+
+
+class Applier:
+    """Of one replica; called on its thread. `machine` None: a plain log."""
+
+    def __init__(
+        self,
+        replica: "Replica",
+        machine: StateMachine | None,
+        opened: OpenedGroup,
+        doors: Doors,
+    ) -> None:
+        self._replica = replica
+        self._doors = doors
+        self.machine = machine
+        self.saves = Saves(replica, self, opened.snapshots, doors)
+        self._applied = -1 if machine is None else machine.applied_index
+        self.failed_text = ""
+        self._load: SnapshotMeta | None = None
+        self._role: tuple[int, Role] | None = None
+        self._results: dict[int, bytes] = {}
+        self._waiting: list[_Query] = []
+        self._ready: deque[_Query] = deque()
+        self._unproved: list[tuple[bytes, QueryAnswer]] = []
+        self._numbers = itertools.count()
+        self._is_busy = False
+        self._has_applied = False
+        self._retry_ms = NEVER_MS
+        newest = self.saves.newest
+        _check_reach(replica, self._applied, newest)
+        if (
+            machine is not None
+            and newest is not None
+            and newest.last_included_index > self._applied
+        ):
+            self._load = newest
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry that the machine has applied; of a plain log: committed."""
+        return self._replica.core.committed_index if self.machine is None else self._applied
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the machine works, and is there."""
+        return not self.failed_text and self._load is None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the machine is to load a snapshot, or does."""
+        return self._load is not None
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def committed(self, index: int) -> None:
+        """The committed index rose."""
+        if self.machine is None:
+            self._replica.appends.applied(index, lambda first, last: [])
+        else:
+            self.go_on()
+
+    def role_changed(self, term: int, role: Role) -> None:
+        """Let the machine know."""
+        if self.machine is not None:
+            self._role = (term, role)
+            self.go_on()
+
+    def load(self, meta: SnapshotMeta) -> None:
+        """A snapshot was fetched, and the log begins behind it: the machine must have it."""
+        self._load = meta
+        self._retry_ms = NEVER_MS
+        self.saves.newest = meta
+        self._replica.tell_fitness()
+        self.go_on()
+
+    def query(
+        self, index: int, body: bytes, answer: QueryAnswer, *, wait_ms: int | None = None
+    ) -> None:
+        """Ask the machine once `index` is applied.
+
+        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused.
+        """
+        if self.machine is None:
+            text = f"group {self._replica.config.group} has no state machine to ask"
+            answer(ResponseCode.UNSUPPORTED, text, -1, b"")
+            return
+        if self.failed_text:
+            answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
+            return
+        if len(self._waiting) + len(self._ready) >= QUERIES_MAX:
+            text = f"{QUERIES_MAX} questions wait already; try again later"
+            answer(ResponseCode.LEADER_PENDING_FULL, text, -1, b"")
+            return
+        patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
+        deadline_ms = self._doors.now_ms() + patience_ms
+        query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
+        heapq.heappush(self._waiting, query)
+        self._release()
+        self.go_on()
+
+    def query_proved(self, body: bytes, answer: QueryAnswer) -> None:
+        """Ask the machine once everything acknowledged before now is applied.
+
+        The questions of one turn of the loop share one proof that the leader leads.
+        """
+        if len(self._unproved) >= QUERIES_MAX:
+            text = f"{QUERIES_MAX} questions wait already; try again later"
+            answer(ResponseCode.LEADER_PENDING_FULL, text, -1, b"")
+            return
+        self._unproved.append((body, answer))
+        if len(self._unproved) == 1:
+            self._doors.defer(self._prove)
+
+    def _prove(self) -> None:
+        together, self._unproved = self._unproved, []
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            for body, answer in together:
+                if code is ResponseCode.SUCCESS:
+                    self.query(index, body, answer)
+                else:
+                    answer(code, text, -1, b"")
+
+        self._replica.asked.read(proved)
+        self._replica.wake()
+
+    def tick(self, now_ms: int) -> None:
+        """Give up what waited too long; try again what could not be read."""
+        if any(query.deadline_ms <= now_ms for query in self._waiting):
+            late = sorted(query for query in self._waiting if query.deadline_ms <= now_ms)
+            self._waiting = [query for query in self._waiting if query.deadline_ms > now_ms]
+            heapq.heapify(self._waiting)
+            for query in late:
+                if query.is_patient:
+                    self._ready.append(query)
+                else:
+                    text = f"index {query.index} is not applied here yet; try again later"
+                    query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
+        if now_ms >= self._retry_ms:
+            self._retry_ms = NEVER_MS
+        self.go_on()
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        waiting_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
+        return min(waiting_ms, self._retry_ms, self.saves.next_deadline_ms())
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Give the machine something to do, if it has nothing and there is something."""
+        if self.machine is None or self._is_busy or self.failed_text or self._replica.broken:
+            return
+        if self._retry_ms != NEVER_MS:
+            return
+        work = self._next_work(self.machine)
+        if work is not None:
+            self._is_busy = True
+            self._doors.machines.run(work.run, lambda found: self._done(work, found), self._failed)
+
+    def _done(self, work: Work, found: object) -> None:
+        self._is_busy = False
+        work.done(found)
+        self.go_on()
+        self._replica.wake()
+
+    def _next_work(self, machine: StateMachine) -> Work | None:
+        if self._load is not None:
+            return self._loading(machine, self._load)
+        if self._role is not None:
+            role, self._role = self._role, None
+            return Work(lambda: machine.on_role_change(*role))
+        if self.saves.is_due:
+            return self.saves.freezing(machine)
+        core = self._replica.core
+        last = min(core.committed_index, core.durable_index)
+        asks_first = bool(self._ready) and self._has_applied
+        if last > self._applied and not asks_first:
+            return self._applying(
+                machine, self._applied + 1, min(last, self._applied + APPLY_ENTRIES)
+            )
+        return self._asking(machine) if self._ready else None
+
+    def _failed(self, error: Exception) -> None:
+        """What could not be read may be readable later; a machine that raises is at its end."""
+        self._is_busy = False
+        replica = self._replica
+        if isinstance(error, MachineError):
+            self._end(str(error))
+            return
+        if isinstance(error, CorruptionError) and error.index is not None:
+            replica.healing.found(error)
+        elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
+            self._end(repr(error))
+            return
+        # removed: the log begins anew behind a snapshot, which is loaded next
+        self._retry_ms = self._doors.now_ms() + RETRY_MS
+        logger.warning("entries from %s on cannot be applied now: %s", self._applied + 1, error)
+        replica.wake()
+
+    def _end(self, text: str) -> None:
+        """The machine is not what the log says any more: nothing more is applied."""
+        replica = self._replica
+        self.failed_text = text
+        say(
+            logger,
+            logging.CRITICAL,
+            "state machine failed",
+            group=replica.config.group,
+            applied_index=self._applied,
+            text=text,
+        )
+        for query in [*self._ready, *self._waiting]:
+            query.answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
+        self._ready.clear()
+        self._waiting.clear()
+        replica.tell_fitness()
+        replica.wake()
+
+    def _first_line(self) -> str:
+        return f"the state machine of this replica failed: {self.failed_text.splitlines()[0]}"
+
+    # -- applying -----------------------------------------------------------------------------
+
+    def _applying(self, machine: StateMachine, first: int, last: int) -> Work:
+        log, limits = self._replica.log, APPLY_BYTES
+        found = gather(log, first, last, limits) if log.is_in_memory(first) else None
+
+        def run() -> tuple[int, int, dict[int, bytes]]:
+            spans = gather(log, first, last, limits) if found is None else found
+            handed = Handed.of(list(map(_block_of, spans)))
+            size = sum(len(span.data) for span in spans)
+            return spans[-1].last_index, size, handed.apply_to(machine)
+
+        def done(result: tuple[int, int, dict[int, bytes]]) -> None:
+            self._applied, size, results = result
+            self._has_applied = True
+            self.saves.applied(size)
+            if len(self._replica.appends.pending):
+                self._results.update(results)
+            self._replica.appends.applied(self._applied, self._take_results)
+            if not len(self._replica.appends.pending):
+                self._results.clear()
+            self._release()
+
+        return Work(run, done)
+
+    def _take_results(self, first: int, last: int) -> list[bytes]:
+        return [self._results.pop(index, b"") for index in range(first, last + 1)]
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        while self._waiting and self._waiting[0].index <= self._applied:
+            self._ready.append(heapq.heappop(self._waiting))
+
+    def _asking(self, machine: StateMachine) -> Work:
+        count = min(len(self._ready), QUERIES_TOGETHER)
+        queries = [self._ready.popleft() for _ in range(count)]
+        self._has_applied = False
+
+        def run() -> list[tuple[ResponseCode, str, bytes]]:
+            return [_asked(machine, query.body) for query in queries]
+
+        def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
+            for query, (code, text, answer) in zip(queries, answers, strict=True):
+                query.answer(code, text, self._applied, answer)
+
+        return Work(run, done)
+
+    # -- loading ------------------------------------------------------------------------------
+
+    def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> Work:
+        def done(is_whole: bool) -> None:
+            if is_whole:
+                self._loaded(meta)
+            elif self._load is meta:
+                self._load_older()
+
+        return Work(lambda: self.saves.load_into(machine, meta), done)
+
+    def _loaded(self, meta: SnapshotMeta) -> None:
+        self._applied = meta.last_included_index
+        self._results.clear()
+        if self._load is meta:
+            self._load = None
+        say(
+            logger,
+            logging.INFO,
+            "snapshot loaded",
+            group=self._replica.config.group,
+            applied_index=self._applied,
+        )
+        self._release()
+        self._replica.tell_fitness()
+
+    def _load_older(self) -> None:
+        """The newest was broken and is gone: an older one will do if the log goes back so far."""
+        older, log = self.saves.find_newest(), self._replica.log
+        reached = max(self._applied, -1 if older is None else older.last_included_index)
+        if reached < log.before_begin_index:
+            self._end(
+                f"no whole snapshot is left, and the log begins at {log.before_begin_index + 1}"
+            )
+        else:
+            self._load = older if older and older.last_included_index > self._applied else None
+            self._replica.tell_fitness()
+
+    def close(self) -> None:
+        """The node stops, and its machine threads have."""
+        if self.machine is not None:
+            self.machine.close()
+
+
+def _check_reach(replica: "Replica", applied: int, newest: SnapshotMeta | None) -> None:
+    """Raise `StorageError` if a machine's entries are neither in a snapshot nor in the log."""
+    if replica.config.state_machine == "":
+        return
+    log = replica.log
+    begin = max(applied, -1 if newest is None else newest.last_included_index)
+    if begin < log.before_begin_index:
+        raise StorageError(
+            f"group {replica.config.group}: the log begins at {log.before_begin_index + 1}, and no "
+            f"whole snapshot holds what is before it. {EMPTYING_IS_SAFE_WHEN}"
+        )
+    if applied > log.end_index:
+        raise StorageError(
+            f"group {replica.config.group}: the state machine holds entries up to {applied}, but "
+            f"the log ends at {log.end_index}: they do not belong together. "
+            f"{EMPTYING_IS_SAFE_WHEN}"
+        )
+
+
+def _block_of(span: Span) -> Block:
+    return block_from_index_records(span.data, span.records)
+
+
+def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
+    """Answer one question; what it raises is told to whoever asked."""
+    try:
+        return ResponseCode.SUCCESS, "", machine.query(body)
+    except Exception as error:
+        code = getattr(error, "code", ResponseCode.INTERNAL_ERROR)
+        return code, f"the state machine cannot answer: {error}", b""

@@ -1,0 +1,69 @@
+"""Entries handed to a state machine, so that one that fails can be asked where it was."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.block import Block, decode_entries
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import QuorumlogError
+
+
+class MachineError(QuorumlogError):
+    """A state machine raised, or did not do what it must; the text has index and traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something for a machine to do beside the loop; `done` is told on the loop what came of it."""
+
+    run: Callable[[], Any]
+    done: Callable[[Any], None] = lambda _: None
+
+
+class Handed(Sequence[Entry]):
+    """The entries that users appended, of several blocks; remembers which was looked at last."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self._last = 0
+
+    @classmethod
+    def of(cls, blocks: list[Block]) -> "Handed":
+        """Return those of stamped blocks."""
+        return cls([entry for block in blocks for entry in decode_entries(block) if entry.is_data])
+
+    @overload
+    def __getitem__(self, position: int) -> Entry: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Entry]: ...
+    def __getitem__(self, position: int | slice) -> Entry | list[Entry]:
+        if isinstance(position, int):
+            self._last = position % len(self._entries)
+        return self._entries[position]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def apply_to(self, machine: StateMachine) -> dict[int, bytes]:
+        """Apply all; return index → result. Raises `MachineError` if the machine does."""
+        if not self._entries:
+            return {}
+        try:
+            results = list(machine.apply(self))
+        except Exception as error:
+            index = self._entries[self._last].index
+            text = "".join(traceback.format_exception(error))
+            raise MachineError(f"{error!r} at entry {index}\n{text}") from error
+        if len(results) != len(self._entries) or not all(
+            isinstance(result, bytes | bytearray | memoryview) for result in results
+        ):
+            raise MachineError(
+                f"{type(machine).__name__}.apply gave {len(results)} results for "
+                f"{len(self._entries)} entries from {self._entries[0].index} on; it must give "
+                "bytes for each"
+            )
+        indexes = (entry.index for entry in self._entries)
+        return {index: bytes(result) for index, result in zip(indexes, results, strict=True)}

@@ -1,0 +1,34 @@
+"""Which state machine a group has: one that comes with quorumlog, or a class of the user's."""
+
+import importlib
+
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import ConfigError
+
+BUILT_IN = {"kv": "quorumlog.machine.kv:KeyValueMachine"}
+"""Machines that have a name of their own."""
+DIRECTORY = "machine"
+"""Of a replica's machine, in the group's directory."""
+
+
+def machine_class(name: str) -> type[StateMachine]:
+    """Return the class of a `stateMachine` setting. Raises `ConfigError` if there is none such."""
+    module_name, separator, class_name = BUILT_IN.get(name, name).partition(":")
+    if not separator:
+        known = ", ".join(BUILT_IN)
+        raise ConfigError(f"stateMachine {name!r} is neither one of {known} nor module:Class")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"stateMachine {name!r} cannot be imported: {error}") from error
+    if not isinstance(found, type) or not issubclass(found, StateMachine):
+        raise ConfigError(f"stateMachine {name!r} is no subclass of quorumlog.machine.StateMachine")
+    return found
+
+
+def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
+    """Return a replica's machine; None for a plain log."""
+    if not config.state_machine:
+        return None
+    return machine_class(config.state_machine).open(f"{group_directory}/{DIRECTORY}")

@@ -1,0 +1,247 @@
+"""Saving a state machine's snapshots beside the log, and removing what they make superfluous."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from quorumlog.machine.base import FrozenState, StateMachine
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError
+from quorumlog.node.doors import Doors
+from quorumlog.node.handed import MachineError, Work
+from quorumlog.node.log_lines import say
+from quorumlog.raft.events import BeginMoved
+from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
+
+if TYPE_CHECKING:
+    from quorumlog.node.applier import Applier
+    from quorumlog.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+Saved: TypeAlias = Callable[[ResponseCode, str, int], None]
+"""Is told how saving on request ended: code, why it failed, and the last included index."""
+
+RETRY_MS = 60_000
+"""Pause after a snapshot that could not be saved."""
+ASKED_MAX = 1_024
+"""Requests for a snapshot that may wait for the one under way."""
+NEVER_MS = 1 << 62
+
+
+class Saves:
+    """Of one replica; called on its thread. `newest` is the newest snapshot known to be whole."""
+
+    def __init__(
+        self, replica: "Replica", applier: "Applier", snapshots: Snapshots | None, doors: Doors
+    ) -> None:
+        self._replica = replica
+        self._applier = applier
+        self._snapshots = snapshots
+        self._doors = doors
+        self._config = replica.config
+        self.newest = snapshots.newest() if snapshots is not None else None
+        self.saved = 0
+        self._bytes = 0
+        self._asked: list[Saved] = []
+        self._is_saving = False
+        self._not_before_ms = 0
+
+    # -- when -----------------------------------------------------------------------------------
+
+    @property
+    def newest_index(self) -> int:
+        """Last included index of the newest snapshot; -1: there is none."""
+        return self.newest.last_included_index if self.newest is not None else -1
+
+    def applied(self, size_bytes: int) -> None:
+        """The machine has applied entries of this size."""
+        self._bytes += size_bytes
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the machine's state is to be saved now."""
+        applied = self._applier.applied_index
+        since = applied - self.newest_index
+        if self._snapshots is None or self._is_saving or since <= 0:
+            return False
+        if applied > self._replica.core.committed_index:
+            return False  # opened with it, and not yet heard that it is committed
+        config = self._config
+        grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
+        return bool(self._asked) or (grown and self._doors.now_ms() >= self._not_before_ms)
+
+    def ask(self, saved: Saved) -> None:
+        """Save at once; `saved` is told when that is durable."""
+        applier = self._applier
+        if self._snapshots is None or applier.machine is None:
+            text = f"group {self._config.group} has no state machine"
+            saved(ResponseCode.UNSUPPORTED, text, -1)
+        elif applier.failed_text:
+            saved(ResponseCode.INTERNAL_ERROR, "the state machine of this replica failed", -1)
+        elif len(self._asked) >= ASKED_MAX:
+            saved(ResponseCode.LEADER_PENDING_FULL, "too many requests; try again later", -1)
+        elif applier.applied_index == self.newest_index and not self._is_saving:
+            saved(ResponseCode.SUCCESS, "", self.newest_index)
+        else:
+            self._asked.append(saved)
+            applier.go_on()
+
+    def next_deadline_ms(self) -> int:
+        """When saving may be tried again."""
+        return self._not_before_ms if self._not_before_ms > self._doors.now_ms() else NEVER_MS
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def freezing(self, machine: StateMachine) -> Work:
+        """Return what has the machine's state saved: beside it, if it can be frozen."""
+        snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
+        self._is_saving = True
+        self._bytes = 0
+        configs = [pair for pair in log.config_entries() if pair[0] <= index]
+        chain_crc = log.chain_crc_at(index)
+        meta = SnapshotMeta(
+            last_included_index=index,
+            last_included_term=self._replica.core.term_at(index),
+            chain_crc=-1 if chain_crc is None else chain_crc,
+            config=configs[-1] if configs else None,
+        )
+
+        def run() -> tuple[SnapshotMeta, FrozenState | None]:
+            whole = _with_digest(meta, machine)
+            try:
+                frozen = machine.freeze()
+            except Exception as error:
+                raise MachineError(f"{error!r} while it was frozen at {index}") from error
+            if frozen is None and snapshots is not None:
+                whole = _write(snapshots, whole, machine)
+                self._tidy(snapshots)
+            return whole, frozen
+
+        def done(found: tuple[SnapshotMeta, FrozenState | None] | Exception) -> None:
+            if isinstance(found, Exception):
+                self._failed(found)
+            elif found[1] is None:
+                self._published(found[0])
+            else:
+                self._save_frozen(*found)
+
+        return Work(lambda: _caught(run), done)
+
+    def _save_frozen(self, meta: SnapshotMeta, frozen: FrozenState | None) -> None:
+        snapshots = self._snapshots
+
+        def run() -> SnapshotMeta:
+            if snapshots is None or frozen is None:
+                return meta
+            try:
+                found = _write(snapshots, meta, frozen)
+            finally:
+                frozen.close()
+            self._tidy(snapshots)
+            return found
+
+        self._doors.background.run(run, self._published, self._failed)
+
+    def _tidy(self, snapshots: Snapshots) -> None:
+        snapshots.keep_newest(self._config.max_snapshot_reserved_num)
+
+    def _published(self, meta: SnapshotMeta) -> None:
+        self._is_saving = False
+        self.saved += 1
+        if meta.last_included_index > self.newest_index:
+            self.newest = meta
+        say(
+            logger,
+            logging.INFO,
+            "snapshot saved",
+            group=self._config.group,
+            last_included_index=meta.last_included_index,
+            bytes=meta.size_bytes,
+        )
+        asked, self._asked = self._asked, []
+        for saved in asked:
+            saved(ResponseCode.SUCCESS, "", meta.last_included_index)
+        self._remove_covered(meta)
+        self._applier.go_on()
+
+    def _failed(self, error: Exception) -> None:
+        """The snapshot before stays, and so does the log behind it."""
+        self._is_saving = False
+        self._not_before_ms = self._doors.now_ms() + RETRY_MS
+        logger.error("a snapshot of %s could not be saved: %s", self._config.group, error)
+        asked, self._asked = self._asked, []
+        for saved in asked:
+            saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
+        self._replica.wake()
+
+    def _remove_covered(self, meta: SnapshotMeta) -> None:
+        """Remove entries that the snapshot holds, but not what a live member still needs."""
+        replica, log = self._replica, self._replica.log
+        kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
+        last = meta.last_included_index - kept
+        if log.size_bytes <= self._config.follower_retention_bytes:
+            last = min(last, replica.core.retention_floor)
+        if last <= log.before_begin_index or replica.health_text or replica.broken:
+            return
+        self._doors.disk.submit(replica.upkeep, None, log.reset(last))
+        replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
+
+    # -- loading ------------------------------------------------------------------------------
+
+    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> bool:
+        """Have a machine load a snapshot; on its thread. False: it was broken, and is gone."""
+        if self._snapshots is None:
+            return False
+        try:
+            self._snapshots.load(meta, machine.load_snapshot)
+            found = machine.digest()
+            if meta.digest and found != meta.digest:
+                index = meta.last_included_index
+                text = f"snapshot {index} gives another state than was saved"
+                raise CorruptionError(text, self._snapshots.path_of(index), 0)
+        except CorruptionError as error:
+            self._snapshots.remove_broken(meta.last_included_index, error)
+            return False
+        except Exception as error:
+            index = meta.last_included_index
+            raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
+        return True
+
+    def find_newest(self) -> SnapshotMeta | None:
+        """Look once more which snapshot is the newest."""
+        self.newest = self._snapshots.newest() if self._snapshots is not None else None
+        return self.newest
+
+
+def _caught(run: Callable[[], tuple[SnapshotMeta, FrozenState | None]]) -> object:
+    """Return what failed, unless it is the machine: then nothing more is asked of it."""
+    try:
+        return run()
+    except MachineError:
+        raise
+    except Exception as error:
+        return error
+
+
+def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
+    return SnapshotMeta(
+        last_included_index=meta.last_included_index,
+        last_included_term=meta.last_included_term,
+        chain_crc=meta.chain_crc,
+        config=meta.config,
+        digest=machine.digest(),
+    )
+
+
+def _write(
+    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine
+) -> SnapshotMeta:
+    """Write and publish a state."""
+    saving = snapshots.begin()
+    try:
+        state.save_snapshot(saving)
+    except BaseException:
+        saving.abandon()
+        raise
+    return saving.publish(meta)

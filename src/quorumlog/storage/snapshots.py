@@ -1,0 +1,283 @@
+"""Snapshots of a state machine: one file each, whole or not there at all (spec 40 section 3).
+
+    <group>/snapshot/snapshot_<last included index in 20 digits>   data, what it is, a footer
+    <group>/snapshot/saving                                         being written by this replica
+    <group>/snapshot/installing                                     being fetched from another
+
+A snapshot is written under another name, fsynced, and published by rename. What it is
+(`SnapshotMeta`) stands behind the data as JSON, with a footer of its length and CRC-32; the SHA-256
+in it is of the data, and checked whenever they are read.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.files import File, FileSystem
+
+DIRECTORY = "snapshot"
+SAVING = "saving"
+INSTALLING = "installing"
+META_SUFFIX = ".json"
+"""Of the file beside `installing` that says what is being fetched."""
+PREFIX = "snapshot_"
+META_BYTES_MAX = 1024 * 1024
+COPY_BYTES = 1024 * 1024
+"""Bytes read or written at a time."""
+_FOOTER = struct.Struct(">II8s")
+_MAGIC = b"QLSNAP01"
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot holds: everything up to last_included_index, whose term and chain CRC follow.
+
+    `config` is the newest CONFIG_CHANGE entry among it as (index, body), where that is known;
+    `digest` what the machine says of its state; `sha256` is of the `size_bytes` bytes of data.
+    """
+
+    last_included_index: int
+    last_included_term: int
+    chain_crc: int = -1
+    config: tuple[int, bytes] | None = None
+    digest: bytes = b""
+    size_bytes: int = 0
+    sha256: bytes = b""
+
+
+class SavedData:
+    """Reads the data of a snapshot from begin to end; see `SnapshotReader`."""
+
+    def __init__(self, file: File, size_bytes: int) -> None:
+        self._file = file
+        self._size = size_bytes
+        self._position = 0
+        self._sha256 = hashlib.sha256()
+
+    def read(self, length: int = -1, /) -> bytes:
+        """Return up to `length` bytes (-1: all that are left)."""
+        left = self._size - self._position
+        length = left if length < 0 else min(length, left)
+        parts = []
+        while length:
+            part = self._file.read_at(min(length, COPY_BYTES), self._position)
+            if not part:
+                raise CorruptionError(
+                    f"{self._file.path}: ends at byte {self._position} of {self._size}",
+                    self._file.path,
+                    self._position,
+                )
+            self._sha256.update(part)
+            self._position += len(part)
+            length -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all data, what was not read yet included."""
+        while self.read(COPY_BYTES):
+            pass
+        return self._sha256.digest()
+
+
+class Saving:
+    """A snapshot that is being written; see `SnapshotWriter`. Used by one thread at a time."""
+
+    def __init__(self, snapshots: "Snapshots", file: File) -> None:
+        self._snapshots = snapshots
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: Buffer) -> None:
+        """Append data."""
+        self._file.write_at([data], self.size_bytes)
+        self._sha256.update(data)
+        self.size_bytes += len(data)
+
+    def publish(self, meta: SnapshotMeta) -> SnapshotMeta:
+        """Make it durable and visible; return what it is. Size and SHA-256 are filled in."""
+        meta = msgspec.structs.replace(
+            meta, size_bytes=self.size_bytes, sha256=self._sha256.digest()
+        )
+        self._snapshots.publish(self._file, meta)
+        return meta
+
+    def abandon(self) -> None:
+        """Leave it: the next one takes its place."""
+        self._file.close()
+
+
+class Installing:
+    """A snapshot that is being fetched, piece by piece; goes on after a restart.
+
+    Used by one thread at a time. Its size says how far it has come: whether all bytes are right is
+    known at the end.
+    """
+
+    def __init__(self, snapshots: "Snapshots", file: File, meta: SnapshotMeta) -> None:
+        self._snapshots = snapshots
+        self._file = file
+        self.meta = meta
+        self.size_bytes = min(file.size(), meta.size_bytes)
+
+    def write(self, data: Buffer, offset: int) -> int:
+        """Put a piece where the last one ended; return how far it has come."""
+        if offset == self.size_bytes and offset + len(data) <= self.meta.size_bytes:
+            self._file.write_at([data], offset)
+            self.size_bytes += len(data)
+        return self.size_bytes
+
+    def publish(self) -> bool:
+        """Check all of it, make it durable and visible; False: it was damaged, begin again."""
+        if SavedData(self._file, self.meta.size_bytes).digest() != self.meta.sha256:
+            self._file.resize(0)
+            self.size_bytes = 0
+            return False
+        self._file.resize(self.meta.size_bytes)
+        self._snapshots.publish(self._file, self.meta)
+        return True
+
+    def close(self) -> None:
+        """Leave it as it is; it may go on later."""
+        self._file.close()
+
+
+class Snapshots:
+    """Those of one group. Not made before there is one; `report` is told of broken ones."""
+
+    def __init__(self, files: FileSystem, directory: str, report: Callable[[str], None]) -> None:
+        self._files = files
+        self.directory = f"{directory}/{DIRECTORY}"
+        self._report = report
+
+    # -- what is there ------------------------------------------------------------------------
+
+    def indexes(self) -> list[int]:
+        """Return the last included index of each, ascending."""
+        names = self._files.names(self.directory)
+        digits = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+        return sorted(int(digit) for digit in digits if digit.isdecimal())
+
+    def path_of(self, index: int) -> str:
+        """Return where a snapshot lies."""
+        return f"{self.directory}/{PREFIX}{index:020d}"
+
+    def newest(self) -> SnapshotMeta | None:
+        """Return what the newest whole one is; broken ones are reported and removed (spec 40)."""
+        for index in reversed(self.indexes()):
+            try:
+                return self.meta_of(index)
+            except CorruptionError as error:
+                self.remove_broken(index, error)
+        return None
+
+    def meta_of(self, index: int) -> SnapshotMeta:
+        """Return what a snapshot is. Raises `CorruptionError` if that cannot be read."""
+        file = self._files.open(self.path_of(index), writable=False)
+        try:
+            return self._read_meta(file, index)
+        finally:
+            file.close()
+
+    def _read_meta(self, file: File, index: int) -> SnapshotMeta:
+        size = file.size()
+        footer = file.read_at(_FOOTER.size, max(0, size - _FOOTER.size))
+        try:
+            length, crc, magic = _FOOTER.unpack(footer)
+            begin = size - _FOOTER.size - length
+            raw = (
+                file.read_at(length, begin) if 0 < length <= META_BYTES_MAX and begin >= 0 else b""
+            )
+            if magic != _MAGIC or crc32(raw) != crc:
+                raise CorruptionError(f"{file.path}: no whole snapshot", file.path, size)
+            meta = msgspec.json.decode(raw, type=SnapshotMeta)
+        except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptionError(f"{file.path}: no snapshot ({error})", file.path, size) from error
+        if (meta.last_included_index, meta.size_bytes) != (index, begin):
+            raise CorruptionError(f"{file.path}: holds another snapshot", file.path, size)
+        return meta
+
+    def load(self, meta: SnapshotMeta, use: Callable[[SavedData], None]) -> None:
+        """Have `use` read the data of a snapshot, once it is known that they are whole.
+
+        Raises `CorruptionError` if they are not.
+        """
+        file = self._files.open(self.path_of(meta.last_included_index), writable=False)
+        try:
+            if SavedData(file, meta.size_bytes).digest() != meta.sha256:
+                raise CorruptionError(f"{file.path}: the data are damaged", file.path, 0)
+            use(SavedData(file, meta.size_bytes))
+        finally:
+            file.close()
+
+    def read_piece(self, index: int, offset: int, length: int) -> bytes:
+        """Return a piece of the data of a snapshot, to be sent."""
+        file = self._files.open(self.path_of(index), writable=False)
+        try:
+            return file.read_at(length, offset)
+        finally:
+            file.close()
+
+    # -- making and removing ------------------------------------------------------------------
+
+    def begin(self) -> Saving:
+        """Begin to write one; whatever was begun before is gone."""
+        self._files.make_directory(self.directory)
+        return Saving(self, self._staged(SAVING))
+
+    def install(self, meta: SnapshotMeta) -> Installing:
+        """Begin to fetch one, or go on where fetching the same one ended."""
+        self._files.make_directory(self.directory)
+        wanted = msgspec.json.encode(meta)
+        noted = f"{self.directory}/{INSTALLING}{META_SUFFIX}"
+        path = f"{self.directory}/{INSTALLING}"
+        if not self._files.exists(noted) or self._whole(noted) != wanted:
+            self._files.remove(path)
+            self._files.remove(noted)
+            file = self._files.open(noted, create=True)
+            file.write_at([wanted], 0)
+            file.sync()
+            file.close()
+            self._files.sync_directory(self.directory)
+        return Installing(self, self._files.open(path, create=True), meta)
+
+    def _whole(self, path: str) -> bytes:
+        file = self._files.open(path, writable=False)
+        try:
+            return file.read_at(META_BYTES_MAX, 0)
+        finally:
+            file.close()
+
+    def _staged(self, name: str) -> File:
+        path = f"{self.directory}/{name}"
+        self._files.remove(path)
+        return self._files.open(path, create=True)
+
+    def publish(self, file: File, meta: SnapshotMeta) -> None:
+        """Put what it is behind the data of a staged file, and give it its name, durably."""
+        raw = msgspec.json.encode(meta)
+        file.write_at([raw, _FOOTER.pack(len(raw), crc32(raw), _MAGIC)], meta.size_bytes)
+        file.sync()
+        file.close()
+        self._files.replace(file.path, self.path_of(meta.last_included_index))
+        self._files.sync_directory(self.directory)
+
+    def keep_newest(self, count: int) -> None:
+        """Remove all but the newest `count`, oldest first."""
+        for index in self.indexes()[:-count]:
+            self._files.remove(self.path_of(index))
+
+    def remove_broken(self, index: int, error: CorruptionError) -> None:
+        """Remove one that cannot be used, and say so."""
+        self._report(f"snapshot {index} is broken and was removed: {error}")
+        self._files.remove(self.path_of(index))
+        self._files.sync_directory(self.directory)
+
+    def clear_saving(self) -> None:
+        """Remove what a crash left half-written."""
+        self._files.remove(f"{self.directory}/{SAVING}")
