@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
+from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
+from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.storage.base import Span
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 BEYOND = 1 << 62
 READ_BYTES = 4_096
+COMMANDS = 0.5
+"""Share of requests that are for the state machine, where there is one."""
 PATIENCE_MS = 4_000
 """A request unanswered for so long has an unknown fate."""
 
@@ -62,6 +66,7 @@ class Clients:
         self.is_running = False
         self.pause_ms = (1, 60)
         self._paused_until_ms = 0
+        self.commands = Commands(cluster, self)
 
     def start(self, count: int) -> None:
         """Begin with so many clients."""
@@ -89,13 +94,15 @@ class Clients:
                 going_on[0] = True
                 self._world.after_ms(random.uniform(*self.pause_ms), lambda: self._next(name))
 
-        if random.random() < 0.8:
+        if self._cluster.has_machine and random.random() < COMMANDS:
+            self.commands.send(name, go_on)
+        elif random.random() < 0.8:
             self.append(random.randint(1, 8), random.choice((5, 40, 400)), name, go_on)
         else:
             self.read(name, go_on)
         self._world.after_ms(PATIENCE_MS, go_on)
 
-    def _target(self, *, leader: bool) -> "SimulatedNode | None":
+    def target(self, *, leader: bool) -> "SimulatedNode | None":
         """Return whom a client asks: mostly who leads, sometimes anybody."""
         random, nodes = self._world.random, list(self._cluster.nodes.values())
         up = [node for node in nodes if node.is_up]
@@ -110,7 +117,7 @@ class Clients:
         self, count: int, size: int, name: str = "client", done: Callable[[], None] = lambda: None
     ) -> None:
         """Send one append."""
-        node = self._target(leader=True)
+        node = self.target(leader=True)
         bodies = [f"{self._sent + n} ".encode().ljust(size, b".") for n in range(count)]
         self._sent += count
         self.asked.update(bodies)
@@ -120,7 +127,7 @@ class Clients:
             done()
             return
         request = AppendRequest(group="g", count=count)
-        answered = self._answers(node, name, lambda r, _: self._appended(append, r, done))
+        answered = self.answering(node, name, lambda r, _: self._appended(append, r, done))
         data = encode_block(bodies)
 
         def arrive() -> None:
@@ -131,9 +138,9 @@ class Clients:
             )
             node.enter(lambda: node.running.propose(block, answered))
 
-        self._cluster.network.carry(name, node.node_id, request, data, self._once(node, arrive))
+        self._cluster.network.carry(name, node.node_id, request, data, self.once(node, arrive))
 
-    def _once(self, node: "SimulatedNode", arrive: Callable[[], None]) -> Callable[[], None]:
+    def once(self, node: "SimulatedNode", arrive: Callable[[], None]) -> Callable[[], None]:
         """Clients talk over connections: nothing arrives twice, nor in another process's life."""
         life, seen = node.life, [False]
 
@@ -144,13 +151,13 @@ class Clients:
 
         return deliver
 
-    def _answers(
+    def answering(
         self, node: "SimulatedNode", name: str, take: Callable[..., None]
     ) -> Callable[..., None]:
         """Return what carries an answer back to a client, once."""
 
         def answered(
-            response: AppendResponse | FetchResponse, parts: Sequence[Buffer] = ()
+            response: AppendResponse | FetchResponse | QueryResponse, parts: Sequence[Buffer] = ()
         ) -> None:
             data = b"".join(bytes(part) for part in parts)
             taken = [False]
@@ -186,7 +193,7 @@ class Clients:
         """Send one read: of the newest index, or of entries, from the leader or from anybody."""
         random = self._world.random
         leader_only, linearizable = random.random() < 0.5, random.random() < 0.6
-        node = self._target(leader=leader_only)
+        node = self.target(leader=leader_only)
         if node is None:
             done()
             return
@@ -200,14 +207,14 @@ class Clients:
             linearizable=linearizable,
         )
         floor = self.floor
-        answered = self._answers(
+        answered = self.answering(
             node, name, lambda r, data: self._read(node.node_id, request, floor, r, data, done)
         )
 
         def arrive() -> None:
             node.enter(lambda: node.running.fetch(request, answered))
 
-        self._cluster.network.carry(name, node.node_id, request, b"", self._once(node, arrive))
+        self._cluster.network.carry(name, node.node_id, request, b"", self.once(node, arrive))
 
     def _read(
         self,

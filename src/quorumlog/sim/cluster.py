@@ -13,6 +13,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.doors import Doors
+from quorumlog.node.machines import open_machine
 from quorumlog.node.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
@@ -55,6 +56,7 @@ class SimulatedCluster:
             node_id: SimulatedNode(self, node_id, self._config(node_id, settings))
             for node_id in [*self.founders, *self.spares]
         }
+        self.has_machine = bool(settings.get("state_machine"))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)
         self.clients = Clients(self)
@@ -82,7 +84,7 @@ class SimulatedCluster:
         self, group: GroupConfig, core: RaftCore, opened: OpenedGroup, doors: Doors, limits: Limits
     ) -> Replica:
         """Return a node's replica."""
-        return Replica(group, core, opened, doors, limits)
+        return Replica(group, core, opened, doors, limits, open_machine(group, "/nowhere"))
 
     # -- messages ---------------------------------------------------------------------------
 
@@ -227,7 +229,13 @@ class SimulatedCluster:
         if not all(node.is_up for node in members):
             return False
         states = {
-            (n.log.end_index, n.core.committed_index, n.log.end_chain_crc, n.core.leader_id)
+            (
+                n.log.end_index,
+                n.core.committed_index,
+                n.running.applier.applied_index,
+                n.log.end_chain_crc,
+                n.core.leader_id,
+            )
             for n in members
         }
         whole = not any(node.log.damaged for node in members)
@@ -250,6 +258,7 @@ class SimulatedCluster:
             parts.append(
                 f"{node_id} {core.role.value} term {core.term}, log {log.before_begin_index + 1} "
                 f"to {log.end_index}, committed {core.committed_index}, "
+                f"applied {node.running.applier.applied_index}, "
                 f"damaged {list(log.damaged.ranges)}, voters {'/'.join(core.membership.voters)}"
             )
         return "; ".join(parts)

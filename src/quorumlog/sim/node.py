@@ -292,7 +292,11 @@ class SimulatedNode:
         self._opened, self.incarnation, self.why_stopped = opened, opened.incarnation, ""
         replicas: dict[str, Replica] = {}
         self.beats = beats = self._make_beats(replicas)
-        self.replica = replica = self._make_replica(group, opened, beats)
+        try:
+            self.replica = replica = self._make_replica(group, opened, beats)
+        except StorageError as error:
+            self.stop(power=False, why=str(error))
+            return
         replicas[group.group] = replica
 
         def start() -> None:

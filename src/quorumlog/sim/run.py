@@ -20,6 +20,8 @@ IDLE_WIPES, PROMOTIONS = 0.3, 0.2
 """Shares of runs that end with one of the epilogues."""
 TRIMMED = 0.4
 """Share of runs in which old entries are removed."""
+MACHINES = 0.5
+"""Share of runs in which the group has a state machine."""
 STABLE_MS = 2_500
 """How long a healed group must go on without another election."""
 
@@ -47,7 +49,9 @@ def run_seed(
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
 ) -> Outcome:
     """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
-    cluster = cluster_type(seed, nodes, spares=2, max_push_time_out_ms=500, **_retention(seed))
+    cluster = cluster_type(
+        seed, nodes, spares=2, max_push_time_out_ms=500, **_retention(seed), **_machine(seed)
+    )
     faults = Faults(cluster)
     finding: Finding | None = None
     try:
@@ -81,6 +85,19 @@ def _retention(seed: int) -> dict[str, int]:
     return {
         "retention_bytes": files * DATA_FILE_BYTES,
         "follower_retention_bytes": random.choice((0, (files + 2) * DATA_FILE_BYTES)),
+    }
+
+
+def _machine(seed: int) -> dict[str, object]:
+    """Return settings with which, in some runs, the group has a state machine."""
+    random = Random(f"machine {seed}")  # noqa: S311  (nothing secret)
+    if random.random() >= MACHINES:
+        return {}
+    return {
+        "state_machine": "quorumlog.sim.register:RegisterMachine",
+        "snapshot_threshold": random.choice((15, 60, 250)),
+        "max_snapshot_reserved_num": random.randint(1, 3),
+        "reset_snapshot_entries_but_keep_last_entries_num": random.choice((0, 10)),
     }
 
 

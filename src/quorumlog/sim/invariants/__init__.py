@@ -14,7 +14,9 @@ from quorumlog.sim.invariants.election_safety import ElectionSafety
 from quorumlog.sim.invariants.leader_append_only import LeaderAppendOnly
 from quorumlog.sim.invariants.leader_completeness import LeaderCompleteness
 from quorumlog.sim.invariants.leader_fitness import LeaderFitness
+from quorumlog.sim.invariants.linearizable import Linearizable
 from quorumlog.sim.invariants.log_matching import LogMatching
+from quorumlog.sim.invariants.machine_agreement import MachineAgreement
 from quorumlog.sim.invariants.membership import MembershipSafety
 from quorumlog.sim.invariants.monotonic import Monotonic
 from quorumlog.sim.invariants.no_retraction import NoRetraction
@@ -46,4 +48,6 @@ def all_invariants(random: Random) -> list[Invariant]:
         CommittedKept(committed),
         Promises(random),
         Bounds(),
+        MachineAgreement(),
+        Linearizable(),
     ]
