@@ -1,7 +1,7 @@
-"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R22.
+"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
-test takes back. R12, R19 and R23 wait for snapshots and machines; R24 and R25 are about time.
+test takes back. R24 and R25 are about time.
 """
 
 import msgspec
@@ -10,7 +10,9 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
-from quorumlog.node import boot, replica
+from quorumlog.node import boot, replica, saves
+from quorumlog.node.applier import Applier
+from quorumlog.node.saves import Saves
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
@@ -25,6 +27,7 @@ from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStateStore
 from quorumlog.storage.plans import Plan
 from quorumlog.storage.slots import SlotFile
+from quorumlog.storage.snapshots import SnapshotMeta
 
 
 def r01_term_and_vote_are_not_written(put):
@@ -252,6 +255,32 @@ def r22_a_repeated_append_is_not_answered(put):
 
     put(Follower, "_append", once)
     put(Dispatcher, "restart", lambda self: None)
+
+
+def r12_the_log_is_purged_and_the_snapshot_is_not_there(put):
+    def tidy_everything(self, snapshots):
+        for index in snapshots.indexes():
+            snapshots._files.remove(snapshots.path_of(index))
+
+    put(Saves, "_tidy", tidy_everything)
+
+
+def r19_a_snapshot_is_named_by_an_index_that_is_not_its_own(put):
+    def one_off(**fields):
+        index = fields["last_included_index"] - 1
+        return SnapshotMeta(**{**fields, "last_included_index": index})
+
+    put(saves, "SnapshotMeta", one_off)
+
+
+def r23_state_and_applied_index_are_not_saved_together(put):
+    loaded = Applier._loaded
+
+    def behind(self, meta):
+        loaded(self, meta)
+        self._applied = max(-1, meta.last_included_index - 2)
+
+    put(Applier, "_loaded", behind)
 
 
 MUTANTS = [

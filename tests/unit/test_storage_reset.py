@@ -178,3 +178,19 @@ def test_64_a_log_that_begins_anew_knows_the_membership_that_it_left_out(tmp_pat
     opened = Opened(tmp_path / "g", **SIZES)
     assert opened.log.config_entries() == [(42, b"members")]
     opened.close()
+
+
+def test_a_crash_between_an_append_and_the_reset_behind_it_leaves_the_append(tmp_path):
+    """What is said to be durable must be: the log that begins anew is not, before it is."""
+    store = GroupStore()
+    opened = Opened(tmp_path / "g", **SIZES)
+    fill(opened.log, lambda plan: (store.execute([plan], sync=True), plan.completed()))
+    plan, _ = opened.log.append(block_of([b"the last"]), 5)
+    opened.log.reset(99, 7, 1234)  # decided, not carried out
+    store.execute([plan], sync=True)
+    opened.close()
+
+    opened = Opened(tmp_path / "g", **SIZES)
+    assert (opened.log.before_begin_index, opened.log.end_index) == (-1, 20)
+    assert entries_of(opened.log)[-1].body == b"the last"
+    opened.close()

@@ -50,9 +50,13 @@ from quorumlog.storage.term_runs import TermRuns
 
 @dataclasses.dataclass(slots=True)
 class _Staged:
-    """The end of the log as a staged write leaves it; a truncation lowers it in place."""
+    """The end of the log as a staged write leaves it; a truncation lowers it in place.
+
+    `is_superseded`: the log was begun anew behind `mark` since, which is not durable yet.
+    """
 
     mark: Mark
+    is_superseded: bool = False
 
 
 class FileLog:
@@ -208,8 +212,14 @@ class FileLog:
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: self._notes.write_hint(staged.mark, self._boundary),
+            synced=lambda: self._note_durable(staged),
         )
+
+    def _note_durable(self, staged: _Staged) -> None:
+        """A write is durable; on the disk thread, while the log may go on."""
+        mark = staged.mark  # read first: `reset` sets the two in the other order
+        if not staged.is_superseded:
+            self._notes.write_hint(mark, self._boundary)
 
     def _completed(self) -> None:
         self._durable = self._staged.popleft().mark
@@ -275,6 +285,7 @@ class FileLog:
             self._configs.replace(config)
             self._end = self._durable = end
             for item in self._staged:
+                item.is_superseded = True
                 item.mark = end
         else:
             self._runs.remove_before(before_begin_index + 1)
