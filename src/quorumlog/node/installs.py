@@ -45,10 +45,12 @@ class Installs:
         self._quota = Quota(self._config.peer_push_quota)
         self._held: dict[str, SnapshotPieceRequest] = {}
         self._offer: InstallSnapshotRequest | None = None
+        self._begun: InstallSnapshotRequest | None = None
         self._staged: Installing | None = None
         self._request_id = 0
         self._asked_ms = self._offered_ms = 0
         self._is_busy = False
+        self._fetched: SnapshotMeta | None = None
         self.state = "ready"
 
     @property
@@ -152,10 +154,19 @@ class Installs:
         except UnexpectedArgumentError as error:
             self._replica.raise_alarm(f"{offer.local_id} offers a log that cannot be read: {error}")
             return
+        if self._snapshots is not None and not offer.sha256:
+            self._replica.raise_alarm(
+                f"{offer.local_id} offers a plain log, but this replica of the group has a state "
+                "machine: give all members the same stateMachine"
+            )
+            return
         self._replica.tell(Received(offer))
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Begin to fetch what is offered, or go on."""
+        """Begin to fetch what is offered, or go on.
+
+        What is being written or checked just now ends before another offer takes its place.
+        """
         offer, snapshots = effect.offer, self._snapshots
         if snapshots is None:
             self._replica.raise_alarm(
@@ -170,6 +181,7 @@ class Installs:
         if self._is_busy:
             return
         is_same = self._staged is not None and self._staged.meta == _meta_of(offer)
+        self._begun = offer
         if not is_same:
             self._begin(snapshots, offer)
         elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
@@ -262,7 +274,7 @@ class Installs:
         self._run(lambda: staged.write(attachment, piece.offset), done)
 
     def _published(self, staged: Installing, *, is_whole: bool) -> None:
-        offer = self._offer
+        offer = self._begun
         if not is_whole:
             self._replica.raise_alarm(
                 f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
@@ -271,6 +283,7 @@ class Installs:
             self._go_on()
             return
         self._staged = None
+        self._fetched = staged.meta
         self._end()
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
@@ -301,8 +314,8 @@ class Installs:
             effect.before_begin_index, effect.before_begin_term, effect.chain_crc, effect.config
         )
         self._doors.disk.submit(replica, effect.token, plan)
-        if self._snapshots is not None:
-            replica.applier.load(self._snapshots.meta_of(effect.before_begin_index))
+        if self._fetched is not None:
+            replica.applier.load(self._fetched)
 
     # -- time ---------------------------------------------------------------------------------
 
