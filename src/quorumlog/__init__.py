@@ -1,12 +1,20 @@
 """quorumlog: a Raft-replicated commit log for Python and Spark."""
 
 from quorumlog.client import (
+    KV,
     Appended,
     AppendedBatch,
     Client,
+    Compare,
+    Delete,
+    EventsForgottenError,
+    KeyEvent,
+    KeyItem,
     Producer,
+    Put,
     SyncClient,
     SyncProducer,
+    TransactionOutcome,
 )
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
@@ -14,15 +22,23 @@ from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
 __version__ = "0.1.0"
 
 __all__ = [
+    "KV",
     "Appended",
     "AppendedBatch",
     "Client",
+    "Compare",
+    "Delete",
     "Entry",
+    "EventsForgottenError",
+    "KeyEvent",
+    "KeyItem",
     "Outcome",
     "Producer",
+    "Put",
     "QuorumlogError",
     "RequestError",
     "SyncClient",
     "SyncProducer",
+    "TransactionOutcome",
     "__version__",
 ]

@@ -126,7 +126,7 @@ def test_wrong_servers_are_refused(servers):
 
 async def produce(world, count, **options):
     bodies = bodies_of(count)
-    settings = {"batch_bytes": 540, "linger_ms": 1, **options}
+    settings = {"batch_bytes": 540, "linger_ms": 1, "idempotent": False, **options}
     async with Producer(world.addresses, "g", **settings) as producer:
         deliveries = [await producer.send(body) for body in bodies]
         await producer.flush()
@@ -180,6 +180,7 @@ async def test_with_retry_unknown_off_everything_from_there_on_fails(world):
         linger_ms=1,
         in_flight_blocks=1,
         retry_unknown=False,
+        idempotent=False,
     )
     deliveries = [await producer.send(body) for body in bodies]
     with pytest.raises(RequestError) as caught:
@@ -197,7 +198,9 @@ async def test_with_retry_unknown_off_everything_from_there_on_fails(world):
 
 async def test_what_is_not_delivered_in_time_fails(world):
     world.leader_id = None
-    producer = Producer(world.addresses, "g", delivery_timeout_ms=300, linger_ms=1)
+    producer = Producer(
+        world.addresses, "g", idempotent=False, delivery_timeout_ms=300, linger_ms=1
+    )
     delivery = await producer.send(b"x")
     with pytest.raises(DeadlineExceededError) as caught:
         await delivery
@@ -222,7 +225,7 @@ async def test_memory_is_bounded_while_the_leader_is_silent(world):
 
 
 async def test_a_body_above_the_limit_is_refused_and_the_rest_goes_on(world):
-    async with Producer(world.addresses, "g", linger_ms=1) as producer:
+    async with Producer(world.addresses, "g", idempotent=False, linger_ms=1) as producer:
         await producer.send(b"before")
         with pytest.raises(UnexpectedArgumentError):
             await producer.send(bytes(LIMITS.entry_bytes_max))

@@ -19,6 +19,7 @@ from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import leader_of
 from quorumlog.local.health import NodeHealth
 from quorumlog.model.codes import Role
+from quorumlog.node.machines import machine_class
 
 NODES = 3
 GROUPS = ("default",)
@@ -48,15 +49,32 @@ def up_command(
             show_default="free ports",
         ),
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            "-m",
+            metavar="kv|MODULE:CLASS",
+            help="State machine of a new cluster's groups.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster, or start what does not run of an existing one; wait until it is ready."""
     if LocalCluster.exists(directory):
         cluster = LocalCluster.open(directory)
         _check_same(cluster, nodes, groups, port)
+        _check_same_machine(cluster, machine)
     else:
+        if machine:
+            machine_class(machine)  # else the nodes would say so, one by one
         cluster = LocalCluster.create(
-            directory, nodes=nodes or NODES, groups=groups or GROUPS, first_port=port
+            directory,
+            nodes=nodes or NODES,
+            groups=groups or GROUPS,
+            first_port=port,
+            state_machine=machine or "",
         )
     started = cluster.up()
     if as_json:
@@ -160,6 +178,17 @@ def _check_same(
         )
 
 
+def _check_same_machine(cluster: LocalCluster, machine: str | None) -> None:
+    """A group keeps its machine: another one would not understand what is in the log."""
+    for group, found in cluster.machines.items():
+        if machine is not None and machine != found:
+            has = f"has the state machine {found}" if found else "has no state machine"
+            raise LocalClusterError(
+                f"group {group} of the cluster in {cluster.directory} {has}, not "
+                f"{machine or 'none'}; choose another directory for a new cluster"
+            )
+
+
 def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:
     if not running:
         return Text("down", BAD_STYLE)
@@ -167,7 +196,7 @@ def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:
         return Text("not answering", BAD_STYLE)
     state = health.groups[group]
     if not state.healthy:
-        return Text(f"{state.role} ({state.text})", BAD_STYLE)
+        return Text(f"{state.role} ({state.first_line})", BAD_STYLE)
     return Text(state.role, GOOD_STYLE if state.role == Role.LEADER.value else QUIET_STYLE)
 
 

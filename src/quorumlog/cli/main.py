@@ -14,11 +14,13 @@ import typer
 from quorumlog.cli.append import append_command
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.demo import demo_command
+from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
 from quorumlog.cli.simulate import simulate_command
+from quorumlog.cli.snapshot import snapshot_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
 from quorumlog.model.errors import QuorumlogError
@@ -38,6 +40,8 @@ app.command(name="append")(append_command)
 app.command(name="get")(get_command)
 app.command(name="tail")(tail_command)
 app.command(name="status")(status_command)
+app.add_typer(kv_app, name="kv")
+app.command(name="snapshot")(snapshot_command)
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.add_typer(store_app, name="store")

@@ -19,6 +19,7 @@ from quorumlog.cli.target import Target, find_target
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import StatusResponse
 
+HEALTH = "HEALTH"
 COLUMNS = (
     "NODE",
     "ADDRESS",
@@ -30,8 +31,9 @@ COLUMNS = (
     ">LAG",
     "VOTES",
     "FLUSH",
-    "HEALTH",
 )
+MACHINE_COLUMNS = ("MACHINE", ">APPLIED", ">SNAPSHOT")
+"""Of a group that has a state machine."""
 
 
 def status_command(
@@ -44,7 +46,7 @@ def status_command(
         bool, typer.Option("--story", help="Tell what happened to each replica lately.")
     ] = False,
 ) -> None:
-    """Show the replicas of a group: role, term, how far each log goes, lag, health."""
+    """Show the replicas of a group: role, term, how far log and machine are, lag, health."""
     target = find_target(directory, servers, group, timeout)
     if story:
         _print_stories(target, as_json=as_json)
@@ -58,7 +60,11 @@ def status_command(
             print_json(replica_object(status, lags.get(status.node_id)))
         return
     print_line(f"group {target.group}")
-    print_table(COLUMNS, [_row(status, lags.get(status.node_id)) for status in replicas])
+    has_machine = any(status.state_machine for status in replicas)
+    print_table(
+        (*COLUMNS, *(MACHINE_COLUMNS if has_machine else ()), HEALTH),
+        [_row(status, lags.get(status.node_id), has_machine) for status in replicas],
+    )
     for status in replicas:
         if not answered(status):
             print_line(f"{status.node_id or status.address}: {status.text}")
@@ -133,15 +139,20 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "scrub_last_pass_ms": status.scrub_last_pass_ms if known else None,
         "scrub_found": status.scrub_found if known else None,
         "flush": status.flush if known else None,
+        "state_machine": status.state_machine if known else None,
+        "applied_index": status.applied_index if known else None,
+        "snapshot_index": status.snapshot_index if known else None,
+        "install_state": status.install_state if known else None,
         "healthy": known and status.healthy,
         "text": status.health_text if known else status.text,
     }
 
 
-def _row(status: StatusResponse, lag: int | None) -> list[str | Text]:
+def _row(status: StatusResponse, lag: int | None, has_machine: bool) -> list[str | Text]:
     node = status.node_id or "?"
     if not answered(status):
-        return [node, status.address, *["-"] * 8, Text("no answer", BAD_STYLE)]
+        empty = len(COLUMNS) - 2 + has_machine * len(MACHINE_COLUMNS)
+        return [node, status.address, *["-"] * empty, Text("no answer", BAD_STYLE)]
     leads = status.role == Role.LEADER.value
     return [
         node,
@@ -154,7 +165,18 @@ def _row(status: StatusResponse, lag: int | None) -> list[str | Text]:
         "?" if lag is None else str(lag),
         vote_text(status),
         status.flush if status.flush == "sync" else Text(f"{status.flush} (unsafe)", BAD_STYLE),
+        *(_machine_cells(status) if has_machine else ()),
         _health_cell(status),
+    ]
+
+
+def _machine_cells(status: StatusResponse) -> list[str | Text]:
+    state = status.install_state
+    is_ready = state in ("", "ready")
+    return [
+        status.state_machine if is_ready else Text(f"{status.state_machine} ({state})", BAD_STYLE),
+        str(status.applied_index),
+        "-" if status.snapshot_index < 0 else str(status.snapshot_index),
     ]
 
 
@@ -169,7 +191,8 @@ def vote_text(status: StatusResponse) -> str:
 
 def _health_cell(status: StatusResponse) -> Text:
     if not status.healthy:
-        return Text(status.health_text or "unhealthy", BAD_STYLE)
+        first_line = status.health_text.partition("\n")[0]  # a traceback follows, say
+        return Text(first_line or "unhealthy", BAD_STYLE)
     if vote_text(status) == "no member" and status.membership_index >= 0:
         return Text("was removed from the group", QUIET_STYLE)
     if status.leader_id is None:

@@ -1,22 +1,40 @@
-"""The user's door: asynchronous and synchronous clients, and the producer."""
+"""The user's door: asynchronous and synchronous clients, the producer, keys and values."""
 
 from quorumlog.client.admin import GroupAdmin, ReplicaStory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import Delivery, ProducerStats
+from quorumlog.client.kv import (
+    KV,
+    Compare,
+    Delete,
+    EventsForgottenError,
+    KeyEvent,
+    KeyItem,
+    Put,
+    TransactionOutcome,
+)
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import SyncClient, SyncProducer
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
 
 __all__ = [
+    "KV",
     "Appended",
     "AppendedBatch",
     "Client",
+    "Compare",
+    "Delete",
     "Delivery",
+    "EventsForgottenError",
     "FetchedBlock",
     "GroupAdmin",
+    "KeyEvent",
+    "KeyItem",
     "Producer",
     "ProducerStats",
+    "Put",
     "ReplicaStory",
     "SyncClient",
     "SyncProducer",
+    "TransactionOutcome",
 ]

@@ -25,20 +25,26 @@ class ProducerStats:
     blocks_resent_after_refusal: int = 0
     blocks_resent_after_unknown: int = 0
     entries_resent_after_unknown: int = 0
-    """Entries that may be in the log twice."""
+    """Entries that are in the log once all the same, unless the producer is not idempotent."""
 
 
 class OutgoingBlock:
     """Entries that travel together, and one future for all of them.
 
-    `offsets` are those of the entries within the block. `is_in_doubt`: it may be in the log already
-    although no answer said so.
+    `offsets` are those of the entries within the block, `lead` entries go before them (a session
+    entry, or none). `is_in_doubt`: it may be in the log already although no answer said so.
     """
 
-    __slots__ = ("deadline", "future", "is_in_doubt", "offsets", "parts", "size")
+    __slots__ = (
+        *("crcs", "deadline", "first_sequence", "future", "is_in_doubt"),
+        *("lead", "offsets", "parts", "size"),
+    )
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, lead: int = 0) -> None:
         self.deadline = deadline
+        self.lead = lead
+        self.crcs: list[int] = []
+        self.first_sequence = 0
         self.parts: list[Buffer] = []
         self.offsets: list[int] = []
         self.size = 0
@@ -69,8 +75,10 @@ class Delivery:
 
     def __await__(self) -> Generator[Any, None, Appended]:
         response = yield from asyncio.shield(self._block.future).__await__()
-        position = position_at(response, self._block.offsets, self._ordinal)
-        return Appended(response.first_index + self._ordinal, response.term, position)
+        block = self._block
+        position = position_at(response, block.offsets, self._ordinal, lead=block.lead)
+        index = response.first_index + block.lead + self._ordinal
+        return Appended(index, response.term, position)
 
     def done(self) -> bool:
         """Whether awaiting it will return at once."""

@@ -8,7 +8,7 @@ import msgspec
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
 from quorumlog.model.block import Buffer, encode_block
-from quorumlog.model.errors import RemoteProtocolError, UnsupportedError
+from quorumlog.model.errors import Outcome, RemoteProtocolError, UnsupportedError
 from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import (
     AppendRequest,
@@ -90,10 +90,12 @@ class MachineCalls:
 
 def _results(answer: Answer, count: int, group: str) -> list[bytes]:
     if not len(answer.attachment):
-        raise UnsupportedError(
+        error = UnsupportedError(
             f"group {group} has no state machine: the commands were appended, but nothing executes "
             "them"
         )
+        error.outcome = Outcome.HAPPENED
+        raise error
     try:
         results = msgspec.msgpack.decode(answer.attachment, type=list[bytes])
     except msgspec.MsgspecError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,12 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.session import (
+    BLOCKS_REMEMBERED,
+    SESSION_ENTRY_SIZE,
+    SessionEntry,
+    crc_of,
+)
 
 _HEADER = struct.Struct(">iiqqqIIIi")
 _NORMAL = int(Magic.NORMAL)
@@ -43,9 +50,14 @@ class Producer:
     A block leaves when it has `batch_bytes` or its first entry has waited `linger_ms`; up to
     `in_flight_blocks` are unanswered at a time; `buffer_bytes` bounds what is held in memory.
     Refused blocks and (with `retry_unknown`) blocks of unknown fate are sent again until
-    `delivery_timeout_ms`; the latter may be stored twice and are counted in `stats`. The fate of a
-    block is unknown too when its leader says nothing for `request_timeout_ms`. After an error that
-    cannot be retried every unresolved and later entry fails with it.
+    `delivery_timeout_ms`. Being `idempotent`, a producer numbers its blocks and has them stored
+    once, however often they are sent; without it those of unknown fate may be stored twice. They
+    are counted in `stats`. The fate of a block is unknown too when its leader says nothing for
+    `request_timeout_ms`. After an error that cannot be retried every unresolved and later entry
+    fails with it.
+
+    A `producer_id` of the caller's, with an `epoch` higher than any before, takes over from
+    producers of that id: what those send from then on is refused (`ProducerFencedError`).
     """
 
     def __init__(  # noqa: PLR0913  (named options of a public door)
@@ -61,6 +73,9 @@ class Producer:
         delivery_timeout_ms: int = 30_000,
         retry_unknown: bool = True,
         channel: int = 0,
+        idempotent: bool = True,
+        producer_id: int | None = None,
+        epoch: int = 0,
     ) -> None:
         self._owns_client = not isinstance(client, Client)
         if isinstance(client, Client):
@@ -68,11 +83,23 @@ class Producer:
         else:
             self._client = Client(client, group or "default")
         limits = self._client.limits
-        if not 0 < batch_bytes <= limits.block_bytes_max or buffer_bytes < batch_bytes:
+        batch_bytes_max = limits.block_bytes_max - SESSION_ENTRY_SIZE
+        if not 0 < batch_bytes <= batch_bytes_max or buffer_bytes < batch_bytes:
             raise ConfigError(
-                f"batch_bytes {batch_bytes} must be between 1 and {limits.block_bytes_max}, and "
+                f"batch_bytes {batch_bytes} must be between 1 and {batch_bytes_max}, and "
                 f"buffer_bytes {buffer_bytes} at least as much"
             )
+        if idempotent and in_flight_blocks > BLOCKS_REMEMBERED:
+            raise ConfigError(
+                f"in_flight_blocks {in_flight_blocks} is above {BLOCKS_REMEMBERED}, the blocks "
+                "that a group remembers of an idempotent producer"
+            )
+        if not 0 <= (producer_id or 0) < 1 << 64 or not 0 <= epoch < 1 << 32:
+            raise ConfigError("producer_id must fit 64 bits and epoch 32, neither below 0")
+        self._is_idempotent = idempotent
+        self._producer_id = secrets.randbits(63) if producer_id is None else producer_id
+        self._epoch = epoch
+        self._sequence = 0
         self._limits = limits
         self._batch_bytes = batch_bytes
         self._linger_s = linger_ms / 1000
@@ -156,21 +183,22 @@ class Producer:
         block = self._open
         if block is None or block.size + size > self._batch_bytes:
             block = self._next_block()
-        block.parts.append(
-            _HEADER.pack(_NORMAL, size, 0, 0, 0, self._channel, 0, crc32(body), length)
-        )
+        crc = crc32(body)
+        block.parts.append(_HEADER.pack(_NORMAL, size, 0, 0, 0, self._channel, 0, crc, length))
         block.parts.append(body)
-        block.offsets.append(block.size)
+        block.crcs.append(crc)
+        block.offsets.append(block.lead * SESSION_ENTRY_SIZE + block.size)
         block.size += size
         self._buffered += size
-        if block.size >= self._batch_bytes or block.count >= self._limits.block_entries_max:
+        if block.size >= self._batch_bytes or block.count >= self._limits.block_entries_max - 1:
             self._seal()
         return Delivery(block, block.count - 1)
 
     def _next_block(self) -> OutgoingBlock:
         self._seal()
         loop = asyncio.get_running_loop()
-        block = self._open = OutgoingBlock(loop.time() + self._timeout_s)
+        deadline = loop.time() + self._timeout_s
+        block = self._open = OutgoingBlock(deadline, int(self._is_idempotent))
         self._linger = loop.call_later(self._linger_s, self._seal)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="quorumlog producer")
@@ -186,6 +214,8 @@ class Producer:
         if block is not None:
             self.stats.entries_sent += block.count
             self.stats.bytes_sent += block.size
+            block.first_sequence = self._sequence
+            self._sequence += block.count
             self._waiting.append(block)
             self._wake.set()
 
@@ -295,10 +325,10 @@ class Producer:
         """Send the block that waits longest; return False if the connection takes no more now."""
         block = self._waiting[0]
         if len(block.parts) > 1:
-            block.parts = [b"".join(block.parts)]
+            block.parts = [b"".join([*self._session_entry(block), *block.parts])]
         request = AppendRequest(
             group=self._client.group,
-            count=block.count,
+            count=block.lead + block.count,
             stream=_STREAM,
             sequence=sequence,
         )
@@ -313,6 +343,14 @@ class Producer:
         now = asyncio.get_running_loop().time()
         self._sent.append(SentBlock(block, sequence, now, answer))
         return True
+
+    def _session_entry(self, block: OutgoingBlock) -> list[bytes]:
+        if not block.lead:
+            return []
+        entry = SessionEntry(
+            self._producer_id, self._epoch, block.first_sequence, block.count, crc_of(block.crcs)
+        )
+        return [entry.encode()]
 
     def _is_silent(self, connection: ServerConnection) -> bool:
         """Whether the leader has not answered for too long; then somebody else is asked for it."""

@@ -9,7 +9,10 @@ from quorumlog.model.message import AppendResponse
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where one entry went: index and term in the log, byte position in the data files."""
+    """Where one entry went: index and term in the log, byte position in the data files.
+
+    The position is -1 for an entry that was stored so long ago that the server cannot say.
+    """
 
     index: int
     term: int
@@ -80,8 +83,15 @@ def positions_of(response: AppendResponse, sizes: list[int]) -> list[int]:
     return positions
 
 
-def position_at(response: AppendResponse, offsets: list[int], ordinal: int) -> int:
-    """Return the position of one entry of an acknowledged block, from offsets in the block."""
-    index = response.first_index + ordinal
-    first, position = max(span for span in response.spans if span[0] <= index)
-    return position + offsets[ordinal] - offsets[first - response.first_index]
+def position_at(
+    response: AppendResponse, offsets: list[int], ordinal: int, *, lead: int = 0
+) -> int:
+    """Return the position of one entry of an acknowledged block, from offsets in the block.
+
+    `lead` entries of the block go before those. -1 if the server does not know any more.
+    """
+    begin = response.first_index + lead
+    first, position = max(span for span in response.spans if span[0] <= begin + ordinal)
+    if position < 0:
+        return -1
+    return position + offsets[ordinal] - (offsets[first - begin] if first >= begin else 0)

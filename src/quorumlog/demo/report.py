@@ -27,7 +27,8 @@ def report(
         ("Spark start, job", f"{analysis.start_seconds:.1f} s, {analysis.job_seconds:.1f} s"),
         ("records in Parquet", f"{proof.in_parquet:,}"),
         ("missing", f"{proof.missing:,}"),
-        ("there twice (sent again around the kill)", f"{proof.duplicates:,}"),
+        ("sent again around the kill", f"{loaded.stats.entries_resent_after_unknown:,}"),
+        ("there more than once", f"{proof.duplicates:,}"),
         ("content digest (SHA-256)", proof.content_digest[:16] + "…"),
         ("replicas with identical logs", f"{proof.replicas} up to {proof.committed_index:,}"),
     ):

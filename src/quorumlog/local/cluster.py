@@ -44,8 +44,12 @@ class LocalCluster:
         data_file_bytes: int = 64 * MIB,
         index_file_bytes: int = 4 * MIB,
         first_port: int | None = None,
+        state_machine: str = "",
     ) -> Self:
         """Lay out a new cluster in a directory that is new or empty; nothing is started.
+
+        `state_machine` of all groups: `kv`, or `module:Class` that the node processes can import
+        (they have the environment of whoever starts them); empty: plain logs.
 
         Node n0 listens on first_port, n1 on the next and so on, and their admin ports are 100
         higher; None: whatever ports are free.
@@ -54,7 +58,11 @@ class LocalCluster:
         layout = Layout(directory)
         content = plan_cluster(nodes, groups, first_port)
         configs = node_configs(
-            layout, content, data_file_bytes=data_file_bytes, index_file_bytes=index_file_bytes
+            layout,
+            content,
+            data_file_bytes=data_file_bytes,
+            index_file_bytes=index_file_bytes,
+            state_machine=state_machine,
         )
         layout.make_directory()
         layout.check_unused()
@@ -89,6 +97,11 @@ class LocalCluster:
     def groups(self) -> list[str]:
         """The groups that every node hosts."""
         return list(self._content.groups)
+
+    @property
+    def machines(self) -> dict[str, str]:
+        """Group → its state machine, as the first node's configuration says; empty: a plain log."""
+        return self._layout.machines(self.node_ids[0])
 
     @property
     def servers(self) -> str:
@@ -300,6 +313,6 @@ def _complaint(node_id: str, health: NodeHealth | None) -> str:
     if health is None:
         return f"{node_id} does not answer"
     troubles = [
-        f"{name}: {group.text}" for name, group in health.groups.items() if not group.healthy
+        f"{name}: {group.first_line}" for name, group in health.groups.items() if not group.healthy
     ]
     return f"{node_id} ({', '.join(troubles)})"

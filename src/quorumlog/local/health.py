@@ -20,6 +20,11 @@ class GroupHealth(msgspec.Struct, frozen=True):
     committed_index: int
     text: str = ""
 
+    @property
+    def first_line(self) -> str:
+        """`text` without what else it tells, such as a traceback."""
+        return self.text.partition("\n")[0]
+
 
 class NodeHealth(msgspec.Struct, frozen=True):
     """A node; `healthy` when all its groups are trusted and know a leader."""

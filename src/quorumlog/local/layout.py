@@ -146,6 +146,11 @@ class Layout:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
         beside.replace(self.cluster_file)
 
+    def machines(self, node_id: str) -> dict[str, str]:
+        """Return group → state machine as a node's configuration has it; empty: a plain log."""
+        groups = load_config(self.config(node_id)).groups
+        return {group.group: group.state_machine for group in groups}
+
     def check_config(self, node_id: str) -> None:
         """Raise `ConfigError` or `LocalClusterError` unless a node's configuration fits the place.
 
@@ -188,7 +193,12 @@ def plan_cluster(nodes: int, groups: Sequence[str], first_port: int | None) -> C
 
 
 def node_configs(
-    layout: Layout, content: ClusterFile, *, data_file_bytes: int, index_file_bytes: int
+    layout: Layout,
+    content: ClusterFile,
+    *,
+    data_file_bytes: int,
+    index_file_bytes: int,
+    state_machine: str,
 ) -> list[NodeConfig]:
     """Return the configuration of every node.
 
@@ -201,6 +211,7 @@ def node_configs(
             peers=peers,
             mapped_file_size_for_entry_data=data_file_bytes,
             mapped_file_size_for_entry_index=index_file_bytes,
+            state_machine=state_machine,
         )
         for group in content.groups
     ]

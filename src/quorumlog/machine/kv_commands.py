@@ -166,7 +166,7 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 def _decode(decoder: msgspec.msgpack.Decoder[_Kind], data: Buffer, what: str) -> _Kind:
     try:
         return decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnexpectedArgumentError(f"not a key-value {what}: {error}") from error
 
 

@@ -350,6 +350,12 @@ def index_records(block: Block, positions: Int64s) -> bytes:
     return records.tobytes()
 
 
+def position_of(records: Buffer) -> int:
+    """Return the position that the first of some index records states."""
+    position: int = _INDEX_RECORD.unpack_from(records)[1]
+    return position
+
+
 def term_runs_of(block: Block) -> list[tuple[int, int]]:
     """Return (term, first index) of each run of equal terms in a stamped block."""
     table = headers(block)
@@ -365,9 +371,10 @@ def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]
     return bool((indexes == expected).all()) and term_runs_of(block) == list(runs)
 
 
-def check_proposal(block: Block) -> None:
-    """Raise `UnexpectedArgumentError` unless every entry is one that a user may append."""
+def check_proposal(block: Block, *, begin: int = 0) -> None:
+    """Raise `UnexpectedArgumentError` unless entries from `begin` on are such as users append."""
     mask = data_mask(block)
+    mask[:begin] = True
     if not mask.all():
         raise UnexpectedArgumentError(
             f"entry {int(np.argmin(mask))} of the block is not a NORMAL entry on a user's channel"

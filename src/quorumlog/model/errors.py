@@ -142,6 +142,34 @@ class OutOfOrderError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class ProducerFencedError(RequestError):
+    """A producer with a higher epoch took over; nothing was stored."""
+
+    code = ResponseCode.PRODUCER_FENCED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
+class SequenceGapError(RequestError):
+    """A producer's earlier block is not in the log, so this one was not stored."""
+
+    code = ResponseCode.SEQUENCE_GAP
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
+class SequenceMismatchError(RequestError):
+    """A producer's sequence is taken: by other entries, or by some of long ago; nothing stored."""
+
+    code = ResponseCode.SEQUENCE_MISMATCH
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
+class UnknownProducerError(RequestError):
+    """The group has forgotten this producer; nothing was stored."""
+
+    code = ResponseCode.UNKNOWN_PRODUCER
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class LeaderNotReadyError(RequestError):
     """A new leader does not know yet what is committed; it will in a moment."""
 
@@ -260,6 +288,10 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         LeaderTransferringError,
         LeaderPendingFullError,
         OutOfOrderError,
+        ProducerFencedError,
+        SequenceGapError,
+        SequenceMismatchError,
+        UnknownProducerError,
         LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,

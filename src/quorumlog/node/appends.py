@@ -5,6 +5,7 @@ With a state machine an append is answered once the machine has applied it, with
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quorumlog.model.block import Block
@@ -12,6 +13,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
+from quorumlog.model.session import SessionEntry, StoredBlock
 from quorumlog.node.doors import Doors
 from quorumlog.node.proposals import (
     Answer,
@@ -44,17 +46,62 @@ class Appends:
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
+        self._again: list[tuple[StoredBlock, Answer, int]] = []
         self.draining = False
 
     # -- in -----------------------------------------------------------------------------------
 
-    def propose(self, block: Block, answer: Answer) -> None:
-        """Append a verified block; `answer` is called once, at once or later."""
+    def propose(self, block: Block, answer: Answer, session: SessionEntry | None = None) -> None:
+        """Append a verified block; `answer` is called once, at once or later.
+
+        One that begins with a `session` entry is stored once however often it comes.
+        """
         refused = self._admission(len(block.data))
         if refused is not None:
             self._refuse(answer, *refused)
-        elif self._proposals.add(Proposal(block, answer, self._doors.now_us())):
+            return
+        producer_id = None
+        if session is not None:
+            producer_id = session.producer_id
+            if self._proposals.holds(producer_id):
+                self._flush()  # what is queued of it counts
+            verdict = self._replica.sessions.judge(session)
+            if verdict.code is not ResponseCode.SUCCESS:
+                self._refuse(answer, verdict.code, verdict.text)
+                return
+            if verdict.stored is not None:
+                self._answer_again(verdict.stored, answer)
+                return
+        proposal = Proposal(block, answer, self._doors.now_us(), producer_id)
+        if self._proposals.add(proposal):
             self._doors.defer(self._flush)
+
+    def _answer_again(self, stored: StoredBlock, answer: Answer) -> None:
+        """A block came again: its first answer, once it is committed."""
+        self._replica.counters.blocks_repeated += 1
+        deadline_ms = self._doors.now_ms() + self._config.max_wait_ack_time_ms
+        self._again.append((stored, answer, deadline_ms))
+        self._settle_again()
+
+    def _settle_again(self) -> None:
+        """Answer repeated blocks that are committed (and applied) now."""
+        replica, waiting = self._replica, self._again
+        self._again = [item for item in waiting if item[0].last_index > replica.applied_index]
+        for stored, answer, _ in waiting:
+            if stored.last_index > replica.applied_index:
+                continue
+            replica.locate(stored.index, stored.last_index, partial(self._tell, stored, answer))
+
+    def _tell(self, stored: StoredBlock, answer: Answer, spans: list[tuple[int, int]]) -> None:
+        core = self._replica.core
+        response = AppendResponse(
+            leader_id=core.leader_id,
+            term=core.term,
+            first_index=stored.index,
+            last_index=stored.last_index,
+            spans=spans,
+        )
+        answer(response, ())
 
     def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
@@ -70,7 +117,7 @@ class Appends:
         if full := replica.upkeep.full_text(size_bytes):
             return ResponseCode.DISK_FULL, full
         limits = self._limits
-        requests = len(self.pending) + len(self._proposals)
+        requests = len(self.pending) + len(self._proposals) + len(self._again)
         size = self.pending.size_bytes + self._proposals.size_bytes
         if requests >= limits.pending_requests_max or size >= limits.pending_bytes_max:
             return (
@@ -91,6 +138,8 @@ class Appends:
         """Stamp and write a proposal's block, as the core decided."""
         replica, batch = self._replica, self._batches.pop(effect.proposal_id)
         plan, spans = replica.log.append(batch.block, effect.term)
+        if any(member.producer_id is not None for member in batch.members):
+            replica.sessions.appended(batch.block, effect.first_index)
         check(replica.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, spans)
         replica.counters.append_requests += len(batch.members)
@@ -122,6 +171,8 @@ class Appends:
                 ),
                 results_of(pending.first_index, pending.last_index),
             )
+        if self._again:
+            self._settle_again()
 
     def refused(self, effect: RefuseProposal) -> None:
         """The core took none of it."""
@@ -133,12 +184,27 @@ class Appends:
         """Leadership ended: nobody here will learn what becomes of them."""
         for pending in self.pending.pop_all():
             self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
+        again, self._again = self._again, []
+        for _, answer, _ in again:
+            self._refuse(answer, effect.code, _UNKNOWN_FATE)
 
     def expire(self, now_ms: int) -> None:
         """Answer those that no majority answered in time."""
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        late = [item for item in self._again if item[2] <= now_ms]
+        if late:
+            self._again = [item for item in self._again if item[2] > now_ms]
+            for _, answer, _ in late:
+                text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+                self._refuse(answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        deadlines = [deadline_ms for _, _, deadline_ms in self._again]
+        pending_ms = self.pending.next_deadline_ms()
+        return min(deadlines if pending_ms is None else [*deadlines, pending_ms], default=None)
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
         self._refuse(pending.proposal.answer, code, text)

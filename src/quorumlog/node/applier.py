@@ -8,6 +8,7 @@ machine never holds what this replica's log does not. Without a machine, committ
 import heapq
 import itertools
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from quorumlog.model.errors import (
     CorruptionError,
     IndexRemovedError,
     LeaderPendingFullError,
+    RequestError,
     StorageError,
 )
 from quorumlog.node.doors import Doors
@@ -48,6 +50,8 @@ QUERIES_MAX = 65_536
 """Questions to one machine that may wait; more are refused."""
 QUERY_WAIT_MS = 2_500
 """How long a question may wait for what it must see to be applied."""
+RESULTS_KEPT = 65_536
+"""Results above which those that nobody waits for are looked for."""
 RETRY_MS = 1_000
 """Pause before entries that could not be read are tried again."""
 NEVER_MS = 1 << 62
@@ -214,14 +218,18 @@ class Applier:
 
     def go_on(self) -> None:
         """Give the machine something to do, if it has nothing and there is something."""
-        if self.machine is None or self._is_busy or self.failed_text or self._replica.broken:
+        machine = self.machine
+        if machine is None or self._is_busy or self.failed_text or self._replica.broken:
             return
-        if self._retry_ms != NEVER_MS:
-            return
-        work = self._next_work(self.machine)
+        pauses = self._retry_ms != NEVER_MS
+        work = self._next_question(machine) if pauses else self._next_work(machine)
         if work is not None:
             self._is_busy = True
-            self._doors.machines.run(work.run, lambda found: self._done(work, found), self._failed)
+            self._doors.machines.run(
+                work.run,
+                lambda found: self._done(work, found),
+                lambda error: self._failed(work, error),
+            )
 
     def _done(self, work: Work, found: object) -> None:
         self._is_busy = False
@@ -233,8 +241,7 @@ class Applier:
         if self._load is not None:
             return self._loading(machine, self._load)
         if self._role is not None:
-            role, self._role = self._role, None
-            return Work(lambda: machine.on_role_change(*role))
+            return self._telling(machine, self._role)
         if self.saves.is_due:
             return self.saves.freezing(machine)
         core = self._replica.core
@@ -244,12 +251,33 @@ class Applier:
             return self._applying(
                 machine, self._applied + 1, min(last, self._applied + APPLY_ENTRIES)
             )
+        return self._next_question(machine)
+
+    def _next_question(self, machine: StateMachine) -> Work | None:
         return self._asking(machine) if self._ready else None
 
-    def _failed(self, error: Exception) -> None:
+    def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> Work:
+        self._role = None
+
+        def run() -> None:
+            try:
+                machine.on_role_change(*role)
+            except Exception as error:
+                text = "".join(traceback.format_exception(error))
+                raise MachineError(f"{error!r} in on_role_change\n{text}") from error
+
+        def refused() -> None:
+            self._role = self._role or role
+
+        return Work(run, refused=refused)
+
+    def _failed(self, work: Work, error: Exception) -> None:
         """What could not be read may be readable later; a machine that raises is at its end."""
         self._is_busy = False
+        self._has_applied = True
         replica = self._replica
+        if isinstance(error, LeaderPendingFullError):
+            work.refused()
         if isinstance(error, MachineError):
             self._end(str(error))
             return
@@ -279,6 +307,7 @@ class Applier:
             query.answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
         self._ready.clear()
         self._waiting.clear()
+        self.saves.end(self._first_line())
         replica.tell_fitness()
         replica.wake()
 
@@ -304,11 +333,19 @@ class Applier:
             if len(self._replica.appends.pending):
                 self._results.update(results)
             self._replica.appends.applied(self._applied, self._take_results)
-            if not len(self._replica.appends.pending):
-                self._results.clear()
+            self._forget_results()
             self._release()
 
         return Work(run, done)
+
+    def _forget_results(self) -> None:
+        """Those of appends that were given up are not asked for any more."""
+        first = self._replica.appends.pending.first_index
+        if first is None:
+            self._results.clear()
+        elif len(self._results) > RESULTS_KEPT:
+            kept = {index: found for index, found in self._results.items() if index >= first}
+            self._results = kept
 
     def _take_results(self, first: int, last: int) -> list[bytes]:
         return [self._results.pop(index, b"") for index in range(first, last + 1)]
@@ -331,7 +368,7 @@ class Applier:
             for query, (code, text, answer) in zip(queries, answers, strict=True):
                 query.answer(code, text, self._applied, answer)
 
-        return Work(run, done)
+        return Work(run, done, refused=lambda: self._ready.extendleft(reversed(queries)))
 
     # -- loading ------------------------------------------------------------------------------
 
@@ -357,6 +394,7 @@ class Applier:
             applied_index=self._applied,
         )
         self._release()
+        self.saves.settle()
         self._replica.tell_fitness()
 
     def _load_older(self) -> None:
@@ -388,7 +426,7 @@ def _check_reach(replica: "Replica", applied: int, newest: SnapshotMeta | None) 
             f"group {replica.config.group}: the log begins at {log.before_begin_index + 1}, and no "
             f"whole snapshot holds what is before it. {EMPTYING_IS_SAFE_WHEN}"
         )
-    if applied > log.end_index:
+    if applied > max(log.end_index, -1 if newest is None else newest.last_included_index):
         raise StorageError(
             f"group {replica.config.group}: the state machine holds entries up to {applied}, but "
             f"the log ends at {log.end_index}: they do not belong together. "
@@ -403,7 +441,9 @@ def _block_of(span: Span) -> Block:
 def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
     """Answer one question; what it raises is told to whoever asked."""
     try:
-        return ResponseCode.SUCCESS, "", machine.query(body)
+        return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
+    except RequestError as error:
+        return error.code, f"the state machine cannot answer: {error}", b""
     except Exception as error:
-        code = getattr(error, "code", ResponseCode.INTERNAL_ERROR)
-        return code, f"the state machine cannot answer: {error}", b""
+        text = f"the state machine cannot answer: {error!r}"
+        return ResponseCode.INTERNAL_ERROR, text, b""

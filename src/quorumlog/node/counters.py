@@ -12,6 +12,7 @@ class ReplicaCounters:
     append_requests: int = 0
     append_entries: int = 0
     append_bytes: int = 0
+    blocks_repeated: int = 0
     appends_refused: dict[str, int] = field(default_factory=dict)
     pushes_sent: int = 0
     push_bytes_sent: int = 0

@@ -17,10 +17,14 @@ class MachineError(QuorumlogError):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something for a machine to do beside the loop; `done` is told on the loop what came of it."""
+    """Something for a machine to do beside the loop; `done` is told on the loop what came of it.
+
+    `refused` is called instead if there was no thread for it: nothing has happened.
+    """
 
     run: Callable[[], Any]
     done: Callable[[Any], None] = lambda _: None
+    refused: Callable[[], None] = lambda: None
 
 
 class Handed(Sequence[Entry]):
@@ -40,9 +44,10 @@ class Handed(Sequence[Entry]):
     @overload
     def __getitem__(self, position: slice) -> list[Entry]: ...
     def __getitem__(self, position: int | slice) -> Entry | list[Entry]:
+        found = self._entries[position]  # raises behind the last: that is no look at one
         if isinstance(position, int):
             self._last = position % len(self._entries)
-        return self._entries[position]
+        return found
 
     def __len__(self) -> int:
         return len(self._entries)

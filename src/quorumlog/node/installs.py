@@ -51,6 +51,7 @@ class Installs:
         self._asked_ms = self._offered_ms = 0
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
+        self._sessions = b""
         self.state = "ready"
 
     @property
@@ -86,6 +87,7 @@ class Installs:
                 sha256=meta.sha256,
                 digest=meta.digest,
             ),
+            [self._replica.sessions.encode()],
         )
 
     def _place_to_begin(self) -> SnapshotMeta | None:
@@ -146,8 +148,11 @@ class Installs:
 
     # -- the follower -------------------------------------------------------------------------
 
-    def offered(self, offer: InstallSnapshotRequest) -> None:
-        """A peer offers a place to begin; one that names no readable membership is dropped."""
+    def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
+        """A peer offers a place to begin; one that names no readable membership is dropped.
+
+        Its producer sessions are attached.
+        """
         try:
             if offer.config is not None:
                 Membership.decode(offer.config[1])
@@ -160,6 +165,7 @@ class Installs:
                 "machine: give all members the same stateMachine"
             )
             return
+        self._sessions = bytes(attachment)
         self._replica.tell(Received(offer))
 
     def fetch(self, effect: FetchSnapshot) -> None:
@@ -185,7 +191,7 @@ class Installs:
         if not is_same:
             self._begin(snapshots, offer)
         elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
-            self._ask()
+            self._go_on()
         self._replica.wake()
 
     def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
@@ -201,14 +207,19 @@ class Installs:
             leader=offer.local_id,
         )
 
-        def run() -> Installing:
+        meta = _meta_of(offer)
+
+        def run() -> Installing | None:
             if staged is not None:
                 staged.close()
-            return snapshots.install(_meta_of(offer))
+            return None if snapshots.holds(meta) else snapshots.install(meta)
 
-        def done(found: Installing) -> None:
+        def done(found: Installing | None) -> None:
             self._staged = found
-            self._go_on()
+            if found is None:  # a crash came between fetching it and beginning anew
+                self._arrived(meta)
+            else:
+                self._go_on()
 
         self._run(run, done)
 
@@ -223,9 +234,9 @@ class Installs:
         def failed(error: Exception) -> None:
             self._is_busy = False
             logger.error("a snapshot cannot be installed now: %s", error)
-            if self._staged is not None:
-                self._staged.close()
-            self._staged = None
+            staged, self._staged = self._staged, None
+            if staged is not None:
+                self._doors.background.run(staged.discard, lambda _: None, _not_discarded)
 
         self._doors.background.run(work, finished, failed)
 
@@ -233,6 +244,7 @@ class Installs:
         staged, offer = self._staged, self._offer
         if staged is None or offer is None or staged.meta != _meta_of(offer):
             return  # another offer came meanwhile, or none any more: the next one begins it
+        self.state = "installing"
         if staged.size_bytes < staged.meta.size_bytes:
             self._ask()
             return
@@ -274,7 +286,6 @@ class Installs:
         self._run(lambda: staged.write(attachment, piece.offset), done)
 
     def _published(self, staged: Installing, *, is_whole: bool) -> None:
-        offer = self._begun
         if not is_whole:
             self._replica.raise_alarm(
                 f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
@@ -283,7 +294,11 @@ class Installs:
             self._go_on()
             return
         self._staged = None
-        self._fetched = staged.meta
+        self._arrived(staged.meta)
+
+    def _arrived(self, meta: SnapshotMeta) -> None:
+        """It is here, whole and durable."""
+        offer, self._fetched = self._begun, meta
         self._end()
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
@@ -306,6 +321,9 @@ class Installs:
             end_index_before=log.end_index,
         )
         replica.counters.log_resets += 1
+        if effect.truncate_from >= 0:
+            replica.sessions.truncated(effect.truncate_from)
+        replica.sessions.installed(self._sessions, effect.before_begin_index)
         if effect.truncate_from >= 0:
             self._doors.disk.submit(replica, None, log.truncate(effect.truncate_from))
         else:
@@ -336,6 +354,10 @@ class Installs:
         now_ms = self._doors.now_ms()
         held_ms = now_ms + self._quota.left_ms(now_ms) if self._held else NEVER_MS
         return min(held_ms, NEVER_MS if self._offer is None else self._give_up_ms())
+
+
+def _not_discarded(error: Exception) -> None:
+    logger.warning("what was fetched of a snapshot cannot be removed: %s", error)
 
 
 def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:

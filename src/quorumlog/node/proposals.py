@@ -23,6 +23,7 @@ class Proposal:
     block: Block
     answer: Answer
     accepted_us: int
+    producer_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class ProposalQueue:
         self._waiting.append(proposal)
         self.size_bytes += len(proposal.block.data)
         return len(self._waiting) == 1
+
+    def holds(self, producer_id: int) -> bool:
+        """Whether a block of this producer is queued."""
+        return any(proposal.producer_id == producer_id for proposal in self._waiting)
 
     def take(self) -> list[Batch]:
         """Return everything queued, in order, as batches of at most push_bytes_max bytes."""
@@ -102,6 +107,11 @@ class PendingAppends:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def first_index(self) -> int | None:
+        """Index of the first entry that somebody waits for."""
+        return self._pending[0].first_index if self._pending else None
 
     def add(self, batch: Batch, first_index: int, term: int, spans: list[tuple[int, int]]) -> None:
         """Register every member of a staged batch; `spans` are those of the whole batch."""

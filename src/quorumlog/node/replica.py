@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
+from quorumlog.model.block import Block, Buffer, first_index_of, is_noop, position_of
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import (
@@ -37,6 +37,7 @@ from quorumlog.model.message import (
     SnapshotPiece,
     SnapshotPieceRequest,
 )
+from quorumlog.model.session import SessionEntry
 from quorumlog.node.appends import Appends
 from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
@@ -50,6 +51,7 @@ from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
 from quorumlog.node.proposals import Answer
 from quorumlog.node.received import read_push_block
+from quorumlog.node.sessions import Sessions
 from quorumlog.node.upkeep import Upkeep
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
@@ -58,6 +60,9 @@ from quorumlog.storage.base import Span, WritePlan
 from quorumlog.storage.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
+
+LOCATE_BYTES = 16 * 1024 * 1024
+"""Entries looked through at a time to tell where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ class Replica:
         self._is_fit = True
         self._stored_token = 0
         self._reported_token = 0
+        self.sessions = Sessions(self.log, opened.committed_index, opened.sessions)
+        self.log.keep_sessions(self.sessions.to_save)
         self.appends = Appends(self, doors, limits)
         self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
@@ -140,6 +147,8 @@ class Replica:
         is_fit = not self.log.damaged and self.applier.is_fit and not self.installs.is_installing
         if is_fit != self._is_fit:
             self._is_fit = is_fit
+            if is_fit and self.sessions.is_incomplete:
+                self.sessions.scan(self.core.committed_index)
             self.tell(ev.FitnessChanged(is_fit))
 
     def tell(self, event: ev.Event) -> None:
@@ -156,9 +165,9 @@ class Replica:
         now_ms = self._doors.now_ms()
         return [(now_ms - at_ms, text) for at_ms, text in self.core.story.lines()]
 
-    def propose(self, block: Block, answer: Answer) -> None:
+    def propose(self, block: Block, answer: Answer, session: SessionEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
-        self.appends.propose(block, answer)
+        self.appends.propose(block, answer, session)
 
     def receive(self, message: PeerMessage, attachment: memoryview) -> None:
         """Take a message of a peer."""
@@ -177,7 +186,7 @@ class Replica:
         elif isinstance(message, PushRequest):
             self._receive_push(message, attachment)
         elif isinstance(message, InstallSnapshotRequest):
-            self.installs.offered(message)
+            self.installs.offered(message, attachment)
         elif isinstance(message, SnapshotPieceRequest):
             self.installs.serve(message)
         elif isinstance(message, SnapshotPiece):
@@ -238,6 +247,35 @@ class Replica:
         else:
             applier.query(request.after_index, body, answer, wait_ms=request.wait_ms)
         self.wake()
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry that is applied; of a plain log: committed."""
+        return self.applier.applied_index
+
+    def locate(
+        self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """Tell where committed entries lie: (first index, position) of each contiguous stretch.
+
+        (first_index, -1) if that is not known any more.
+        """
+
+        def find() -> list[tuple[int, int]]:
+            spans, index = [], first_index
+            while index <= last_index:
+                span = self.log.read(index, last_index, LOCATE_BYTES)
+                spans.append((index, position_of(span.records)))
+                index = span.last_index + 1
+            return spans
+
+        def failed(error: Exception) -> None:
+            done([(first_index, -1)])
+
+        if self.log.is_in_memory(first_index):
+            done(find())
+        else:
+            self._doors.background.run(find, done, failed)
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
@@ -322,7 +360,7 @@ class Replica:
         """Have `tick` called when the next thing is due."""
         deadlines = [
             self.core.next_deadline_ms(),
-            self.appends.pending.next_deadline_ms(),
+            self.appends.next_deadline_ms(),
             self.applier.next_deadline_ms(),
             self.installs.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
@@ -334,6 +372,7 @@ class Replica:
 
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
         self.log.note_committed(effect.index)
+        self.sessions.committed(effect.index)
         self.upkeep.changed()
         self.applier.committed(effect.index)
         self.fetches.committed(self._doors.now_ms())
@@ -364,12 +403,14 @@ class Replica:
         if skipped or kept != block.count:
             block = block.slice(skipped, skipped + kept)
         plan = self.log.append_received(block)
+        self.sessions.appended(block, effect.first_index)
         check(self.log.end_index == effect.last_index, "core and log agree on the end")
         self._doors.disk.submit(self, effect.token, plan)
 
     def _truncate(self, effect: fx.TruncateLog, item: _Item) -> None:
         say_truncation(self.config.group, effect, self.log.end_index)
         self._doors.disk.submit(self, effect.token, self.log.truncate(effect.from_index))
+        self.sessions.truncated(effect.from_index)
 
     # -- messages ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, LeaderPendingFullError
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineError, Work
 from quorumlog.node.log_lines import say
@@ -42,8 +42,8 @@ class Saves:
         self._config = replica.config
         self.newest = snapshots.newest() if snapshots is not None else None
         self.saved = 0
-        self._bytes = 0
-        self._asked: list[Saved] = []
+        self._bytes = self._bytes_before = 0
+        self._asked: list[tuple[int, Saved]] = []
         self._is_saving = False
         self._not_before_ms = 0
 
@@ -84,8 +84,23 @@ class Saves:
         elif applier.applied_index == self.newest_index and not self._is_saving:
             saved(ResponseCode.SUCCESS, "", self.newest_index)
         else:
-            self._asked.append(saved)
+            self._asked.append((applier.applied_index, saved))
             applier.go_on()
+
+    def settle(self) -> None:
+        """Answer those whose request the newest snapshot fulfils."""
+        waiting, self._asked = self._asked, []
+        for index, saved in waiting:
+            if index <= self.newest_index:
+                saved(ResponseCode.SUCCESS, "", self.newest_index)
+            else:
+                self._asked.append((index, saved))
+
+    def end(self, text: str) -> None:
+        """The machine failed: nothing is saved any more."""
+        asked, self._asked = self._asked, []
+        for _, saved in asked:
+            saved(ResponseCode.INTERNAL_ERROR, text, -1)
 
     def next_deadline_ms(self) -> int:
         """When saving may be tried again."""
@@ -97,7 +112,7 @@ class Saves:
         """Return what has the machine's state saved: beside it, if it can be frozen."""
         snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
         self._is_saving = True
-        self._bytes = 0
+        self._bytes_before, self._bytes = self._bytes, 0
         configs = [pair for pair in log.config_entries() if pair[0] <= index]
         chain_crc = log.chain_crc_at(index)
         meta = SnapshotMeta(
@@ -126,14 +141,18 @@ class Saves:
             else:
                 self._save_frozen(*found)
 
-        return Work(lambda: _caught(run), done)
+        return Work(lambda: _caught(run), done, refused=self._not_saved)
+
+    def _not_saved(self) -> None:
+        self._is_saving = False
+        self._bytes += self._bytes_before
 
     def _save_frozen(self, meta: SnapshotMeta, frozen: FrozenState | None) -> None:
         snapshots = self._snapshots
+        if snapshots is None or frozen is None:
+            return
 
         def run() -> SnapshotMeta:
-            if snapshots is None or frozen is None:
-                return meta
             try:
                 found = _write(snapshots, meta, frozen)
             finally:
@@ -141,7 +160,12 @@ class Saves:
             self._tidy(snapshots)
             return found
 
-        self._doors.background.run(run, self._published, self._failed)
+        def failed(error: Exception) -> None:
+            if isinstance(error, LeaderPendingFullError):
+                frozen.close()  # it was not begun
+            self._failed(error)
+
+        self._doors.background.run(run, self._published, failed)
 
     def _tidy(self, snapshots: Snapshots) -> None:
         snapshots.keep_newest(self._config.max_snapshot_reserved_num)
@@ -159,19 +183,17 @@ class Saves:
             last_included_index=meta.last_included_index,
             bytes=meta.size_bytes,
         )
-        asked, self._asked = self._asked, []
-        for saved in asked:
-            saved(ResponseCode.SUCCESS, "", meta.last_included_index)
+        self.settle()
         self._remove_covered(meta)
         self._applier.go_on()
 
     def _failed(self, error: Exception) -> None:
         """The snapshot before stays, and so does the log behind it."""
-        self._is_saving = False
+        self._not_saved()
         self._not_before_ms = self._doors.now_ms() + RETRY_MS
         logger.error("a snapshot of %s could not be saved: %s", self._config.group, error)
         asked, self._asked = self._asked, []
-        for saved in asked:
+        for _, saved in asked:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
         self._replica.wake()
 
@@ -191,21 +213,22 @@ class Saves:
 
     def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> bool:
         """Have a machine load a snapshot; on its thread. False: it was broken, and is gone."""
-        if self._snapshots is None:
+        snapshots, index = self._snapshots, meta.last_included_index
+        if snapshots is None:
             return False
         try:
-            self._snapshots.load(meta, machine.load_snapshot)
-            found = machine.digest()
-            if meta.digest and found != meta.digest:
-                index = meta.last_included_index
-                text = f"snapshot {index} gives another state than was saved"
-                raise CorruptionError(text, self._snapshots.path_of(index), 0)
+            snapshots.check(meta)
         except CorruptionError as error:
-            self._snapshots.remove_broken(meta.last_included_index, error)
+            snapshots.remove_broken(index, error)
             return False
+        try:
+            snapshots.use(meta, machine.load_snapshot)
+            found = machine.digest()
         except Exception as error:
-            index = meta.last_included_index
             raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
+        if meta.digest and found != meta.digest:
+            # what the machine holds now is nobody's state: it must not go on
+            raise MachineError(f"snapshot {index} gives another state than was saved")
         return True
 
     def find_newest(self) -> SnapshotMeta | None:
@@ -225,12 +248,15 @@ def _caught(run: Callable[[], tuple[SnapshotMeta, FrozenState | None]]) -> objec
 
 
 def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
+    digest = machine.digest()
+    if not isinstance(digest, bytes):
+        raise MachineError(f"{type(machine).__name__}.digest gave {digest!r}; it must give bytes")
     return SnapshotMeta(
         last_included_index=meta.last_included_index,
         last_included_term=meta.last_included_term,
         chain_crc=meta.chain_crc,
         config=meta.config,
-        digest=machine.digest(),
+        digest=digest,
     )
 
 
@@ -241,7 +267,7 @@ def _write(
     saving = snapshots.begin()
     try:
         state.save_snapshot(saving)
+        return saving.publish(meta)
     except BaseException:
         saving.abandon()
         raise
-    return saving.publish(meta)

@@ -151,6 +151,10 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
         "store_damaged_found": ("Damaged entries found.", counters.entries_damaged),
         "store_entries_repaired": ("Entries repaired from peers.", counters.entries_repaired),
         "store_scrub_found": ("Damage that the scrub found.", replica.healing.scrub_found),
+        "append_blocks_repeated": (
+            "Blocks of producers that came again and were stored already.",
+            counters.blocks_repeated,
+        ),
         "log_resets": (
             "Times this log began anew, as the leader had removed what it needed.",
             counters.log_resets,

@@ -39,6 +39,7 @@ from quorumlog.model.message import (
     StoryResponse,
     TransferRequest,
 )
+from quorumlog.model.session import session_of
 from quorumlog.node.asked import Done
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
@@ -149,7 +150,8 @@ class ClientRequests:
         block = parse_block(
             frame.attachment, count=request.count, entry_bytes_max=limits.entry_bytes_max
         )
-        check_proposal(block)
+        session = session_of(block)
+        check_proposal(block, begin=0 if session is None else 1)
         if not bodies_fit(block):
             raise UnexpectedArgumentError("a body does not fit its CRC; send the block again")
         if request.stream:
@@ -164,7 +166,7 @@ class ClientRequests:
             else:
                 self._answer(connection, frame, response)
 
-        replica.propose(block, answer)
+        replica.propose(block, answer, session)
 
     def _answer_results(
         self,

@@ -5,7 +5,7 @@ All methods of a `Log` are called from one thread and return at once: writes com
 whose `completed` is then called on the first thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -231,6 +231,13 @@ class Log(Protocol):
 
     def note_committed(self, index: int) -> None:
         """Remember the committed index for the next checkpoint."""
+        ...
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """Have `to_save` asked, before each checkpoint, for the producer sessions to go with it.
+
+        None: what was saved last will do. Kept in memory only where the log is.
+        """
         ...
 
     def checkpoint(self) -> WritePlan | None:

@@ -1,6 +1,5 @@
 """A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
@@ -44,19 +43,9 @@ from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered, write_leading_blank
 from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
 from quorumlog.storage.sequence_file import SequenceFile, sync_made
+from quorumlog.storage.staged import Staged
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
-
-
-@dataclasses.dataclass(slots=True)
-class _Staged:
-    """The end of the log as a staged write leaves it; a truncation lowers it in place.
-
-    `is_superseded`: the log was begun anew behind `mark` since, which is not durable yet.
-    """
-
-    mark: Mark
-    is_superseded: bool = False
 
 
 class FileLog:
@@ -78,9 +67,10 @@ class FileLog:
         self._end = recovered.end
         self._durable = recovered.end
         self._synced = recovered.end
-        self._staged: deque[_Staged] = deque()
+        self._staged: deque[Staged] = deque()
         self._committed_index = -1
         self._planned: Checkpoint | None = None
+        self._sessions_to_save: Callable[[], bytes | None] = lambda: None
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
         self.damaged = self._noted_damage = recovered.damaged
@@ -205,21 +195,15 @@ class FileLog:
             with self._lock:
                 self._tail.add(Piece(first_index + run.start, part, piece_records))
         steps += index_steps(self._index, first_index, records)
-        staged = _Staged(self._end)
+        staged = Staged(self._end)
         self._staged.append(staged)
         return Plan(
             self,
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: self._note_durable(staged),
+            synced=lambda: staged.note_durable(self._notes, self._boundary),
         )
-
-    def _note_durable(self, staged: _Staged) -> None:
-        """A write is durable; on the disk thread, while the log may go on."""
-        mark = staged.mark  # read first: `reset` sets the two in the other order
-        if not staged.is_superseded:
-            self._notes.write_hint(mark, self._boundary)
 
     def _completed(self) -> None:
         self._durable = self._staged.popleft().mark
@@ -285,8 +269,7 @@ class FileLog:
             self._configs.replace(config)
             self._end = self._durable = end
             for item in self._staged:
-                item.is_superseded = True
-                item.mark = end
+                item.supersede(end)
         else:
             self._runs.remove_before(before_begin_index + 1)
         self._reader.boundary = boundary
@@ -323,17 +306,17 @@ class FileLog:
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
         after, configs = self._planned, self._configs_until(end)
+        sessions = self._sessions_to_save()
 
         def remove() -> None:
             sync_made(covered)
-            self._notes.write_checkpoint(ended)
-            self._notes.write_hint(end, boundary, durable=True)
+            self._notes.save_sessions(sessions)
+            self._notes.begin_removal(ended, boundary, configs)
             cut()
             self._notes.save_damage(damaged)
-            self._notes.save_config_entries(configs)
-            self._notes.write_checkpoint(after)
+            self._notes.save_checkpoint(after, configs)
 
-        self._staged.append(_Staged(end))
+        self._staged.append(Staged(end))
         return Plan(self, [Do(remove)], done=self._completed)
 
     def _mark_before(self, from_index: int) -> Mark:
@@ -482,13 +465,18 @@ class FileLog:
             return None
         self._planned = checkpoint
         covered, configs = self._covered_files(self._durable), self._configs_until(self._durable)
+        sessions = self._sessions_to_save()
 
         def write() -> None:
             sync_made(covered)
-            self._notes.save_config_entries(configs)
-            self._notes.write_checkpoint(checkpoint)
+            self._notes.save_sessions(sessions)
+            self._notes.save_checkpoint(checkpoint, configs)
 
         return Plan(self, [Do(write)])
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """See `Log`."""
+        self._sessions_to_save = to_save
 
     def _covered_files(self, mark: Mark) -> list[SequenceFile]:
         """Return the files to fsync before a checkpoint may name `mark`.

@@ -1,5 +1,7 @@
 """The same log kept in memory only: for tests and for groups that may lose everything."""
 
+from collections.abc import Callable
+
 from quorumlog.model.block import (
     Block,
     first_index_of,
@@ -182,6 +184,9 @@ class MemoryLog:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
         self._configs.committed(self._committed_index)
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """See `Log`: nothing is kept."""
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`."""

@@ -5,6 +5,7 @@ from quorumlog.storage.config_entries import ConfigEntriesFile
 from quorumlog.storage.damage import DamagedRanges, DamageFile
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.recovery import Known
+from quorumlog.storage.session_file import SessionFile
 
 
 class Notes:
@@ -16,6 +17,7 @@ class Notes:
         self._damage = DamageFile(files, directory)
         self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
+        self.sessions = SessionFile(files, directory)
 
     def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
         """Return what was noted before. Raises `CorruptionError` when it cannot be read."""
@@ -32,6 +34,28 @@ class Notes:
     def save_config_entries(self, pairs: list[tuple[int, bytes]]) -> None:
         """Replace what is known of CONFIG_CHANGE entries, durably."""
         self._configs.save(pairs)
+
+    def begin_removal(
+        self, ended: Checkpoint, boundary: Boundary, configs: list[tuple[int, bytes]]
+    ) -> None:
+        """Make the ends that a log is to have durable, before anything is removed.
+
+        CONFIG_CHANGE entries of before and after are kept until that is done: which of them count
+        is up to the checkpoint.
+        """
+        self._configs.save(sorted(dict([*self._configs.saved, *configs]).items()))
+        self.write_checkpoint(ended)
+        self.write_hint(ended.mark, boundary, durable=True)
+
+    def save_sessions(self, sessions: bytes | None) -> None:
+        """Replace the producer sessions, durably; None: what was saved last will do."""
+        if sessions is not None:
+            self.sessions.save(sessions)
+
+    def save_checkpoint(self, checkpoint: Checkpoint, configs: list[tuple[int, bytes]]) -> None:
+        """Replace the checkpoint and the CONFIG_CHANGE entries that go with it, durably."""
+        self.save_config_entries(configs)
+        self.write_checkpoint(checkpoint)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""

@@ -17,7 +17,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.storage.files import File, FileSystem
 
 DIRECTORY = "snapshot"
@@ -26,6 +26,7 @@ INSTALLING = "installing"
 META_SUFFIX = ".json"
 """Of the file beside `installing` that says what is being fetched."""
 PREFIX = "snapshot_"
+DIGITS = 20
 META_BYTES_MAX = 1024 * 1024
 COPY_BYTES = 1024 * 1024
 """Bytes read or written at a time."""
@@ -95,6 +96,7 @@ class Saving:
 
     def write(self, data: Buffer) -> None:
         """Append data."""
+        data = memoryview(data).cast("B")  # items may be wider than bytes
         self._file.write_at([data], self.size_bytes)
         self._sha256.update(data)
         self.size_bytes += len(data)
@@ -109,7 +111,8 @@ class Saving:
 
     def abandon(self) -> None:
         """Leave it: the next one takes its place."""
-        self._file.close()
+        if self._file.is_open:
+            self._file.close()
 
 
 class Installing:
@@ -144,7 +147,13 @@ class Installing:
 
     def close(self) -> None:
         """Leave it as it is; it may go on later."""
-        self._file.close()
+        if self._file.is_open:
+            self._file.close()
+
+    def discard(self) -> None:
+        """Forget it: after a failed write the page cache says nothing about the disk."""
+        self.close()
+        self._snapshots.discard_installing()
 
 
 class Snapshots:
@@ -161,11 +170,11 @@ class Snapshots:
         """Return the last included index of each, ascending."""
         names = self._files.names(self.directory)
         digits = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-        return sorted(int(digit) for digit in digits if digit.isdecimal())
+        return sorted(int(digit) for digit in digits if digit.isdecimal() and len(digit) == DIGITS)
 
     def path_of(self, index: int) -> str:
         """Return where a snapshot lies."""
-        return f"{self.directory}/{PREFIX}{index:020d}"
+        return f"{self.directory}/{PREFIX}{index:0{DIGITS}d}"
 
     def newest(self) -> SnapshotMeta | None:
         """Return what the newest whole one is; broken ones are reported and removed (spec 40)."""
@@ -202,16 +211,20 @@ class Snapshots:
             raise CorruptionError(f"{file.path}: holds another snapshot", file.path, size)
         return meta
 
-    def load(self, meta: SnapshotMeta, use: Callable[[SavedData], None]) -> None:
-        """Have `use` read the data of a snapshot, once it is known that they are whole.
-
-        Raises `CorruptionError` if they are not.
-        """
+    def check(self, meta: SnapshotMeta) -> None:
+        """Read the data of a snapshot. Raises `CorruptionError` if they are not whole."""
         file = self._files.open(self.path_of(meta.last_included_index), writable=False)
         try:
             if SavedData(file, meta.size_bytes).digest() != meta.sha256:
                 raise CorruptionError(f"{file.path}: the data are damaged", file.path, 0)
-            use(SavedData(file, meta.size_bytes))
+        finally:
+            file.close()
+
+    def use(self, meta: SnapshotMeta, reader: Callable[[SavedData], None]) -> None:
+        """Have `reader` read the data of a snapshot that was checked."""
+        file = self._files.open(self.path_of(meta.last_included_index), writable=False)
+        try:
+            reader(SavedData(file, meta.size_bytes))
         finally:
             file.close()
 
@@ -246,6 +259,24 @@ class Snapshots:
             self._files.sync_directory(self.directory)
         return Installing(self, self._files.open(path, create=True), meta)
 
+    def discard_installing(self) -> None:
+        """Remove what was fetched of a snapshot."""
+        self._files.remove(f"{self.directory}/{INSTALLING}")
+        self._files.remove(f"{self.directory}/{INSTALLING}{META_SUFFIX}")
+        self._files.sync_directory(self.directory)
+
+    def holds(self, meta: SnapshotMeta) -> bool:
+        """Whether exactly this snapshot is here, whole."""
+        if meta.last_included_index not in self.indexes():
+            return False
+        try:
+            if self.meta_of(meta.last_included_index) != meta:
+                return False
+            self.check(meta)
+        except CorruptionError:
+            return False
+        return True
+
     def _whole(self, path: str) -> bytes:
         file = self._files.open(path, writable=False)
         try:
@@ -261,6 +292,8 @@ class Snapshots:
     def publish(self, file: File, meta: SnapshotMeta) -> None:
         """Put what it is behind the data of a staged file, and give it its name, durably."""
         raw = msgspec.json.encode(meta)
+        if len(raw) > META_BYTES_MAX:
+            raise StorageError(f"{file.path}: what it is takes {len(raw)} bytes, too many")
         file.write_at([raw, _FOOTER.pack(len(raw), crc32(raw), _MAGIC)], meta.size_bytes)
         file.sync()
         file.close()

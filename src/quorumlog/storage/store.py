@@ -9,7 +9,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
-from quorumlog.storage.base import Log, WritePlan
+from quorumlog.storage.base import Log
 from quorumlog.storage.checkpoint import Checkpoint
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
@@ -23,7 +23,7 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
-from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
+from quorumlog.storage.snapshots import Snapshots
 from quorumlog.storage.space import DiskState, look
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class OpenedGroup:
     incarnation: int = 0
     snapshots: Snapshots | None = None
     """Of the group's state machine; None: it has none."""
+    sessions: bytes | None = None
+    """The producer sessions that the last checkpoint left."""
 
 
 def open_group(
@@ -89,11 +91,7 @@ def open_group(
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         log, report = open_log(files, directory, places, identity, notes, limits)
-        snapshots = None
-        if config.state_machine:
-            snapshots = Snapshots(files, directory, logger.error)
-            snapshots.clear_saving()
-            _begin_behind(snapshots.newest(), log)
+        sessions, snapshots = notes.sessions.load(), _snapshots(files, directory, config)
     except BaseException:
         for lock in locks:
             lock.release()
@@ -114,31 +112,16 @@ def open_group(
         return look(files, directory, places.all, config)
 
     number = incarnation_number(identity.incarnation)
-    return OpenedGroup(
-        log, hard_state, hard_states, committed, report, disk_state, close, number, snapshots
-    )
+    base = (log, hard_state, hard_states, committed, report, disk_state, close)
+    return OpenedGroup(*base, number, snapshots, sessions)
 
 
-def _begin_behind(meta: SnapshotMeta | None, log: Log) -> None:
-    """Finish what a crash may have cut off: a snapshot was installed, the log not yet begun anew.
-
-    A snapshot that this replica saved itself holds what the log holds, or held.
-    """
-    if meta is None or meta.last_included_index <= log.before_begin_index:
-        return
-    index, term = meta.last_included_index, meta.last_included_term
-    if index <= log.end_index:
-        terms = [run_term for run_term, first in log.term_runs() if first <= index]
-        if terms and terms[-1] == term:
-            return
-        first = log.before_begin_index + 1
-        _carry_out(log.truncate(first))
-    _carry_out(log.reset(index, term, meta.chain_crc, meta.config))
-
-
-def _carry_out(plan: WritePlan) -> None:
-    GroupStore().execute([plan], sync=True)
-    plan.completed()
+def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapshots | None:
+    if not config.state_machine:
+        return None
+    snapshots = Snapshots(files, directory, logger.error)
+    snapshots.clear_saving()
+    return snapshots
 
 
 def open_log(

@@ -1,0 +1,161 @@
+"""The producer sessions of one replica: as its log has them, up to the end and up to the commit.
+
+What is not committed may be truncated, so the table at the end is derived anew from the committed
+one when that happens. The committed one is written before each checkpoint, and travels with offers
+to followers that need removed entries.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from quorumlog.model.block import Block, block_from_index_records
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.model.session import SessionEntry, SessionTable, StoredBlock, sessions_in
+from quorumlog.storage.base import Log
+
+logger = logging.getLogger(__name__)
+
+SCAN_BYTES = 1024 * 1024
+UNCHANGED_ENTRIES = 100_000
+"""A table is saved again after so many entries although no producer added to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a producer's block: `stored` already, refused with a code, or to be added."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    stored: StoredBlock | None = None
+
+
+class Sessions:
+    """Of one replica; called on its thread. `saved` is what the last checkpoint left, if any."""
+
+    def __init__(self, log: Log, committed_index: int, saved: bytes | None) -> None:
+        self._log = log
+        base = SessionTable(committed_index) if saved is None else SessionTable.decode(saved)
+        self._base = base
+        self._current = base.copy()
+        self._tail: deque[tuple[int, SessionEntry]] = deque()
+        self._saved_as_of = base.as_of if saved is not None else -1
+        self._is_changed = False
+        self.is_incomplete = False
+        self.scan(committed_index)
+
+    @property
+    def count(self) -> int:
+        """How many producers are known."""
+        return len(self._current.sessions)
+
+    def scan(self, committed_index: int) -> None:
+        """Read the session entries behind the table from the log; damaged ones come later."""
+        log = self._log
+        self.is_incomplete = False
+        self._tail.clear()
+        index = max(self._base.as_of, log.before_begin_index) + 1
+        while index <= log.end_index:
+            try:
+                span = log.read(index, log.end_index, SCAN_BYTES)
+            except CorruptionError as error:
+                self.is_incomplete = True
+                index = max(index, -1 if error.index is None else error.index) + 1
+                continue
+            block = block_from_index_records(span.data, span.records)
+            self._tail.extend(sessions_in(block, index))
+            index = span.last_index + 1
+        self._derive()
+        self.committed(committed_index)
+
+    def _derive(self) -> None:
+        self._current = self._base.copy()
+        for index, entry in self._tail:
+            self._current.apply(index, entry)
+
+    # -- the log goes on ----------------------------------------------------------------------
+
+    def appended(self, block: Block, first_index: int) -> None:
+        """Entries were added to the log."""
+        for index, entry in sessions_in(block, first_index):
+            self._tail.append((index, entry))
+            self._current.apply(index, entry)
+
+    def truncated(self, from_index: int) -> None:
+        """from_index and everything after it was removed."""
+        if self._tail and self._tail[-1][0] >= from_index:
+            while self._tail and self._tail[-1][0] >= from_index:
+                self._tail.pop()
+            self._derive()
+
+    def committed(self, index: int) -> None:
+        """Everything up to index is committed: it stays."""
+        if self.is_incomplete:
+            return  # what is damaged comes first
+        while self._tail and self._tail[0][0] <= index:
+            self._base.apply(*self._tail.popleft())
+            self._is_changed = True
+        self._base.as_of = max(self._base.as_of, index)
+
+    def installed(self, raw: bytes, before_begin_index: int) -> None:
+        """The log begins anew behind before_begin_index; the leader's table comes along."""
+        try:
+            table = SessionTable.decode(raw)
+        except UnexpectedArgumentError as error:
+            logger.error("a leader's producer sessions cannot be read: %s", error)
+            table = self._base.copy()
+            table.as_of = before_begin_index
+        if table.as_of >= self._base.as_of:
+            self._base, self._is_changed, self.is_incomplete = table, True, False
+        self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
+        self._derive()
+
+    # -- keeping it ---------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Return the committed table."""
+        return self._base.encode()
+
+    def to_save(self) -> bytes | None:
+        """Return the committed table for the next checkpoint; None: the saved one will do."""
+        is_old = self._base.as_of - self._saved_as_of >= UNCHANGED_ENTRIES
+        if not self._is_changed and not (is_old and self._base.sessions):
+            return None
+        self._is_changed, self._saved_as_of = False, self._base.as_of
+        return self._base.encode()
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def judge(self, entry: SessionEntry) -> Verdict:
+        """Return what becomes of a block that a leader is to append."""
+        session = self._current.sessions.get(entry.producer_id)
+        who = f"producer {entry.producer_id:x}"
+        if session is None or entry.epoch > session.epoch:
+            if not entry.first_sequence:
+                return Verdict()
+            if session is None:
+                text = f"{who} is not known (any more), but goes on at {entry.first_sequence}"
+                return Verdict(ResponseCode.UNKNOWN_PRODUCER, text)
+            text = f"{who} begins its epoch {entry.epoch} at {entry.first_sequence}, not at 0"
+            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+        if entry.epoch < session.epoch:
+            text = f"{who} of epoch {entry.epoch} was succeeded by epoch {session.epoch}"
+            return Verdict(ResponseCode.PRODUCER_FENCED, text)
+        if entry.first_sequence == session.next_sequence:
+            return Verdict()
+        if entry.first_sequence > session.next_sequence:
+            text = f"{who} must go on at {session.next_sequence}, not at {entry.first_sequence}"
+            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+        return _repeated(entry, session.block_at(entry.first_sequence), who)
+
+
+def _repeated(entry: SessionEntry, stored: StoredBlock | None, who: str) -> Verdict:
+    sequence = entry.first_sequence
+    if stored is None:
+        text = f"{who}: entries from {sequence} on were stored so long ago that nobody knows where"
+        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
+    if (stored.count, stored.crc) != (entry.count, entry.crc):
+        text = f"{who} had other entries stored as {sequence} and following"
+        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
+    return Verdict(stored=stored)

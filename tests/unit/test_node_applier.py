@@ -1,0 +1,495 @@
+"""A state machine and its replica: what it is given and answers, how it fails, its snapshots."""
+
+import dataclasses
+
+import pytest
+
+from counting import Counter
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import ConfigError, LeaderPendingFullError
+from quorumlog.node import applier as applier_module
+from quorumlog.node import saves as saves_module
+from quorumlog.node.applier import QUERY_WAIT_MS
+from quorumlog.node.handed import Handed, MachineError
+from quorumlog.node.machines import machine_class
+from quorumlog.node.replica import Replica
+from quorumlog.node.saves import RETRY_MS as SAVE_RETRY_MS
+from quorumlog.raft.events import TransferRequested
+from quorumlog.sim.cluster import SimulatedCluster
+from store_access import block_of
+
+OK = ResponseCode.SUCCESS
+
+
+class Traced(Counter):
+    """Notes what it is asked to do; `fails` are the names of methods that raise."""
+
+    def __init__(self):
+        super().__init__()
+        self.trace, self.fails = [], set()
+
+
+def _noted(name):
+    method = getattr(Counter, name)
+
+    def call(self, *arguments):
+        self.trace.append((name, *arguments))
+        if name in self.fails:
+            raise RuntimeError(f"{name} raises")
+        return method(self, *arguments)
+
+    setattr(Traced, name, call)
+
+
+for _name in ("apply", "query", "save_snapshot", "load_snapshot", "freeze", "digest"):
+    _noted(_name)
+_noted("on_role_change")
+
+
+class Gate:
+    """Gives jobs to a door, holds them while `is_shut`, refuses the next `refusals`."""
+
+    def __init__(self, door):
+        self.door, self.held, self.is_shut, self.refusals = door, [], False, 0
+
+    def run(self, work, done, failed):
+        if self.refusals:
+            self.refusals -= 1
+            failed(LeaderPendingFullError("too much waits"))
+        elif self.is_shut:
+            self.held.append((work, done, failed))
+        else:
+            self.door.run(work, done, failed)
+
+    def open(self):
+        self.is_shut, held, self.held = False, self.held, []
+        for job in held:
+            self.door.run(*job)
+
+
+class Group(SimulatedCluster):
+    """Simulated nodes with machines; all of them run, and one leads."""
+
+    def __init__(self, count=1, *, machine=Traced, prepare=None, **settings):
+        self.machine_class = machine
+        self.machines, self.gates, self.backgrounds = {}, {}, {}
+        super().__init__(1, count, **{"state_machine": "counting:Counter", **settings})
+        self.invariants = []
+        if prepare is not None:
+            prepare(self)
+        for node in self.nodes.values():
+            node.start()
+        self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
+
+    def make_replica(self, group, core, opened, doors, limits):
+        name = core.self_id
+        self.gates[name], self.backgrounds[name] = Gate(doors.machines), Gate(doors.background)
+        doors = dataclasses.replace(
+            doors, machines=self.gates[name], background=self.backgrounds[name]
+        )
+        machine = self.machines[name] = self.machine_class() if group.state_machine else None
+        return Replica(group, core, opened, doors, limits, machine)
+
+    def passes(self, milliseconds):
+        self.run_until(self.world.now_ms + milliseconds)
+
+    def until(self, condition, limit_ms=20_000):
+        end_ms = self.world.now_ms + limit_ms
+        while not condition():
+            assert self.world.now_ms < end_ms, self.describe()
+            self.passes(10)
+
+    @property
+    def node(self):
+        leader = self.leader()
+        return self.nodes["n0"] if leader is None else leader
+
+    replica = property(lambda self: self.node.running)
+    applier = property(lambda self: self.replica.applier)
+    machine = property(lambda self: self.applier.machine)
+    gate = property(lambda self: self.gates[self.node.node_id])
+
+    def append(self, *bodies):
+        """Return what will hold the answer: (code, results)."""
+        answers = []
+
+        def answer(response, results):
+            answers.append((response.code, list(results)))
+
+        self.node.enter(lambda: self.replica.propose(block_of(bodies), answer))
+        return answers
+
+    def ask(self, index=-1, body=b"", **options):
+        """Return what will hold the answer: (code, text, applied index, answer)."""
+        answers = []
+
+        def ask():
+            self.applier.query(index, body, lambda *answer: answers.append(answer), **options)
+            self.replica.wake()
+
+        self.node.enter(ask)
+        return answers
+
+    def ask_to_save(self):
+        answers = []
+        self.node.enter(lambda: self.applier.saves.ask(lambda *answer: answers.append(answer)))
+        return answers
+
+    def answered(self, answers):
+        self.until(lambda: answers)
+        (answer,) = answers
+        return answer
+
+    def filled(self, count, body=b"1"):
+        """Append so many entries; each is acknowledged."""
+        while count:
+            together = min(count, 50)
+            assert self.answered(self.append(*[body] * together))[0] is OK
+            count -= together
+
+    def restart(self):
+        self.node.stop(power=False)
+        self.nodes["n0"].start()
+
+
+# -- applying -----------------------------------------------------------------------------------
+
+
+def backlog(group, count):
+    """Have so many entries committed that the machine was not given yet; then let it go on."""
+    group.gate.is_shut = True
+    last = group.replica.log.end_index + count
+    answers = [group.append(*[b"1"] * 50) for _ in range(count // 50)]
+    group.until(lambda: group.replica.core.committed_index == last)
+    group.machine.trace.clear()
+    return answers
+
+
+@pytest.mark.parametrize(("entries", "size", "most"), [(10, 1 << 20, 10), (1_000, 500, 10)])
+def test_batches_are_bounded_by_entries_and_by_bytes(monkeypatch, entries, size, most):
+    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", entries)
+    monkeypatch.setattr(applier_module, "APPLY_BYTES", size)
+    group = Group()
+    answers = backlog(group, 200)
+    group.gate.open()
+    assert [group.answered(answer)[0] for answer in answers] == [OK] * 4
+    given = [len(rest[0]) for name, *rest in group.machine.trace if name == "apply"]
+    assert sum(given) == group.machine.total == 200
+    assert 2 <= max(given[1:]) <= most, "the first of them was prepared before"
+
+
+def test_a_question_does_not_wait_for_a_long_backlog(monkeypatch):
+    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", 5)
+    group = Group()
+    backlog(group, 500)
+    asked = group.ask()
+    group.gate.open()
+    code, _, applied, answer = group.answered(asked)
+    assert code is OK
+    assert int(answer) <= 10, "after a batch or two, not after all"
+    assert applied < group.replica.core.committed_index
+
+
+def test_entries_do_not_wait_for_endless_questions(monkeypatch):
+    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", 5)
+    group = Group()
+    answers = backlog(group, 100)
+    asked = []
+
+    def again(*answer):
+        asked.append(answer)
+        group.applier.query(-1, b"", again)
+
+    group.node.enter(lambda: group.applier.query(-1, b"", again))
+    group.gate.open()
+    group.until(lambda: all(answers), limit_ms=2_000)
+    assert group.machine.total == 100
+    assert len(asked) > 5
+
+
+def test_nothing_is_applied_beyond_what_is_committed_and_durable_here():
+    group = Group(3)
+    group.filled(10)
+    group.node.stalled_until_us = group.world.now_us + 400_000
+    group.append(b"1", b"1")
+    was_ahead = False
+    for _ in range(80):
+        group.passes(10)
+        for node in group.nodes.values():
+            core = node.core
+            was_ahead |= core.committed_index > core.durable_index
+            bound = min(core.committed_index, core.durable_index)
+            assert node.running.applier.applied_index <= bound
+    assert was_ahead
+    group.until(lambda: {machine.total for machine in group.machines.values()} == {12})
+
+
+def test_results_are_matched_to_the_appends_that_wait():
+    group = Group()
+    group.gate.is_shut = True
+    sizes = [1, 7, 2, 50, 1, 1, 30, 3] * 4
+    answers = [group.append(*[b"1"] * size) for size in sizes]
+    group.passes(100)
+    group.gate.open()
+    total = 0
+    for size, waiting in zip(sizes, answers, strict=True):
+        code, results = group.answered(waiting)
+        assert code is OK
+        assert results == [b"%d" % n for n in range(total + 1, total + size + 1)]
+        total += size
+
+
+def test_results_are_the_right_ones_after_leadership_was_lost_in_between():
+    group = Group(3)
+    group.filled(3, b"1")
+    old = group.node
+    others = [name for name in group.nodes if name != old.node_id]
+    cut = {pair for name in others for pair in ((name, old.node_id), (old.node_id, name))}
+    group.network.cut |= cut
+    lost = [group.append(b"1000", b"1000") for _ in range(5)]
+    group.until(lambda: group.node is not old and group.node.core.is_ready)
+    assert group.answered(group.append(b"10")) == (OK, [b"13"])
+    group.network.cut -= cut
+    group.until(lambda: old.core.committed_index == group.replica.core.committed_index)
+    group.node.ask(lambda number: TransferRequested(number, old.node_id))
+    group.until(lambda: group.leader() is old and old.core.is_ready)
+    answers = [group.append(b"100", b"100") for _ in range(5)]
+    for number, waiting in enumerate(answers):
+        begin = 13 + 200 * number
+        assert group.answered(waiting) == (OK, [b"%d" % (begin + 100), b"%d" % (begin + 200)])
+    assert all(len(waiting) == 1 and waiting[0][0] is not OK for waiting in lost)
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+def test_questions_of_one_turn_share_one_proof(monkeypatch):
+    group = Group(3)
+    group.filled(3)
+    reads, answers = [], []
+    read = group.replica.asked.read
+    monkeypatch.setattr(group.replica.asked, "read", lambda done: (reads.append(done), read(done)))
+
+    def ask():
+        for _ in range(40):
+            group.applier.query_proved(b"", lambda *answer: answers.append(answer))
+
+    group.node.enter(ask)
+    group.until(lambda: len(answers) == 40)
+    assert len(reads) == 1
+    assert {(code, answer) for code, _, _, answer in answers} == {(OK, b"3")}
+
+
+def test_a_question_whose_index_never_comes_is_refused_in_time():
+    group = Group()
+    waiting, begin_ms = group.ask(index=10_000), group.world.now_ms
+    code, text, applied, answer = group.answered(waiting)
+    assert (code, applied, answer) == (ResponseCode.TIMEOUT, group.applier.applied_index, b"")
+    assert "10000 is not applied here yet" in text
+    assert QUERY_WAIT_MS - 5 <= group.world.now_ms - begin_ms <= QUERY_WAIT_MS + 50
+
+
+@pytest.mark.parametrize("wait_ms", [0, 300])
+def test_a_patient_question_is_answered_at_its_deadline(wait_ms):
+    group = Group()
+    group.filled(2)
+    waiting, begin_ms = group.ask(index=10_000, wait_ms=wait_ms), group.world.now_ms
+    code, _, applied, answer = group.answered(waiting)
+    assert (code, applied, answer) == (OK, group.applier.applied_index, b"2")
+    assert wait_ms - 5 <= group.world.now_ms - begin_ms <= wait_ms + 50
+
+
+def test_a_question_is_answered_as_soon_as_its_index_is_applied():
+    group = Group()
+    waiting = group.ask(index=group.applier.applied_index + 2)
+    assert group.answered(group.append(b"5"))[0] is OK
+    group.passes(50)
+    assert not waiting
+    group.append(b"6")
+    assert group.answered(waiting)[3] == b"11"
+
+
+# -- machines that raise ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["on_role_change", "apply", "freeze"])
+def test_a_machine_that_raises_is_given_nothing_more(name):
+    group = Group()
+    group.filled(3)
+    node, applier, machine = group.node, group.applier, group.machine
+    waiting = group.ask(index=10_000)
+    machine.fails.add(name)
+    if name == "on_role_change":
+        node.enter(lambda: applier.role_changed(9, Role.LEADER))
+    elif name == "freeze":
+        group.ask_to_save()
+    else:
+        group.append(b"1")
+    assert group.answered(waiting)[0] is ResponseCode.INTERNAL_ERROR
+    assert f"{name} raises" in applier.failed_text
+    assert not applier.is_fit
+    group.passes(3_000)
+    assert machine.trace[-1][0] == name
+    asked = []
+    node.enter(lambda: applier.query(-1, b"", lambda *answer: asked.append(answer)))
+    node.enter(lambda: applier.saves.ask(lambda *answer: asked.append(answer)))
+    assert [answer[0] for answer in asked] == [ResponseCode.INTERNAL_ERROR] * 2
+    assert f"{name} raises" in asked[0][1]
+
+
+def test_a_machine_that_cannot_load_its_snapshot_does_not_lead_and_says_why():
+    group = Group()
+    group.filled(3)
+    assert group.answered(group.ask_to_save())[0] is OK
+
+    class Broken(Traced):
+        def load_snapshot(self, reader):
+            raise RuntimeError("it does not fit")
+
+    group.machine_class = Broken
+    group.restart()
+    group.until(lambda: group.applier.failed_text)
+    assert "it does not fit" in group.applier.failed_text
+    assert "loaded snapshot" in group.applier.failed_text
+    assert group.machine.applied == []
+    group.passes(3_000)
+    assert group.leader() is None
+
+
+# -- snapshots ----------------------------------------------------------------------------------
+
+SOON = {"snapshot_threshold": 20, "reset_snapshot_entries_but_keep_last_entries_num": 0}
+
+
+def spoil(group, how):
+    """Make snapshots fail; return what ends it."""
+    if how in ("save_snapshot", "digest"):
+        group.machine.fails.add(how)
+        return group.machine.fails.clear
+    group.node.files.fail_next("snapshot/saving", how)
+    return lambda: None
+
+
+@pytest.mark.parametrize("how", ["EIO", "ENOSPC", "save_snapshot", "digest"])
+def test_a_snapshot_that_cannot_be_saved_keeps_the_log_and_is_tried_again(how):
+    group = Group(**SOON)
+    end = spoil(group, how)
+    group.filled(30)
+    group.passes(500)
+    saves = group.applier.saves
+    assert (saves.saved, saves.newest_index, group.replica.log.before_begin_index) == (0, -1, -1)
+    end()
+    spoil(group, how)
+    code, text, index = group.answered(group.ask_to_save())
+    assert (code, index, bool(text)) == (ResponseCode.DISK_ERROR, -1, True)
+    assert group.answered(group.append(b"1")) == (OK, [b"31"]), "the machine goes on"
+    end()
+    group.passes(SAVE_RETRY_MS - 5_000)
+    assert saves.saved == 0, "not in a tight loop"
+    group.passes(10_000)
+    assert saves.saved == 1
+    assert group.replica.log.before_begin_index == saves.newest_index > 20
+    group.restart()
+    group.until(lambda: group.machine.total == 31)
+
+
+def test_requests_for_a_snapshot_are_answered_in_every_case(monkeypatch):
+    monkeypatch.setattr(saves_module, "ASKED_MAX", 2)
+    group = Group()
+    group.filled(3)
+    group.gate.is_shut = True
+    waiting = [group.ask_to_save() for _ in range(3)]
+    assert waiting[2][0][0] is ResponseCode.LEADER_PENDING_FULL
+    group.gate.open()
+    index = group.applier.applied_index
+    assert [group.answered(one) for one in waiting[:2]] == [(OK, "", index)] * 2
+    assert group.ask_to_save() == [(OK, "", index)], "nothing is new: at once"
+    assert group.applier.saves.saved == 1
+    plain = Group(state_machine="")
+    assert plain.ask_to_save()[0][0] is ResponseCode.UNSUPPORTED
+
+
+# -- what a machine is handed -------------------------------------------------------------------
+
+
+def handed(count=5, first=10):
+    return Handed([Entry(index=first + n, term=1, pos=0, body=b"%d" % n) for n in range(count)])
+
+
+def test_handed_entries_are_a_sequence():
+    entries = handed()
+    assert len(entries) == 5
+    assert [entry.index for entry in entries] == [10, 11, 12, 13, 14]
+    assert (entries[0].index, entries[-1].index, entries[-5].index) == (10, 14, 10)
+    assert [entry.index for entry in entries[1:3]] == [11, 12]
+    assert [entry.index for entry in entries[::-2]] == [14, 12, 10]
+    assert [entry.index for entry in reversed(entries)] == [14, 13, 12, 11, 10]
+    assert entries[2] in entries
+    for outside in (5, -6, 100):
+        with pytest.raises(IndexError):
+            entries[outside]
+
+
+def by_for(entries):
+    for entry in entries:
+        _ = 1 // int(entry.body)
+
+
+def by_enumerate(entries):
+    return [1 // (3 - position) for position, entry in enumerate(entries)]
+
+
+def by_index(entries):
+    return [1 // (len(entries[n].body) - (n == 3)) for n in range(len(entries))]
+
+
+def before_any(entries):
+    return [1 // 0, *entries]
+
+
+@pytest.mark.parametrize(
+    ("apply", "index"),
+    [
+        (by_for, 10),
+        (by_enumerate, 13),
+        (by_index, 13),
+        (before_any, 10),
+    ],
+)
+def test_the_entry_that_was_looked_at_last_is_named_when_a_machine_raises(apply, index):
+    machine = Counter()
+    machine.apply = apply
+    with pytest.raises(MachineError) as caught:
+        handed().apply_to(machine)
+    text = str(caught.value)
+    assert text.startswith(
+        f"ZeroDivisionError('integer division or modulo by zero') at entry {index}\n"
+    )
+    assert apply.__name__ in text, "the traceback"
+
+
+@pytest.mark.parametrize("results", [[], [b""] * 4, [b""] * 6, ["1"] * 5, [None] * 5, b"12345"])
+def test_anything_but_bytes_for_each_entry_is_a_failure(results):
+    machine = Counter()
+    machine.apply = lambda entries: results
+    with pytest.raises(MachineError, match=f"gave {len(results)} results for 5 entries from 10 on"):
+        handed().apply_to(machine)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nonsense", "neither one of kv nor module:Class"),
+        ("no_such_module:Machine", "cannot be imported: No module named"),
+        ("counting:Nobody", "cannot be imported: module 'counting' has no attribute 'Nobody'"),
+        ("counting:", "cannot be imported"),
+        ("store_access:Opened", "no subclass of quorumlog.machine.StateMachine"),
+        ("store_access:config", "no subclass"),
+        ("store_access:ENTRY_MAX", "no subclass"),
+    ],
+)
+def test_a_name_that_names_no_machine_is_refused_with_the_reason(name, text):
+    with pytest.raises(ConfigError, match=text) as caught:
+        machine_class(name)
+    assert repr(name) in str(caught.value)

@@ -1,0 +1,500 @@
+"""Fetching and sending snapshots: pieces lost, late or wrong, disks that fail, the rate."""
+
+import random
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.membership import founding
+from quorumlog.model.message import InstallSnapshotRequest, SnapshotPiece, SnapshotPieceRequest
+from quorumlog.node.installs import SILENT_OFFERS, Installs
+from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
+from quorumlog.raft.events import EntriesUnreadable, Received, SnapshotFetched
+from quorumlog.sim.disk import SimulatedFileSystem
+from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
+
+DIRECTORY = "/node/g"
+PIECE = 100
+DATA = b"".join(b"%d;" % n for n in range(250))
+"""Of a snapshot: not a whole number of pieces."""
+TIME_OUT_MS = 1_000
+CONFIG = founding({"n0": "h:1", "n1": "h:2"}).encode()
+
+
+class Side:
+    """An `Installs` and the replica around it; the test carries out jobs and carries messages."""
+
+    def __init__(self, name, *, has_machine=True, quota=1 << 30):
+        self.name, self.now_ms, self.has_machine = name, 10_000, has_machine
+        self.files = SimulatedFileSystem(random.Random(1))
+        self.files.make_directory(DIRECTORY)
+        self.config = GroupConfig(
+            group="g",
+            peers="n0-h:1;n1-h:2;n2-h:3",
+            peer_push_quota=quota,
+            max_push_time_out_ms=TIME_OUT_MS,
+        )
+        self.core = SimpleNamespace(self_id=name, incarnation=7, term=4, membership_index=2)
+        self.saves = SimpleNamespace(newest=None)
+        self.sessions = SimpleNamespace(encode=lambda: b"")
+        self.applier = SimpleNamespace(machine=has_machine or None, saves=self.saves)
+        self.log = SimpleNamespace(
+            before_begin_index=30,
+            before_begin_term=3,
+            chain_crc_at={30: 55}.get,
+            config_entries=lambda: [(2, CONFIG), (30, CONFIG), (31, b"later")],
+        )
+        self.start()
+
+    def start(self):
+        """Begin as a process does."""
+        self.told, self.alarms, self.sent, self.jobs, self.fitness = [], [], [], [], []
+        self.snapshots = Snapshots(self.files, DIRECTORY, self.alarms.append)
+        doors = SimpleNamespace(
+            now_ms=lambda: self.now_ms,
+            network=SimpleNamespace(send=self.send),
+            background=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
+        )
+        snapshots = self.snapshots if self.has_machine else None
+        self.installs = Installs(self, snapshots, doors, PIECE)
+
+    def send(self, peer, message, attachments=(), *, bulk=False):
+        self.sent.append((message, b"".join(attachments)))
+        return True
+
+    def tell(self, event):
+        self.told.append(event)
+
+    def tell_fitness(self):
+        self.fitness.append(not self.installs.is_installing)
+
+    def raise_alarm(self, text):
+        self.alarms.append(text)
+
+    def wake(self):
+        pass
+
+    # -- what tests do ----------------------------------------------------------------------
+
+    def work(self):
+        """Carry out what was given to threads."""
+        while self.jobs:
+            work, done, failed = self.jobs.pop(0)
+            try:
+                result = work()
+            except Exception as error:
+                failed(error)
+            else:
+                done(result)
+
+    def passes(self, milliseconds):
+        self.now_ms += milliseconds
+        self.installs.tick(self.now_ms)
+
+    def has(self, index, data=DATA):
+        """Have a snapshot; return the offer of it."""
+        saving = self.snapshots.begin()
+        saving.write(data)
+        meta = SnapshotMeta(
+            last_included_index=index, last_included_term=3, chain_crc=9, config=(2, CONFIG)
+        )
+        self.saves.newest = saving.publish(meta)
+        self.installs.offer(OfferSnapshot("n1", index))
+        return self.sent.pop()[0] if self.sent else None
+
+    def is_offered(self, offer):
+        self.installs.fetch(FetchSnapshot(offer))
+        self.work()
+
+    def offset_asked(self):
+        """Where the piece begins that was asked for last; None: none was."""
+        return self.sent[-1][0].offset if self.sent else None
+
+    def answers(self, data, **fields):
+        """Answer what was asked last."""
+        piece = piece_of(self.sent[-1][0], **fields)
+        self.installs.received(piece, memoryview(data))
+        self.work()
+        return piece
+
+    def next_piece(self, data=DATA):
+        request = self.sent[-1][0]
+        self.answers(data[request.offset : request.offset + request.bytes_max])
+
+    def fetches_all(self, data=DATA):
+        while self.installs.is_installing:
+            before = len(self.sent)
+            self.next_piece(data)
+            assert len(self.sent) > before or not self.installs.is_installing, "it goes on"
+
+    def data_at(self, index):
+        found = []
+        meta = self.snapshots.meta_of(index)
+        self.snapshots.check(meta)
+        self.snapshots.use(meta, lambda reader: found.append(reader.read()))
+        return found[0]
+
+
+def piece_of(request, **fields):
+    """The answer to a request."""
+    piece = SnapshotPiece(
+        group="g",
+        local_id="n0",
+        remote_id="n1",
+        term=4,
+        request_id=request.request_id,
+        code=ResponseCode.SUCCESS,
+        offset=request.offset,
+    )
+    return msgspec.structs.replace(piece, **fields)
+
+
+@pytest.fixture
+def leader():
+    return Side("n0")
+
+
+@pytest.fixture
+def follower():
+    return Side("n1")
+
+
+@pytest.fixture
+def offer(leader):
+    return leader.has(40)
+
+
+# -- the follower -------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, offer):
+    follower.is_offered(offer)
+    assert follower.fitness == [False], "meanwhile it does not campaign"
+    assert follower.installs.state == "installing"
+    follower.fetches_all()
+    assert [message.offset for message, _ in follower.sent] == list(range(0, len(DATA), PIECE))
+    assert sum(message.bytes_max for message, _ in follower.sent) == len(DATA)
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.fitness == [False, True]
+    assert follower.installs.state == "ready"
+    assert follower.data_at(40) == DATA
+    follower.files.power_loss()
+    follower.start()
+    assert follower.snapshots.newest().last_included_index == 40
+    assert follower.data_at(40) == DATA
+
+
+def test_an_empty_snapshot_needs_no_piece(leader, follower):
+    follower.is_offered(empty := leader.has(40, b""))
+    assert follower.told == [SnapshotFetched(empty)]
+    assert not follower.sent
+
+
+def test_a_lost_piece_is_asked_for_again_at_a_later_offer(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    asked = len(follower.sent)
+    follower.passes(TIME_OUT_MS - 1)
+    follower.is_offered(offer)
+    assert len(follower.sent) == asked, "it may still come"
+    follower.passes(1)
+    follower.is_offered(offer)
+    assert len(follower.sent) == asked + 1
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_a_piece_may_come_twice(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(3):
+        offset = follower.offset_asked()
+        piece = follower.answers(DATA[offset : offset + PIECE])
+        follower.installs.received(piece, memoryview(DATA[offset : offset + PIECE]))
+        follower.work()
+    assert follower.offset_asked() == 3 * PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_a_piece_that_comes_while_the_one_before_is_written_is_not_taken(follower, offer):
+    follower.is_offered(offer)
+    piece = piece_of(follower.sent[-1][0])
+    follower.installs.received(piece, memoryview(DATA[:PIECE]))
+    later = msgspec.structs.replace(piece, request_id=piece.request_id + 1, offset=PIECE)
+    follower.installs.received(later, memoryview(b"x" * PIECE))
+    follower.work()
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        (b"x" * PIECE, {"request_id": 77}),
+        (b"x" * PIECE, {"offset": 2 * PIECE}),
+        (b"x" * PIECE, {"offset": 0}),
+        (b"x" * 10_000, {}),
+        (b"", {}),
+        (b"", {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
+        (b"x" * PIECE, {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
+    ],
+    ids=["another request", "gap", "overlap", "beyond the size", "empty", "gone", "gone, bytes"],
+)
+def test_a_wrong_piece_changes_nothing_and_it_goes_on_at_a_later_offer(
+    follower, offer, data, fields
+):
+    follower.is_offered(offer)
+    follower.next_piece()
+    asked = len(follower.sent)
+    follower.answers(data, **fields)
+    assert len(follower.sent) == asked, "the leader is not asked in a tight loop"
+    follower.passes(TIME_OUT_MS)
+    follower.is_offered(offer)
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(leader, follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    newer = leader.has(50, DATA * 2)
+    follower.is_offered(newer)
+    request = follower.sent[-1][0]
+    assert (request.last_included_index, request.offset) == (50, 0)
+    follower.fetches_all(DATA * 2)
+    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.snapshots.indexes() == [50]
+    assert follower.data_at(50) == DATA * 2
+
+
+def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_next_offer(
+    leader, follower, offer
+):
+    follower.is_offered(offer)
+    newer = leader.has(50, DATA * 2)
+    piece = piece_of(follower.sent[-1][0])
+    follower.installs.received(piece, memoryview(DATA[:PIECE]))
+    follower.is_offered(newer)
+    follower.is_offered(newer)
+    follower.fetches_all(DATA * 2)
+    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.data_at(50) == DATA * 2
+
+
+def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    assert follower.installs.next_deadline_ms() == follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
+    follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
+    assert follower.installs.is_installing
+    follower.passes(1)
+    assert not follower.installs.is_installing
+    assert follower.fitness == [False, True]
+    assert follower.installs.next_deadline_ms() > follower.now_ms + 1_000_000
+    follower.passes(100_000)
+    follower.is_offered(offer)
+    assert follower.fitness == [False, True, False]
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_offers_that_go_on_keep_it_from_being_given_up(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(10):
+        follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
+        follower.is_offered(offer)
+    assert follower.installs.is_installing
+
+
+def test_after_a_restart_it_goes_on_where_it_was(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(3):
+        follower.next_piece()
+    follower.files.kill()
+    follower.start()
+    assert not follower.installs.is_installing
+    follower.is_offered(offer)
+    assert follower.offset_asked() == 3 * PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_loss_of_power_it_is_whole_in_the_end(follower, offer, seed):
+    follower.files = SimulatedFileSystem(random.Random(seed))
+    follower.files.make_directory(DIRECTORY)
+    follower.start()
+    follower.is_offered(offer)
+    for _ in range(3):
+        follower.next_piece()
+    follower.files.power_loss()
+    follower.start()
+    follower.is_offered(offer)
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.data_at(40) == DATA
+
+
+def test_damaged_bytes_are_fetched_again_with_one_alarm(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    follower.answers(b"?" * PIECE)
+    while follower.offset_asked():
+        follower.next_piece()
+    (alarm,) = follower.alarms
+    assert "40 came damaged" in alarm
+    assert follower.told == []
+    assert follower.installs.state == "installing"
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert len(follower.alarms) == 1
+    assert follower.data_at(40) == DATA
+
+
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_disk_error_while_a_piece_is_written_delays_it_only(follower, offer, kind, kept):
+    follower.is_offered(offer)
+    for _ in range(kept):
+        follower.next_piece()
+    follower.files.fail_next("snapshot/installing", kind)
+    follower.next_piece()
+    assert follower.installs.is_installing
+    assert follower.told == []
+    follower.passes(TIME_OUT_MS)
+    follower.is_offered(offer)
+    assert follower.offset_asked() == 0, "after a failed write nothing written is believed"
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+def test_a_replica_without_a_machine_fetches_nothing_and_says_so(offer):
+    plain = Side("n1", has_machine=False)
+    plain.is_offered(offer)
+    (alarm,) = plain.alarms
+    assert "give all members the same stateMachine" in alarm
+    assert not plain.sent
+    assert not plain.installs.is_installing
+
+
+def test_an_offer_that_names_no_readable_membership_is_dropped(follower, offer):
+    follower.installs.offered(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
+    (alarm,) = follower.alarms
+    assert "n0 offers a log that cannot be read" in alarm
+    assert follower.told == []
+    follower.installs.offered(offer, b"")
+    assert follower.told == [Received(offer)]
+
+
+# -- the leader ---------------------------------------------------------------------------------
+
+
+def request_of(offset, *, peer="n1", number=1, index=40, bytes_max=PIECE):
+    return SnapshotPieceRequest(
+        group="g",
+        local_id=peer,
+        remote_id="n0",
+        term=4,
+        request_id=number,
+        last_included_index=index,
+        offset=offset,
+        bytes_max=bytes_max,
+    )
+
+
+def test_an_offer_says_what_the_newest_snapshot_is(leader, offer):
+    meta = leader.saves.newest
+    assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (40, 3, 9)
+    assert (offer.size_bytes, offer.sha256) == (len(DATA), meta.sha256)
+    assert offer.config == (2, CONFIG)
+    assert (offer.local_id, offer.remote_id, offer.request_id) == ("n0", "n1", 40)
+
+
+@pytest.mark.parametrize("newest", [None, 29])
+def test_no_snapshot_that_reaches_the_log_is_said_and_nothing_offered(leader, newest):
+    if newest is not None:
+        assert leader.has(newest) is None
+        leader.told.clear()
+    leader.installs.offer(OfferSnapshot("n1", 5))
+    (event,) = leader.told
+    assert (type(event), event.peer_id, event.request_id) == (EntriesUnreadable, "n1", 5)
+    assert not leader.sent
+
+
+def test_a_plain_log_offers_where_it_begins():
+    plain = Side("n0", has_machine=False)
+    plain.installs.offer(OfferSnapshot("n1", 5))
+    ((offer, _),) = plain.sent
+    assert isinstance(offer, InstallSnapshotRequest)
+    assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (30, 3, 55)
+    assert offer.config == (30, CONFIG), "not one that lies behind it"
+    assert (offer.size_bytes, offer.sha256) == (0, b""), "nothing is to be fetched"
+    plain.installs.serve(request_of(0))
+    assert plain.sent[-1][0].code is ResponseCode.LOAD_SNAPSHOT_ERROR
+
+
+def test_a_piece_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
+    for offset, asked, expected in ((0, 10, 10), (7, PIECE, PIECE), (0, 10_000, PIECE), (9, -1, 0)):
+        leader.installs.serve(request_of(offset, number=offset, bytes_max=asked))
+        leader.work()
+        piece, data = leader.sent[-1]
+        assert (piece.code, piece.offset, piece.request_id) == (200, offset, offset)
+        assert data == DATA[offset : offset + expected]
+
+
+def test_a_snapshot_that_was_removed_meanwhile_is_said_to_be_gone(leader, offer):
+    leader.has(50)
+    leader.snapshots.keep_newest(1)
+    leader.installs.serve(request_of(0, index=40))
+    leader.work()
+    piece, data = leader.sent[-1]
+    assert (piece.code, data) == (ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+
+
+def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
+    leader = Side("n0", quota=3 * PIECE)
+    leader.has(40)
+    sent_in, offset = {}, 0
+    leader.installs.serve(request_of(0))
+    while offset < len(DATA):
+        leader.work()
+        if leader.sent:
+            _, data = leader.sent.pop()
+            second = leader.now_ms // 1_000
+            sent_in[second] = sent_in.get(second, 0) + len(data)
+            offset += len(data)
+            leader.installs.serve(request_of(offset, bytes_max=min(PIECE, len(DATA) - offset)))
+        else:
+            due_ms = leader.installs.next_deadline_ms()
+            assert leader.now_ms < due_ms <= leader.now_ms + 1_000
+            leader.passes(due_ms - leader.now_ms)
+    assert list(sent_in.values()) == [3 * PIECE, 3 * PIECE, len(DATA) - 6 * PIECE]
+
+
+def test_one_request_a_peer_is_held_the_last(leader, offer):
+    leader = Side("n0", quota=1)
+    leader.has(40)
+    leader.installs.serve(request_of(0))
+    leader.work()
+    leader.sent.clear()
+    for number in range(5):
+        leader.installs.serve(request_of(PIECE, number=number))
+        leader.installs.serve(request_of(0, number=number, peer="n2"))
+    leader.passes(999)
+    leader.work()
+    assert not leader.sent
+    for _ in range(2):
+        leader.passes(1_000)
+        leader.work()
+    assert sorted((m.remote_id, m.request_id) for m, _ in leader.sent) == [("n1", 4), ("n2", 4)]
+    assert leader.installs.next_deadline_ms() > leader.now_ms + 1_000_000, "nothing is left"

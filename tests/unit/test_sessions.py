@@ -1,0 +1,253 @@
+"""Producer sessions: what the table makes of session entries, and what a leader makes of blocks."""
+
+import pytest
+
+from quorumlog.model.block import encode_block, parse_block, stamp
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.session import (
+    BLOCKS_REMEMBERED,
+    SESSION_ENTRY_SIZE,
+    SESSIONS_MAX,
+    SessionEntry,
+    SessionTable,
+    crc_of,
+    session_of,
+    sessions_in,
+)
+from quorumlog.node.sessions import Sessions
+from quorumlog.storage.store import GroupStore
+from store_access import Opened
+
+OK, GAP = ResponseCode.SUCCESS, ResponseCode.SEQUENCE_GAP
+MISMATCH, FENCED = ResponseCode.SEQUENCE_MISMATCH, ResponseCode.PRODUCER_FENCED
+
+
+def raw_block(producer_id, sequence, bodies, *, epoch=0, crc=None, count=None):
+    data = encode_block(bodies)
+    block = parse_block(memoryview(bytearray(data)), count=len(bodies), entry_bytes_max=1 << 20)
+    crcs = [int.from_bytes(block.data[o + 40 : o + 44], "big") for o in block.offsets.tolist()]
+    entry = SessionEntry(
+        producer_id,
+        epoch,
+        sequence,
+        len(bodies) if count is None else count,
+        crc_of(crcs) if crc is None else crc,
+    )
+    return entry, entry.encode() + data
+
+
+def block_of(producer_id, sequence, bodies, **fields):
+    entry, data = raw_block(producer_id, sequence, bodies, **fields)
+    parsed = parse_block(
+        memoryview(bytearray(data)), count=len(bodies) + 1, entry_bytes_max=1 << 20
+    )
+    return entry, parsed
+
+
+def test_a_block_is_known_by_its_session_entry():
+    entry, block = block_of(7, 3, [b"a", b"", b"c" * 500])
+    assert session_of(block) == entry
+    assert int(block.sizes[0]) == SESSION_ENTRY_SIZE
+    assert sessions_in(block, 100) == [(100, entry)]
+
+
+@pytest.mark.parametrize("fields", [{"crc": 1}, {"count": 2}, {"count": 4}])
+def test_a_session_entry_that_does_not_fit_is_refused(fields):
+    _, block = block_of(7, 3, [b"a", b"b", b"c"], **fields)
+    with pytest.raises(UnexpectedArgumentError, match="does not fit"):
+        session_of(block)
+
+
+def test_a_block_without_one_has_none_and_one_alone_is_refused():
+    plain = parse_block(memoryview(bytearray(encode_block([b"a"]))), count=1, entry_bytes_max=1_000)
+    assert session_of(plain) is None
+    entry = SessionEntry(7, 0, 0, 0, crc_of([]))
+    alone = parse_block(memoryview(bytearray(entry.encode())), count=1, entry_bytes_max=1_000)
+    with pytest.raises(UnexpectedArgumentError, match="no session entry"):
+        session_of(alone)
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+
+def entry(producer_id, sequence, count=2, *, epoch=0, crc=5):
+    return SessionEntry(producer_id, epoch, sequence, count, crc)
+
+
+def test_the_same_entries_give_the_same_table_however_often_they_come():
+    table = SessionTable()
+    for index, what in ((0, entry(1, 0)), (3, entry(2, 0)), (6, entry(1, 2))):
+        table.apply(index, what)
+    table.as_of = 8
+    for index, what in ((3, entry(2, 0)), (6, entry(1, 2))):
+        table.apply(index, what)
+    assert table.sessions[1].next_sequence == 4
+    assert [block.index for block in table.sessions[1].blocks] == [0, 6]
+    assert SessionTable.decode(table.encode()) == table
+
+
+def test_a_higher_epoch_begins_anew_and_a_lower_one_counts_no_more():
+    table = SessionTable()
+    table.apply(0, entry(1, 0))
+    table.apply(3, entry(1, 0, epoch=2))
+    table.apply(6, entry(1, 2, epoch=1))
+    assert (table.sessions[1].epoch, table.sessions[1].next_sequence) == (2, 2)
+    assert [block.index for block in table.sessions[1].blocks] == [3]
+
+
+def test_the_table_is_bounded_and_forgets_who_slept_longest():
+    table = SessionTable()
+    for number in range(SESSIONS_MAX):
+        table.apply(number * 3, entry(number, 0))
+    table.apply(SESSIONS_MAX * 3, entry(0, 2))
+    table.apply(SESSIONS_MAX * 3 + 3, entry(SESSIONS_MAX, 0))
+    assert len(table.sessions) == SESSIONS_MAX
+    assert 0 in table.sessions
+    assert 1 not in table.sessions
+
+
+def test_so_many_blocks_of_a_producer_are_remembered():
+    table = SessionTable()
+    for number in range(BLOCKS_REMEMBERED + 3):
+        table.apply(number * 3, entry(1, number * 2))
+    assert table.sessions[1].block_at(4) is None
+    assert table.sessions[1].block_at(6).index == 9
+
+
+def test_garbage_is_no_table():
+    with pytest.raises(UnexpectedArgumentError):
+        SessionTable.decode(b"\xc1")
+
+
+# -- of a replica -------------------------------------------------------------------------------
+
+
+class Replica:
+    """A log with its sessions; everything is durable at once."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.store = GroupStore()
+        self.open()
+
+    def open(self):
+        self.opened = Opened(self.directory, data_file=4_096, index_file=32 * 64)
+        self.log = self.opened.log
+        group = self.opened.group
+        self.sessions = Sessions(self.log, group.committed_index, group.sessions)
+        self.log.keep_sessions(self.sessions.to_save)
+
+    def run(self, plan):
+        if plan is not None:
+            self.store.execute([plan], sync=True)
+            plan.completed()
+
+    def append(self, producer_id, sequence, bodies, *, epoch=0):
+        _, block = block_of(producer_id, sequence, bodies, epoch=epoch)
+        first = self.log.end_index + 1
+        plan, _ = self.log.append(block, 1)
+        self.run(plan)
+        self.sessions.appended(block, first)
+        return first
+
+    def judge(self, producer_id, sequence, bodies, *, epoch=0):
+        made, _ = raw_block(producer_id, sequence, bodies, epoch=epoch)
+        return self.sessions.judge(made)
+
+    def commit(self, index=None):
+        index = self.log.end_index if index is None else index
+        self.log.note_committed(index)
+        self.sessions.committed(index)
+
+    def reopen(self):
+        self.opened.close()
+        self.open()
+
+
+@pytest.fixture
+def replica(tmp_path):
+    made = Replica(tmp_path / "g")
+    yield made
+    made.opened.close()
+
+
+def test_a_block_that_comes_again_is_found_committed_or_not(replica):
+    at = replica.append(1, 0, [b"a", b"b"])
+    for _ in range(2):
+        verdict = replica.judge(1, 0, [b"a", b"b"])
+        assert (verdict.code, verdict.stored.index, verdict.stored.last_index) == (OK, at, at + 2)
+        replica.commit()
+
+
+def test_what_follows_is_added_and_what_does_not_fit_is_refused(replica):
+    replica.append(1, 0, [b"a", b"b"], epoch=3)
+    assert replica.judge(1, 2, [b"c"], epoch=3).stored is None
+    assert replica.judge(1, 2, [b"c"], epoch=3).code is OK
+    assert replica.judge(1, 3, [b"c"], epoch=3).code is GAP
+    assert replica.judge(1, 0, [b"a", b"x"], epoch=3).code is MISMATCH
+    assert replica.judge(1, 0, [b"a"], epoch=3).code is MISMATCH
+    assert replica.judge(1, 1, [b"b"], epoch=3).code is MISMATCH
+    assert replica.judge(1, 0, [b"a", b"b"], epoch=2).code is FENCED
+    assert replica.judge(1, 2, [b"c"], epoch=4).code is GAP
+    assert replica.judge(1, 0, [b"c"], epoch=4).code is OK
+    assert replica.judge(2, 5, [b"c"]).code is ResponseCode.UNKNOWN_PRODUCER
+    assert replica.judge(2, 0, [b"c"]).code is OK
+
+
+def test_a_block_that_was_truncated_is_not_known_any_more(replica):
+    replica.append(1, 0, [b"a"])
+    replica.commit()
+    at = replica.append(1, 1, [b"b"])
+    replica.run(replica.log.truncate(at))
+    replica.sessions.truncated(at)
+    verdict = replica.judge(1, 1, [b"other"])
+    assert (verdict.code, verdict.stored) == (OK, None)
+    assert replica.judge(1, 0, [b"a"]).stored.index == 0
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_a_restart_knows_what_was_known(replica, checkpoints):
+    for number in range(40):
+        replica.append(number % 3, number // 3 * 2, [b"%d" % number, b"x"])
+        if number % 10 == 9 and checkpoints:
+            replica.commit()
+            replica.run(replica.log.checkpoint())
+    before = replica.sessions._current.sessions
+    replica.reopen()
+    assert replica.sessions._current.sessions == before
+    assert replica.judge(0, 0, [b"0", b"x"]).stored is not None
+
+
+def test_entries_that_retention_removes_leave_their_sessions(replica):
+    for number in range(40):
+        replica.append(1, number, [b"%d" % number])
+    replica.commit()
+    replica.run(replica.log.reset(60))
+    replica.reopen()
+    assert replica.judge(1, 39, [b"39"]).stored.index == 78
+    assert replica.judge(1, 40, [b"next"]).code is OK
+    assert replica.judge(1, 30, [b"30"]).stored.index == 60, "one of the newest blocks"
+
+
+def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
+    leader, follower = Replica(tmp_path / "n0"), Replica(tmp_path / "n1")
+    for number in range(10):
+        leader.append(1, number, [b"%d" % number])
+    leader.commit()
+    follower.append(1, 0, [b"0"])
+    follower.sessions.installed(leader.sessions.encode(), 15)
+    follower.run(follower.log.reset(15, 1, 77))
+    follower.sessions.committed(15)
+    assert follower.judge(1, 9, [b"9"]).stored.index == 18
+    follower.reopen()
+    assert follower.judge(1, 9, [b"9"]).stored.index == 18
+    assert follower.judge(1, 10, [b"next"]).code is OK
+    for made in (leader, follower):
+        made.opened.close()
+
+
+def test_a_stamped_block_is_read_as_it_was_proposed():
+    made, block = block_of(7, 0, [b"a", b"b"])
+    stamp(block, 500, 3, block.offsets, 9)
+    assert sessions_in(block, 500) == [(500, made)]
