@@ -12,6 +12,7 @@ from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
+from quorumlog.sim.producers import Producers
 from quorumlog.storage.base import Span
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Clients:
         self.pause_ms = (1, 60)
         self._paused_until_ms = 0
         self.commands = Commands(cluster, self)
+        self.producers = Producers(cluster, self)
 
     def start(self, count: int) -> None:
         """Begin with so many clients."""
@@ -117,11 +119,12 @@ class Clients:
         self, count: int, size: int, name: str = "client", done: Callable[[], None] = lambda: None
     ) -> None:
         """Send one append."""
+        if self._cluster.has_sessions and name.startswith("client "):
+            self.producers.append(name, lambda: self._made(count, size), done)
+            return
         node = self.target(leader=True)
-        bodies = [f"{self._sent + n} ".encode().ljust(size, b".") for n in range(count)]
-        self._sent += count
-        self.asked.update(bodies)
-        append = Append(bodies, self.floor)
+        append = self._made(count, size)
+        bodies = append.bodies
         if node is None:
             self.refused.update(bodies)
             done()
@@ -139,6 +142,12 @@ class Clients:
             node.enter(lambda: node.running.propose(block, answered))
 
         self._cluster.network.carry(name, node.node_id, request, data, self.once(node, arrive))
+
+    def _made(self, count: int, size: int) -> Append:
+        bodies = [f"{self._sent + n} ".encode().ljust(size, b".") for n in range(count)]
+        self._sent += count
+        self.asked.update(bodies)
+        return Append(bodies, self.floor)
 
     def once(self, node: "SimulatedNode", arrive: Callable[[], None]) -> Callable[[], None]:
         """Clients talk over connections: nothing arrives twice, nor in another process's life."""
@@ -174,14 +183,18 @@ class Clients:
     def _appended(self, append: Append, response: AppendResponse, done: Callable[[], None]) -> None:
         self._count(response.code)
         if response.code == ResponseCode.SUCCESS:
-            append.first_index = response.first_index
-            for invariant in self._cluster.invariants:
-                invariant.acknowledged(append)
-            self.floor = max(self.floor, response.last_index)
-            self.appended += len(append.bodies)
+            self.acknowledged(append, response.first_index, response.last_index)
         elif error_for(response.code, "").outcome is Outcome.DID_NOT_HAPPEN:
             self.refused.update(append.bodies)
         done()
+
+    def acknowledged(self, append: Append, first_index: int, last_index: int) -> None:
+        """A client was told where its append is."""
+        append.first_index = first_index
+        for invariant in self._cluster.invariants:
+            invariant.acknowledged(append)
+        self.floor = max(self.floor, last_index)
+        self.appended += len(append.bodies)
 
     def _count(self, code: int) -> None:
         name = ResponseCode(code).name

@@ -43,10 +43,19 @@ READ_BYTES = 1 << 20
 class SimulatedCluster:
     """Founders n0, n1 … and as many spare nodes, which run only once they are to be members.
 
-    `settings` are keys of `GroupConfig`. Subclasses may put other cores or replicas in their place.
+    `settings` are keys of `GroupConfig`; with `has_sessions` clients are idempotent producers.
+    Subclasses may put other cores or replicas in their place.
     """
 
-    def __init__(self, seed: int, count: int = 3, *, spares: int = 0, **settings: object) -> None:
+    def __init__(
+        self,
+        seed: int,
+        count: int = 3,
+        *,
+        spares: int = 0,
+        has_sessions: bool = False,
+        **settings: object,
+    ) -> None:
         self.world = World(seed)
         self.network = SimulatedNetwork(self.world)
         self.touched: SimulatedNode | None = None
@@ -56,6 +65,7 @@ class SimulatedCluster:
             node_id: SimulatedNode(self, node_id, self._config(node_id, settings))
             for node_id in [*self.founders, *self.spares]
         }
+        self.has_sessions = has_sessions
         self.has_machine = bool(settings.get("state_machine"))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)

@@ -22,6 +22,8 @@ TRIMMED = 0.4
 """Share of runs in which old entries are removed."""
 MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
+SESSIONS = 0.5
+"""Share of runs in which clients are idempotent producers."""
 STABLE_MS = 2_500
 """How long a healed group must go on without another election."""
 
@@ -50,7 +52,13 @@ def run_seed(
 ) -> Outcome:
     """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
     cluster = cluster_type(
-        seed, nodes, spares=2, max_push_time_out_ms=500, **_retention(seed), **_machine(seed)
+        seed,
+        nodes,
+        spares=2,
+        has_sessions=_drawn("sessions", seed).random() < SESSIONS,
+        max_push_time_out_ms=500,
+        **_retention(seed),
+        **_machine(seed),
     )
     faults = Faults(cluster)
     finding: Finding | None = None
@@ -76,9 +84,14 @@ def run_seed(
     )
 
 
+def _drawn(what: str, seed: int) -> Random:
+    """Return chance that is one thing's own: what else is drawn does not change it."""
+    return Random(f"{what} {seed}")  # noqa: S311  (nothing secret)
+
+
 def _retention(seed: int) -> dict[str, int]:
     """Return settings with which, in some runs, entries are removed that replicas still need."""
-    random = Random(f"retention {seed}")  # noqa: S311  (nothing secret)
+    random = _drawn("retention", seed)
     if random.random() >= TRIMMED:
         return {}
     files = random.randint(1, 4)
@@ -90,7 +103,7 @@ def _retention(seed: int) -> dict[str, int]:
 
 def _machine(seed: int) -> dict[str, object]:
     """Return settings with which, in some runs, the group has a state machine."""
-    random = Random(f"machine {seed}")  # noqa: S311  (nothing secret)
+    random = _drawn("machine", seed)
     if random.random() >= MACHINES:
         return {}
     return {
