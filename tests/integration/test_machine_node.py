@@ -43,6 +43,29 @@ async def test_137_a_command_is_answered_with_the_machines_result(make_cluster):
             assert answered.applied_index >= found[1].index
 
 
+async def test_commands_of_one_moment_travel_together_and_each_gets_its_own_result(make_cluster):
+    async with make_cluster(count=1, **COUNTER) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.execute(b"0")
+            requests = cluster.replica("n0").counters.append_requests
+            found = await asyncio.gather(*(client.execute(b"1") for _ in range(50)))
+            assert [executed.result for executed in found] == [b"%d" % n for n in range(1, 51)]
+            assert len({executed.index for executed in found}) == 50
+            assert cluster.replica("n0").counters.append_requests == requests + 1
+            large, fine = await asyncio.gather(
+                client.execute(b"1" * 300_000), client.execute(b"1"), return_exceptions=True
+            )
+            assert "largest allowed 262144" in str(large)
+            assert fine.result == b"51", "it suffers nothing from the other"
+            await cluster.stop("n0")
+            refused = await asyncio.gather(
+                *(client.execute(b"1", timeout_ms=300) for _ in range(3)), return_exceptions=True
+            )
+            assert all(isinstance(error, RequestError) for error in refused)
+            assert len({id(error) for error in refused}) == 3
+
+
 async def test_135_every_machine_sees_all_entries_once_in_order_and_no_others(make_cluster, until):
     async with make_cluster(**COUNTER) as cluster:
         await cluster.start()

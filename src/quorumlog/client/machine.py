@@ -1,14 +1,24 @@
 """What a client asks of a group's state machine: commands, which change it, and questions."""
 
-from collections.abc import Sequence
+import asyncio
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
-from quorumlog.model.block import Buffer, encode_block
-from quorumlog.model.errors import Outcome, RemoteProtocolError, UnsupportedError
+from quorumlog.model.block import HEADER_SIZE, Buffer, encode_block
+from quorumlog.model.errors import (
+    Outcome,
+    RemoteProtocolError,
+    RequestError,
+    UnexpectedArgumentError,
+    UnsupportedError,
+)
+from quorumlog.model.limits import Limits
 from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import (
     AppendRequest,
@@ -19,19 +29,64 @@ if TYPE_CHECKING:
     from quorumlog.client.client import Client
 
 
+TOGETHER_MAX = 1_024
+"""Commands of one turn of the loop in one block."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    command: Buffer
+    future: "asyncio.Future[Executed]"
+
+
 class MachineCalls:
     """Of a client; get it as `client.machine`."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
+        self._together: dict[int | None, list[_Waiting]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
         """Append a command; return what the state machine made of it, once a majority has it.
 
-        Raises `RequestError` as `append` does, and `UnsupportedError` if the group has no machine.
+        Commands of one turn of the loop travel together: all of them are stored, or none. Raises
+        `RequestError` as `append` does, and `UnsupportedError` if the group has no machine.
         """
-        (executed,) = await self.execute_batch([command], timeout_ms=timeout_ms)
-        return executed
+        self._client.checked_sizes([command])
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(command, loop.create_future())
+        if not self._together:
+            loop.call_soon(self._send_together)
+        self._together.setdefault(timeout_ms, []).append(waiting)
+        return await waiting.future
+
+    def _send_together(self) -> None:
+        together, self._together = self._together, {}
+        for timeout_ms, waiting in together.items():
+            for part in _parts(waiting, self._client.limits):
+                task = asyncio.get_running_loop().create_task(self._send(part, timeout_ms))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, waiting: "list[_Waiting]", timeout_ms: int | None) -> None:
+        try:
+            commands = [item.command for item in waiting]
+            found = await self.execute_batch(commands, timeout_ms=timeout_ms)
+        except BaseException as error:
+            if isinstance(error, UnexpectedArgumentError) and len(waiting) > 1:
+                for item in waiting:  # one of them is at fault: the others are not
+                    await self._send([item], timeout_ms)
+                return
+            for item in waiting:
+                if not item.future.done():
+                    item.future.set_exception(_own(error))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for item, executed in zip(waiting, found, strict=True):
+            if not item.future.done():
+                item.future.set_result(executed)
 
     async def execute_batch(
         self, commands: Sequence[Buffer], *, timeout_ms: int | None = None
@@ -86,6 +141,29 @@ class MachineCalls:
         locate = client.view.leader if linearizable else client.any_server
         limit_ms = client.timeout_ms if timeout_ms is None else timeout_ms
         return await client.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
+
+
+def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":
+    """Yield them in order, as many at a time as one block may hold."""
+    part: list[_Waiting] = []
+    size = 0
+    for item in waiting:
+        length = HEADER_SIZE + len(item.command)
+        if part and (size + length > limits.block_bytes_max or len(part) >= TOGETHER_MAX):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += length
+    yield part
+
+
+def _own(error: BaseException) -> BaseException:
+    """Return an error for each who waits: one raised twice would show the trace of the other."""
+    if not isinstance(error, RequestError):
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error
+    return own
 
 
 def _results(answer: Answer, count: int, group: str) -> list[bytes]:

@@ -71,6 +71,11 @@ class Saves:
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
         return bool(self._asked) or (grown and self._doors.now_ms() >= self._not_before_ms)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for a snapshot."""
+        return bool(self._asked)
+
     def ask(self, saved: Saved) -> None:
         """Save at once; `saved` is told when that is durable."""
         applier = self._applier
