@@ -81,7 +81,7 @@ def main() -> None:
             up = time.perf_counter() - begun
             served = uvloop.run(time_until_served(cluster.servers))
             print(
-                f"restart with {entries:,} entries: up after {up:.2f} s, served {served:.2f} s later"
+                f"restart with {entries:,} entries: up after {up:.2f} s, served {served:.2f} s on"
             )
         finally:
             cluster.down()

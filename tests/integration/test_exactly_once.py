@@ -186,3 +186,24 @@ def test_more_blocks_under_way_than_are_remembered_are_refused():
     Producer("127.0.0.1:1", in_flight_blocks=17, idempotent=False)
     with pytest.raises(ConfigError, match="producer_id"):
         Producer("127.0.0.1:1", producer_id=1 << 64)
+
+
+async def test_a_repeated_block_that_retention_removed_is_known_but_not_where(make_cluster, until):
+    options = {
+        "mapped_file_size_for_entry_data": 300 * 1_024,
+        "retention_bytes": 300 * 1_024,
+        "clean_interval": 20,
+    }
+    async with make_cluster(count=1, limits={"tail_cache_bytes": 1}, **options) as cluster:
+        await cluster.start()
+        await until(lambda: cluster.leader_id() is not None)
+        async with cluster.client() as client, Raw(cluster, "n0") as raw:
+            await client.append(b"first")
+            before = await raw.send(7, 0, [b"a"])
+            for _ in range(20):
+                await client.append_batch([bytes(1_000)] * 50)
+            log = cluster.replica("n0").log
+            await until(lambda: log.before_begin_index > before.last_index)
+            after = await raw.send(7, 0, [b"a"])
+            assert (after.code, after.first_index) == (ResponseCode.SUCCESS, before.first_index)
+            assert after.spans == [(before.first_index, -1)]

@@ -67,7 +67,7 @@ class Appends:
                 self._flush()  # what is queued of it counts
             verdict = self._replica.sessions.judge(session)
             if verdict.code is not ResponseCode.SUCCESS:
-                self._refuse(answer, verdict.code, verdict.text)
+                self._refuse_proved(session, answer)
                 return
             if verdict.stored is not None:
                 self._answer_again(verdict.stored, answer)
@@ -75,6 +75,24 @@ class Appends:
         proposal = Proposal(block, answer, self._doors.now_us(), producer_id)
         if self._proposals.add(proposal):
             self._doors.defer(self._flush)
+
+    def _refuse_proved(self, session: SessionEntry, answer: Answer) -> None:
+        """Refuse a producer's block for good only as a leader that is one.
+
+        One that was deposed and does not know it may lack what another has stored since.
+        """
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            verdict = self._replica.sessions.judge(session)
+            if code is not ResponseCode.SUCCESS:
+                self._refuse(answer, code, text)
+            elif verdict.code is not ResponseCode.SUCCESS:
+                self._refuse(answer, verdict.code, verdict.text)
+            else:
+                text = "an earlier block of this producer came meanwhile; send this one again"
+                self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
+
+        self._replica.asked.read(proved)
 
     def _answer_again(self, stored: StoredBlock, answer: Answer) -> None:
         """A block came again: its first answer, once it is committed."""

@@ -215,8 +215,10 @@ class Applier:
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
         waiting_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
-        later_ms = min(self._retry_ms, self._apply_at_ms)
-        return min(waiting_ms, later_ms, self.saves.next_deadline_ms())
+        # once it is time, whatever keeps the machine from applying goes on by itself
+        is_ahead = self._apply_at_ms > self._doors.now_ms()
+        apply_ms = self._apply_at_ms if is_ahead else NEVER_MS
+        return min(waiting_ms, self._retry_ms, apply_ms, self.saves.next_deadline_ms())
 
     # -- jobs ---------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
 from quorumlog.node.counters import ReplicaCounters
 from quorumlog.node.doors import Doors
-from quorumlog.node.fetches import FetchAnswer, Fetches, View, gather
+from quorumlog.node.fetches import FetchAnswer, Fetches, View
 from quorumlog.node.healing import Healing
 from quorumlog.node.installs import Installs
 from quorumlog.node.log_lines import say
@@ -53,6 +53,7 @@ from quorumlog.node.proposals import Answer
 from quorumlog.node.received import read_push_block
 from quorumlog.node.sessions import Sessions
 from quorumlog.node.upkeep import Upkeep
+from quorumlog.node.whole_blocks import gather_whole
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.core import RaftCore
@@ -261,21 +262,23 @@ class Replica:
         (first_index, -1) if that is not known any more.
         """
 
+        unknown = [(first_index, -1)]
+
         def find() -> list[tuple[int, int]]:
             spans, index = [], first_index
             while index <= last_index:
-                span = self.log.read(index, last_index, LOCATE_BYTES)
+                try:
+                    span = self.log.read(index, last_index, LOCATE_BYTES)
+                except (StorageError, RequestError):
+                    return unknown
                 spans.append((index, position_of(span.records)))
                 index = span.last_index + 1
             return spans
 
-        def failed(error: Exception) -> None:
-            done([(first_index, -1)])
-
         if self.log.is_in_memory(first_index):
             done(find())
         else:
-            self._doors.background.run(find, done, failed)
+            self._doors.background.run(find, done, lambda _: done(unknown))
 
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
@@ -422,7 +425,7 @@ class Replica:
         log = self.log
 
         def read() -> list[Span]:
-            return gather(log, effect.first_index, effect.last_index, effect.bytes_max)
+            return gather_whole(log, effect.first_index, effect.last_index, effect.bytes_max)
 
         def done(spans: list[Span]) -> None:
             size = sum(len(span.data) for span in spans)

@@ -64,7 +64,8 @@ class FileLog:
         self._notes = notes
         self._reader = DiskReader(data, index, recovered.boundary)
         self._mending = Mending(data, index, self._reader, notes)
-        self._end = recovered.end
+        self.end_mark = recovered.end
+        """Where the log ends."""
         self._durable = recovered.end
         self._synced = recovered.end
         self._staged: deque[Staged] = deque()
@@ -84,7 +85,7 @@ class FileLog:
             noted.term_runs if noted is not None else (),
             noted.mark.index if noted is not None else -1,
             self.before_begin_index + 1,
-            self._end.index,
+            self.end_mark.index,
             self._reader.term_at,
         )
 
@@ -111,17 +112,17 @@ class FileLog:
     @property
     def end_index(self) -> int:
         """See `Log`."""
-        return self._end.index
+        return self.end_mark.index
 
     @property
     def end_chain_crc(self) -> int:
         """See `Log`."""
-        return max(0, self._end.chain_crc)
+        return max(0, self.end_mark.chain_crc)
 
     @property
     def size_bytes(self) -> int:
         """See `Log`."""
-        return self._end.position - self._boundary.position
+        return self.end_mark.position - self._boundary.position
 
     def term_runs(self) -> list[tuple[int, int]]:
         """See `Log`."""
@@ -137,18 +138,18 @@ class FileLog:
 
     def room(self) -> Room:
         """See `Log`."""
-        return room_behind(self._data, self._index, self._end)
+        return room_behind(self._data, self._index, self.end_mark)
 
     def upcoming(self) -> list[Preparable]:
         """See `Log`."""
-        return upcoming_files(self._data, self._index, self._end)
+        return upcoming_files(self._data, self._index, self.end_mark)
 
     # -- staging ----------------------------------------------------------------------------
 
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """See `Log`."""
-        first_index = self._end.index + 1
-        runs, positions = place(self._data, self._end.position, block.sizes)
+        first_index = self.end_mark.index + 1
+        runs, positions = place(self._data, self.end_mark.position, block.sizes)
         chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
         plan = self._stage(block, runs, positions, chain_crc, term)
@@ -167,8 +168,12 @@ class FileLog:
 
     def append_received(self, block: Block) -> WritePlan:
         """See `Log`."""
-        check(first_index_of(block) == self._end.index + 1, "entries follow the end", self._end)
-        runs, positions = place(self._data, self._end.position, block.sizes)
+        check(
+            first_index_of(block) == self.end_mark.index + 1,
+            "entries follow the end",
+            self.end_mark,
+        )
+        runs, positions = place(self._data, self.end_mark.position, block.sizes)
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
         self._configs.append(block)
@@ -179,13 +184,13 @@ class FileLog:
         self, block: Block, runs: list[Run], positions: np.ndarray, chain_crc: int, term: int
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
-        first_index = self._end.index + 1
+        first_index = self.end_mark.index + 1
         records = memoryview(index_records(block, positions))
         steps: list[Step] = []
         for run in runs:
-            steps += blank_steps(self._data, self._end.position, run.position)
+            steps += blank_steps(self._data, self.end_mark.position, run.position)
             part = block if len(runs) == 1 else block.slice(run.start, run.stop)
-            self._end = Mark(
+            self.end_mark = Mark(
                 first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
             )
             target = self._data.file_at(run.position)
@@ -195,7 +200,7 @@ class FileLog:
             with self._lock:
                 self._tail.add(Piece(first_index + run.start, part, piece_records))
         steps += index_steps(self._index, first_index, records)
-        staged = Staged(self._end)
+        staged = Staged(self.end_mark)
         self._staged.append(staged)
         return Plan(
             self,
@@ -214,9 +219,9 @@ class FileLog:
 
     def truncate(self, from_index: int) -> WritePlan:
         """See `Log`."""
-        check(self.before_begin_index < from_index <= self._end.index, "inside", from_index)
+        check(self.before_begin_index < from_index <= self.end_mark.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
-        old_end, end = self._end, self._mark_before(from_index)
+        old_end, end = self.end_mark, self._mark_before(from_index)
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
@@ -224,7 +229,7 @@ class FileLog:
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
         for item in self._staged:
             item.mark = min(item.mark, end, key=lambda mark: mark.index)
-        self._end = end
+        self.end_mark = end
         self._durable = min(self._durable, end, key=lambda mark: mark.index)
         containing = self._data.file_at(end.position)
         index_place = from_index * INDEX_RECORD_SIZE
@@ -250,24 +255,24 @@ class FileLog:
         """See `Log`."""
         if before_begin_index <= self.before_begin_index:
             return Plan(self, [])
-        if before_begin_index <= self._end.index:
+        if before_begin_index <= self.end_mark.index:
             before_begin_term = self._runs.term_at(before_begin_index, self.before_begin_term)
             known = self.chain_crc_at(before_begin_index)
             chain_crc = UNKNOWN_CRC if known is None else known
-        emptied = before_begin_index >= self._end.index
+        emptied = before_begin_index >= self.end_mark.index
         if emptied:
-            position = self._data.start_of(self._end.position) + self._data.file_size
+            position = self._data.start_of(self.end_mark.position) + self._data.file_size
             end = Mark(before_begin_index, position, chain_crc, before_begin_term)
         else:
             check(before_begin_index <= self._committed_index, "only committed entries go")
-            position, end = self._place_of(before_begin_index + 1)[0], self._end
+            position, end = self._place_of(before_begin_index + 1)[0], self.end_mark
         boundary = Boundary(before_begin_index, before_begin_term, position, chain_crc)
         with self._lock:
             self._tail.drop_before(before_begin_index + 1)
         if emptied:
             self._runs.clear()
             self._configs.replace(config)
-            self._end = self._durable = end
+            self.end_mark = self._durable = end
             for item in self._staged:
                 item.supersede(end)
         else:
@@ -299,7 +304,7 @@ class FileLog:
         The checkpoint in the middle is the point of no return: before it a crash leaves the log as
         it was, behind it opening finishes the work.
         """
-        end, boundary = self._end, self._boundary
+        end, boundary = self.end_mark, self._boundary
         damaged = self._noted_damage.within(self.before_begin_index + 1, end.index)
         self._noted_damage = damaged
         covered = self._covered_files(end)
@@ -357,7 +362,7 @@ class FileLog:
         with self._lock:
             piece = self._tail.piece_at(first_index) if self._tail.holds(first_index) else None
             # what is in the tail may not be on disk yet, or something older may be there
-            last_on_disk = self._tail.before_first(self._end.index)
+            last_on_disk = self._tail.before_first(self.end_mark.index)
         if piece is not None:
             return piece.cut(first_index, last_index, bytes_max)
         damaged = self.damaged.next_from(first_index)
@@ -377,14 +382,14 @@ class FileLog:
             raise IndexRemovedError(
                 f"index {index} is below the first index kept, {self.before_begin_index + 1}"
             )
-        if index > self._end.index:
-            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self._end.index}")
+        if index > self.end_mark.index:
+            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self.end_mark.index}")
 
     def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
         known: int | None = None
-        if index == self._end.index:
-            known = self._end.chain_crc
+        if index == self.end_mark.index:
+            known = self.end_mark.chain_crc
         elif index <= self.before_begin_index:
             known = self._boundary.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
         else:
@@ -424,14 +429,14 @@ class FileLog:
         last = first + block.count - 1
         if self.damaged.within(first, last).count != block.count:
             raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
-        follows_end = last == self._end.index
-        end_chain = self._end.chain_crc if follows_end else UNKNOWN_CRC
+        follows_end = last == self.end_mark.index
+        end_chain = self.end_mark.chain_crc if follows_end else UNKNOWN_CRC
         following = None
         if not follows_end and self.damaged.range_at(last + 1) is None:
             span = self.read(last + 1, last + 1, 1)
             following = Block(span.data, np.zeros(1, np.int64), np.array([len(span.data)]))
         left = self._noted_damage.minus(first, last)
-        steps = self._mending.repair(block, end_chain, following, left, self._end.index)
+        steps = self._mending.repair(block, end_chain, following, left, self.end_mark.index)
         self._noted_damage = left
 
         def done() -> None:

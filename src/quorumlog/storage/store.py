@@ -25,6 +25,7 @@ from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
 from quorumlog.storage.snapshots import Snapshots
 from quorumlog.storage.space import DiskState, look
+from quorumlog.storage.torn_block import torn_block
 
 logger = logging.getLogger(__name__)
 
@@ -143,16 +144,22 @@ def open_log(
     recovered = Recovery(data, index, known, drops_foreign=drops_foreign).run()
     recovered = _with_notes(recovered, [*damaged, *recovered.damaged], notes.load_config_entries())
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
+    durable = notes.checkpoint.mark.index if notes.checkpoint is not None else -1
+    torn = torn_block(log, durable + 1)
+    if torn is not None:
+        plan = log.truncate(torn)
+        GroupStore().execute([plan], sync=True)
+        plan.completed()
     checkpoint = Checkpoint(
         recovered.boundary,
-        recovered.end,
+        log.end_mark,
         min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
         log.noted_runs(),
     )
     # from here on a crash must find the log as it was found now
-    notes.save_damage(recovered.damaged)
-    notes.save_config_entries(recovered.config_entries)
-    notes.write_hint(recovered.end, recovered.boundary, durable=True)
+    notes.save_damage(log.damaged)
+    notes.save_config_entries(log.config_entries())
+    notes.write_hint(log.end_mark, recovered.boundary, durable=True)
     notes.write_checkpoint(checkpoint)
     return log, recovered.report
 
