@@ -66,8 +66,7 @@ class FileLog:
         self._mending = Mending(data, index, self._reader, notes)
         self.end_mark = recovered.end
         """Where the log ends."""
-        self._durable = recovered.end
-        self._synced = recovered.end
+        self._durable = self._synced = recovered.end
         self._staged: deque[Staged] = deque()
         self._committed_index = -1
         self._planned: Checkpoint | None = None
@@ -81,13 +80,9 @@ class FileLog:
     def _found_runs(self) -> TermRuns:
         """Return the runs of terms: those that were noted, the others by search."""
         noted = self._notes.checkpoint
-        return TermRuns.joined(
-            noted.term_runs if noted is not None else (),
-            noted.mark.index if noted is not None else -1,
-            self.before_begin_index + 1,
-            self.end_mark.index,
-            self._reader.term_at,
-        )
+        known, until = ((), -1) if noted is None else (noted.term_runs, noted.mark.index)
+        first, last = self.before_begin_index + 1, self.end_mark.index
+        return TermRuns.joined(known, until, first, last, self._reader.term_at)
 
     def noted_runs(self) -> list[tuple[int, int]]:
         """Return the newest runs of terms, as many as a checkpoint names."""
