@@ -17,7 +17,7 @@ from quorumlog.sim.linearizability import Kind, Operation, RegisterModel, check
 
 pytestmark = pytest.mark.processes
 
-SECONDS = float(os.environ.get("QUORUMLOG_KV_SECONDS", "12"))
+SECONDS = float(os.environ.get("QUORUMLOG_KV_SECONDS", "8"))
 CLIENTS = 8
 KEYS = 6
 OPERATIONS_A_KEY = 80

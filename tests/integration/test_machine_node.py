@@ -8,6 +8,7 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import InternalError, RequestError, UnsupportedError
+from quorumlog.model.machine_message import QueryRequest
 
 COUNTER = {"state_machine": "counting:Counter"}
 
@@ -357,3 +358,39 @@ async def test_status_tells_of_machine_and_snapshot(make_cluster):
             assert (status.state_machine, status.install_state) == ("counting:Counter", "ready")
             assert status.applied_index >= status.snapshot_index >= index
             assert status.code == ResponseCode.SUCCESS
+
+
+async def test_165_a_snapshot_is_installed_in_one_of_several_groups_of_a_node(make_cluster, until):
+    options = {**SMALL, "follower_retention_bytes": 0, "groups": ("f", "g", "h")}
+    async with make_cluster(**options) as cluster:
+        await cluster.start()
+        async with cluster.client("f") as other, cluster.client() as client:
+            await other.execute(b"5")
+            await client.execute(b"1")
+            away = next(node for node in cluster.ids if node != cluster.leader_id())
+            await cluster.stop(away)
+            await filled_without(cluster, client, away, 199)
+            leader = cluster.replica(cluster.leader_id())
+            await until(lambda: leader.log.before_begin_index > 100)
+            await cluster.start(away)
+            await until(lambda: totals(cluster) == {200})
+            assert cluster.replica(away).counters.log_resets == 1
+            assert cluster.replica(away, "f").counters.log_resets == 0
+            await until(lambda: cluster.replica(away, "f").applier.machine.total == 5)
+
+
+async def test_141_a_follower_answers_a_linearizable_question_with_its_leaders_help(
+    make_cluster, until
+):
+    """The original answers UNKNOWN, and asks for the leader."""
+    async with make_cluster(**COUNTER) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.execute(b"4")
+            follower = next(node for node in cluster.ids if node != cluster.leader_id())
+            answers = []
+            request = QueryRequest(group="g")
+            cluster.replica(follower).query(request, b"", lambda *told: answers.append(told))
+            await until(lambda: bool(answers))
+            code, _, _, answer = answers[0]
+            assert (code, answer) == (ResponseCode.SUCCESS, b"4")

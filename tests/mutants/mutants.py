@@ -214,7 +214,7 @@ def r20_a_write_that_is_done_vouches_for_those_behind_it(put):
 
 
 def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
-    gather = replica.gather
+    gather = replica.gather_whole
 
     def reading_on(log, first_index, last_index, bytes_max):
         for index in range(first_index, last_index + 1):
@@ -228,7 +228,7 @@ def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
         count = len(list(_entries_in(attachment)))
         return parse_block(attachment, count=count, entry_bytes_max=limits.entry_bytes_max), ()
 
-    put(replica, "gather", reading_on)
+    put(replica, "gather_whole", reading_on)
     put(replica, "read_push_block", unchecked)
     put(replica, "check", lambda *_: None)
 

@@ -26,7 +26,7 @@ def cluster(tmp_path_factory):
         data_file_bytes=8 << 20,
     )
     made.up()
-    with SyncProducer(made.servers, "g", batch_bytes=8 * 1024) as producer:
+    with SyncProducer(made.servers, "g", batch_bytes=8 * 1024, idempotent=False) as producer:
         for number in range(ENTRIES):
             producer.send(str(number).encode())
     yield made

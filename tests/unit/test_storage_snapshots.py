@@ -245,7 +245,7 @@ def judge_whole(disk, where, older=5, newer=9):
 
 @pytest.mark.parametrize("survival", ["none", "all", "random"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_73_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(survival, seed):
+def test_154_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(survival, seed):
     for call in count(1):
         disk = Disk(f"{seed} {call}", survival)
         save(disk.snapshots, 5, big(5))

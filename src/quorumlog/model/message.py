@@ -212,12 +212,20 @@ class RepairRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class RepairResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to a repair request: entries first_index … first_index + count - 1, attached."""
+    """Answer to a repair request: entries first_index … first_index + count - 1, attached.
+
+    `begin_index` is the first that the sender keeps.
+    """
 
     request_id: int
     code: ResponseCode
     first_index: int = -1
     count: int = 0
+    begin_index: int = -1
+
+
+class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
+    """Offer me your snapshot: entries that my machine needs are damaged, and gone with you."""
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):
@@ -483,6 +491,7 @@ PEER_MESSAGES = (
     PushResponse,
     RepairRequest,
     RepairResponse,
+    SnapshotWanted,
     TimeoutNowRequest,
     ReadIndexRequest,
     ReadIndexResponse,

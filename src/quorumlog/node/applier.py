@@ -414,6 +414,8 @@ class Applier:
             applied_index=self._applied,
         )
         self._release()
+        if self._replica.log.damaged:  # what is damaged below it is needed by nobody any more
+            self._replica.upkeep.remove_until(meta.last_included_index)
         self.saves.settle()
         self._replica.tell_fitness()
 

@@ -138,6 +138,8 @@ class Healing:
         if asked is None or message.request_id != asked.request_id or self._writing:
             return
         self._request = None
+        if message.code is ResponseCode.INDEX_OUT_OF_RANGE:
+            self._not_there(asked.first_index, message)
         if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
             return
         try:
@@ -165,6 +167,16 @@ class Healing:
         self._writing = True
         self._replica.counters.entries_repaired += block.count
         self._doors.disk.submit(self, REPAIR, plan)
+
+    def _not_there(self, index: int, message: RepairResponse) -> None:
+        """What the leader has removed nobody will give: go on behind it."""
+        replica = self._replica
+        if message.local_id != replica.core.leader_id or message.begin_index <= index:
+            return
+        if replica.applier.machine is not None and replica.applier.applied_index < index:
+            replica.installs.want(message.local_id)
+        else:
+            replica.upkeep.remove_until(message.begin_index - 1)
 
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`: a quarantine was noted, or damaged entries are whole again."""
@@ -223,6 +235,7 @@ class Healing:
             code=code,
             first_index=request.first_index,
             count=sum(span.count for span in spans),
+            begin_index=self._replica.log.before_begin_index + 1,
         )
         parts = [span.data for span in spans]
         self._doors.network.send(request.local_id, response, parts, bulk=True)

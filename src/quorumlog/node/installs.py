@@ -10,10 +10,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import InstallSnapshotRequest, SnapshotPiece, SnapshotPieceRequest
+from quorumlog.model.message import (
+    InstallSnapshotRequest,
+    SnapshotPiece,
+    SnapshotPieceRequest,
+    SnapshotWanted,
+)
 from quorumlog.node.doors import Doors
 from quorumlog.node.log_lines import say
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
@@ -52,6 +57,7 @@ class Installs:
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
         self._sessions = b""
+        self._wants = False
         self.state = "ready"
 
     @property
@@ -146,6 +152,11 @@ class Installs:
         )
         self._doors.network.send(request.local_id, piece, [data], bulk=True)
 
+    def wanted(self, message: SnapshotWanted) -> None:
+        """A follower cannot go on without a snapshot."""
+        if self._replica.core.role is Role.LEADER and self._place_to_begin() is not None:
+            self.offer(OfferSnapshot(message.local_id, 0))
+
     # -- the follower -------------------------------------------------------------------------
 
     def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
@@ -167,6 +178,19 @@ class Installs:
             return
         self._sessions = bytes(attachment)
         self._replica.tell(Received(offer))
+        applier = self._replica.applier
+        if self._wants and applier.applied_index < offer.last_included_index:
+            self._wants = False
+            self.fetch(FetchSnapshot(offer))
+
+    def want(self, leader_id: str) -> None:
+        """The machine cannot go on: entries that it needs are damaged, and removed elsewhere."""
+        core = self._replica.core
+        self._wants = True
+        message = SnapshotWanted(
+            group=self._config.group, local_id=core.self_id, remote_id=leader_id, term=core.term
+        )
+        self._doors.network.send(leader_id, message)
 
     def fetch(self, effect: FetchSnapshot) -> None:
         """Begin to fetch what is offered, or go on.
@@ -302,6 +326,10 @@ class Installs:
         self._end()
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
+        applier = self._replica.applier
+        if not applier.is_loading and applier.applied_index < meta.last_included_index:
+            # the log holds what the snapshot does, but the machine could not be given it
+            applier.load(meta)
 
     def _end(self) -> None:
         self._offer = None

@@ -36,6 +36,7 @@ from quorumlog.model.message import (
     RepairResponse,
     SnapshotPiece,
     SnapshotPieceRequest,
+    SnapshotWanted,
 )
 from quorumlog.model.session import SessionEntry
 from quorumlog.node.appends import Appends
@@ -190,6 +191,8 @@ class Replica:
             self.installs.offered(message, attachment)
         elif isinstance(message, SnapshotPieceRequest):
             self.installs.serve(message)
+        elif isinstance(message, SnapshotWanted):
+            self.installs.wanted(message)
         elif isinstance(message, SnapshotPiece):
             self.installs.received(message, attachment)
             self.wake()

@@ -10,7 +10,6 @@ from quorumlog.model.errors import CorruptionError, LeaderPendingFullError
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineError, Work
 from quorumlog.node.log_lines import say
-from quorumlog.raft.events import BeginMoved
 from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 
 if TYPE_CHECKING:
@@ -209,10 +208,7 @@ class Saves:
         last = meta.last_included_index - kept
         if log.size_bytes <= self._config.follower_retention_bytes:
             last = min(last, replica.core.retention_floor)
-        if last <= log.before_begin_index or replica.health_text or replica.broken:
-            return
-        self._doors.disk.submit(replica.upkeep, None, log.reset(last))
-        replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
+        replica.upkeep.remove_until(last)
 
     # -- loading ------------------------------------------------------------------------------
 

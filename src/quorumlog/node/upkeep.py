@@ -174,6 +174,14 @@ class Upkeep:
 
     # -- retention --------------------------------------------------------------------------
 
+    def remove_until(self, index: int) -> None:
+        """Remove what is committed, durable and applied up to an index."""
+        replica, core = self._replica, self._replica.core
+        last = min(index, core.committed_index, core.durable_index, replica.applied_index)
+        if last > replica.log.before_begin_index and not (replica.health_text or replica.broken):
+            self._doors.disk.submit(self, None, replica.log.reset(last))
+            replica.tell(BeginMoved(replica.log.before_begin_index, replica.log.before_begin_term))
+
     def _remove_old(self) -> None:
         replica = self._replica
         if replica.health_text or replica.broken or replica.applier.machine is not None:

@@ -24,6 +24,7 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     25: m.InstallSnapshotResponse,
     26: m.SnapshotPieceRequest,
     27: m.SnapshotPiece,
+    28: m.SnapshotWanted,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,
