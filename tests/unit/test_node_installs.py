@@ -38,9 +38,10 @@ class Side:
             max_push_time_out_ms=TIME_OUT_MS,
         )
         self.core = SimpleNamespace(self_id=name, incarnation=7, term=4, membership_index=2)
-        self.saves = SimpleNamespace(newest=None)
         self.sessions = SimpleNamespace(encode=lambda: b"")
-        self.applier = SimpleNamespace(machine=has_machine or None, saves=self.saves)
+        self.saves = SimpleNamespace(newest=None)
+        self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
+        self.applier.machine = has_machine or None
         self.log = SimpleNamespace(
             before_begin_index=30,
             before_begin_term=3,
@@ -76,8 +77,6 @@ class Side:
 
     def wake(self):
         pass
-
-    # -- what tests do ----------------------------------------------------------------------
 
     def work(self):
         """Carry out what was given to threads."""
