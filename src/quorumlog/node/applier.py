@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.block import Block, block_from_index_records
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
     CorruptionError,
@@ -30,7 +29,6 @@ from quorumlog.node.handed import Handed, MachineError, Work
 from quorumlog.node.log_lines import say
 from quorumlog.node.saves import Saves
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
-from quorumlog.storage.base import Span
 from quorumlog.storage.snapshots import SnapshotMeta
 from quorumlog.storage.store import OpenedGroup
 
@@ -50,6 +48,7 @@ LINGER_MS = 20
 QUERIES_TOGETHER = 1_024
 QUERIES_MAX = 65_536
 """Questions to one machine that may wait; more are refused."""
+_TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
 QUERY_WAIT_MS = 2_500
 """How long a question may wait for what it must see to be applied."""
 RESULTS_KEPT = 65_536
@@ -160,8 +159,7 @@ class Applier:
             answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
             return
         if len(self._waiting) + len(self._ready) >= QUERIES_MAX:
-            text = f"{QUERIES_MAX} questions wait already; try again later"
-            answer(ResponseCode.LEADER_PENDING_FULL, text, -1, b"")
+            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
             return
         patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
         deadline_ms = self._doors.now_ms() + patience_ms
@@ -176,8 +174,7 @@ class Applier:
         The questions of one turn of the loop share one proof that the leader leads.
         """
         if len(self._unproved) >= QUERIES_MAX:
-            text = f"{QUERIES_MAX} questions wait already; try again later"
-            answer(ResponseCode.LEADER_PENDING_FULL, text, -1, b"")
+            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
             return
         self._unproved.append((body, answer))
         if len(self._unproved) == 1:
@@ -342,7 +339,7 @@ class Applier:
 
         def run() -> tuple[int, int, dict[int, bytes]]:
             spans = gather(log, first, last, limits) if found is None else found
-            handed = Handed.of(list(map(_block_of, spans)))
+            handed = Handed.of([span.block() for span in spans])
             size = sum(len(span.data) for span in spans)
             return spans[-1].last_index, size, handed.apply_to(machine)
 
@@ -454,10 +451,6 @@ def _check_reach(replica: "Replica", applied: int, newest: SnapshotMeta | None) 
             f"the log ends at {log.end_index}: they do not belong together. "
             f"{EMPTYING_IS_SAFE_WHEN}"
         )
-
-
-def _block_of(span: Span) -> Block:
-    return block_from_index_records(span.data, span.records)
 
 
 def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:

@@ -9,15 +9,15 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-from quorumlog.model.block import Block, block_from_index_records
+from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.session import SessionEntry, SessionTable, StoredBlock, sessions_in
 from quorumlog.storage.base import Log
+from quorumlog.storage.session_entries import session_entries
 
 logger = logging.getLogger(__name__)
 
-SCAN_BYTES = 1024 * 1024
 UNCHANGED_ENTRIES = 100_000
 """A table is saved again after so many entries although no producer added to it."""
 
@@ -52,20 +52,8 @@ class Sessions:
 
     def scan(self, committed_index: int) -> None:
         """Read the session entries behind the table from the log; damaged ones come later."""
-        log = self._log
-        self.is_incomplete = False
-        self._tail.clear()
-        index = max(self._base.as_of, log.before_begin_index) + 1
-        while index <= log.end_index:
-            try:
-                span = log.read(index, log.end_index, SCAN_BYTES)
-            except CorruptionError as error:
-                self.is_incomplete = True
-                index = max(index, -1 if error.index is None else error.index) + 1
-                continue
-            block = block_from_index_records(span.data, span.records)
-            self._tail.extend(sessions_in(block, index))
-            index = span.last_index + 1
+        found, is_whole = session_entries(self._log, self._base.as_of + 1)
+        self._tail, self.is_incomplete = deque(found), not is_whole
         self._derive()
         self.committed(committed_index)
 

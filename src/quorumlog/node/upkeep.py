@@ -179,8 +179,12 @@ class Upkeep:
         replica, core = self._replica, self._replica.core
         last = min(index, core.committed_index, core.durable_index, replica.applied_index)
         if last > replica.log.before_begin_index and not (replica.health_text or replica.broken):
-            self._doors.disk.submit(self, None, replica.log.reset(last))
-            replica.tell(BeginMoved(replica.log.before_begin_index, replica.log.before_begin_term))
+            self._move_begin(last)
+
+    def _move_begin(self, before_begin_index: int) -> None:
+        replica, log = self._replica, self._replica.log
+        self._doors.disk.submit(self, None, log.reset(before_begin_index))
+        replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
 
     def _remove_old(self) -> None:
         replica = self._replica
@@ -210,5 +214,4 @@ class Upkeep:
             files=len(removed),
             bytes=size,
         )
-        self._doors.disk.submit(self, None, replica.log.reset(last))
-        replica.tell(BeginMoved(replica.log.before_begin_index, replica.log.before_begin_term))
+        self._move_begin(last)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorumlog.model.block import Block
+from quorumlog.model.block import Block, block_from_index_records
 from quorumlog.storage.damage import DamagedRanges
 
 
@@ -30,6 +30,10 @@ class Span:
     def last_index(self) -> int:
         """Index of the last entry."""
         return self.first_index + self.count - 1
+
+    def block(self) -> Block:
+        """Return the entries; their records say where each begins."""
+        return block_from_index_records(self.data, self.records)
 
 
 @dataclass(frozen=True, slots=True)

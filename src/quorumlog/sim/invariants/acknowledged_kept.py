@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from quorumlog.model.block import block_from_index_records, decode_entries
+from quorumlog.model.block import decode_entries
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
 
@@ -33,7 +33,7 @@ class AcknowledgedKept(Invariant):
             first = log.before_begin_index + 1
             while first <= log.end_index:
                 span = log.read(first, log.end_index, READ_BYTES)
-                for entry in decode_entries(block_from_index_records(span.data, span.records)):
+                for entry in decode_entries(span.block()):
                     if entry.is_data:
                         self._look(node.node_id, entry.index, entry.body, seen)
                 first = span.last_index + 1

@@ -1,6 +1,6 @@
 """What nodes called committed, entry by entry: shared by the invariants that speak of it."""
 
-from quorumlog.model.block import block_from_index_records, headers
+from quorumlog.model.block import headers
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.storage.base import Span
@@ -42,7 +42,7 @@ class Committed:
 
 def entries_of(span: Span) -> list[tuple[int, tuple[int, int]]]:
     """Return (index, (term, chain CRC)) of each entry of a span."""
-    table = headers(block_from_index_records(span.data, span.records))
+    table = headers(span.block())
     terms, chains = table["term"].tolist(), table["chain_crc"].tolist()
     pairs = zip(terms, chains, strict=True)
     return list(zip(range(span.first_index, span.first_index + span.count), pairs, strict=True))

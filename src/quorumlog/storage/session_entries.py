@@ -1,0 +1,41 @@
+"""The session entries of a log, and a producer's block of which a crash left only the beginning.
+
+Blocks with a session entry are pushed, written and acknowledged as a whole
+(`node/whole_blocks.py`), so nobody was ever promised a part of one. It is removed when the log is
+opened: else the entries that are there would be stored again with the rest.
+"""
+
+from quorumlog.model.errors import CorruptionError
+from quorumlog.model.session import SessionEntry, sessions_in
+from quorumlog.storage.base import Log
+
+SCAN_BYTES = 1024 * 1024
+
+
+def session_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SessionEntry]], bool]:
+    """Return (index, session entry) of each from first_index on, and whether all could be read."""
+    found: list[tuple[int, SessionEntry]] = []
+    is_whole = True
+    index = max(first_index, log.before_begin_index + 1)
+    while index <= log.end_index:
+        try:
+            span = log.read(index, log.end_index, SCAN_BYTES)
+        except CorruptionError as error:
+            is_whole = False
+            index = max(index, -1 if error.index is None else error.index) + 1
+            continue
+        found += sessions_in(span.block(), index)
+        index = span.last_index + 1
+    return found, is_whole
+
+
+def torn_block(log: Log, first_index: int) -> int | None:
+    """Return where a block begins that does not end in the log; None: there is none such.
+
+    Looked for from first_index on: what is before it was durable as a whole.
+    """
+    found, _ = session_entries(log, first_index)
+    if not found:
+        return None
+    begin, entry = found[-1]
+    return begin if begin + entry.count > log.end_index else None
