@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.block import encode_block, parse_block, stamp
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
 from quorumlog.model.session import (
     BLOCKS_REMEMBERED,
     SESSION_ENTRY_SIZE,
@@ -243,6 +243,46 @@ def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
     follower.reopen()
     assert follower.judge(1, 9, [b"9"]).stored.index == 18
     assert follower.judge(1, 10, [b"next"]).code is OK
+    for made in (leader, follower):
+        made.opened.close()
+
+
+def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_path):
+    leader, follower = Replica(tmp_path / "n0"), Replica(tmp_path / "n1")
+    for number in range(10):
+        for one in (leader, follower):
+            one.append(1, number, [b"%d" % number])
+    leader.commit(15)
+    follower.commit(3)
+    follower.run(follower.log.checkpoint())
+    follower.commit()
+    position = follower.log._place_of(8)[0]
+    path = follower.log._data.path_at(position)
+    follower.opened.close()
+    with open(path, "r+b") as file:
+        file.seek(position % 4_096 + 60)
+        file.write(b"?")
+    follower.open()
+    with pytest.raises(CorruptionError):
+        follower.log.read(8, 8, 1_000)
+    follower.run(follower.log.quarantine(8, is_readable=True))
+    follower.sessions.scan(follower.log.end_index)
+    follower.sessions.committed(follower.log.end_index)
+    assert follower.sessions.is_incomplete
+    assert follower.sessions.known_until == 3, "what is behind must not be removed yet"
+
+    follower.sessions.learned(memoryview(b"garbage"))
+    assert follower.sessions.known_until == 3
+    follower.sessions.learned(memoryview(leader.sessions.encode()))
+    assert follower.sessions.known_until == 15
+    follower.log.note_committed(follower.log.end_index)
+    follower.run(follower.log.reset(15))
+    follower.sessions.scan(follower.log.end_index)
+    assert not follower.sessions.is_incomplete
+    for _ in range(2):
+        assert follower.judge(1, 9, [b"9"]).stored.index == 18
+        assert follower.judge(1, 10, [b"next"]).code is OK
+        follower.reopen()
     for made in (leader, follower):
         made.opened.close()
 

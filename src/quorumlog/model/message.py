@@ -214,7 +214,8 @@ class RepairRequest(PeerMessage, frozen=True, kw_only=True):
 class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a repair request: entries first_index … first_index + count - 1, attached.
 
-    `begin_index` is the first that the sender keeps.
+    `begin_index` is the first that the sender keeps; if what was asked for is before it, the
+    sender's producer sessions are attached.
     """
 
     request_id: int

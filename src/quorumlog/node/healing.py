@@ -7,7 +7,7 @@ replicas with damage in different places heal one another (RELIABILITY 2.3).
 import logging
 from typing import TYPE_CHECKING
 
-from quorumlog.model.block import parse_block
+from quorumlog.model.block import Buffer, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.model.limits import Limits
@@ -139,7 +139,7 @@ class Healing:
             return
         self._request = None
         if message.code is ResponseCode.INDEX_OUT_OF_RANGE:
-            self._not_there(asked.first_index, message)
+            self._not_there(asked.first_index, message, attachment)
         if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
             return
         try:
@@ -168,14 +168,18 @@ class Healing:
         self._replica.counters.entries_repaired += block.count
         self._doors.disk.submit(self, REPAIR, plan)
 
-    def _not_there(self, index: int, message: RepairResponse) -> None:
-        """What the leader has removed nobody will give: go on behind it."""
+    def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
+        """What the leader has removed nobody will give: go on behind it.
+
+        Producer sessions that began in it are in the leader's table, which is attached.
+        """
         replica = self._replica
         if message.local_id != replica.core.leader_id or message.begin_index <= index:
             return
         if replica.applier.machine is not None and replica.applier.applied_index < index:
             replica.installs.want(message.local_id)
         else:
+            replica.sessions.learned(attachment)
             replica.upkeep.remove_until(message.begin_index - 1)
 
     def written(self, token: int | None, plan: WritePlan) -> None:
@@ -237,7 +241,9 @@ class Healing:
             count=sum(span.count for span in spans),
             begin_index=self._replica.log.before_begin_index + 1,
         )
-        parts = [span.data for span in spans]
+        parts: list[Buffer] = [span.data for span in spans]
+        if request.first_index < response.begin_index:
+            parts = [self._replica.sessions.encode()]
         self._doors.network.send(request.local_id, response, parts, bulk=True)
 
     # -- scrub ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 UNCHANGED_ENTRIES = 100_000
 """A table is saved again after so many entries although no producer added to it."""
+EVERYTHING = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Sessions:
         self._is_changed = False
         self.is_incomplete = False
         self.scan(committed_index)
+
+    @property
+    def known_until(self) -> int:
+        """Up to where entries may be removed without losing a session that is not read yet."""
+        return self._base.as_of if self.is_incomplete else EVERYTHING
 
     @property
     def count(self) -> int:
@@ -98,6 +104,18 @@ class Sessions:
             self._base, self._is_changed, self.is_incomplete = table, True, False
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
         self._derive()
+
+    def learned(self, raw: bytes | memoryview) -> None:
+        """Take the committed table of the leader, which has removed what is damaged here."""
+        try:
+            table = SessionTable.decode(raw)
+        except UnexpectedArgumentError as error:
+            logger.error("a leader's producer sessions cannot be read: %s", error)
+            return
+        if table.as_of > self._base.as_of:
+            self._base, self._is_changed = table, True
+            self._tail = deque(item for item in self._tail if item[0] > table.as_of)
+            self._derive()
 
     # -- keeping it ---------------------------------------------------------------------------
 

@@ -177,7 +177,13 @@ class Upkeep:
     def remove_until(self, index: int) -> None:
         """Remove what is committed, durable and applied up to an index."""
         replica, core = self._replica, self._replica.core
-        last = min(index, core.committed_index, core.durable_index, replica.applied_index)
+        last = min(
+            index,
+            core.committed_index,
+            core.durable_index,
+            replica.applied_index,
+            replica.sessions.known_until,
+        )
         if last > replica.log.before_begin_index and not (replica.health_text or replica.broken):
             self._move_begin(last)
 
@@ -194,7 +200,7 @@ class Upkeep:
         moment = Moment(
             self._doors.wall_ms(),
             self._doors.hour_of_day(),
-            applied_index=replica.core.committed_index,
+            applied_index=min(replica.core.committed_index, replica.sessions.known_until),
             peers_have=replica.core.retention_floor,
         )
         size_bytes = replica.log.size_bytes
