@@ -179,8 +179,8 @@ async def test_a_watch_goes_on_when_the_nodes_were_away(started, until):
     async with started() as (cluster, kv):
         index = await kv.applied_index() + 1
         async with aclosing(kv.watch("w", index)) as events:
-            await kv.put("w1", "before")
-            assert await taken(events, 1) == [KeyEvent(index, b"w1", b"before")]
+            put = (await kv.transaction(then=[Put("w1", "before")])).index
+            assert await taken(events, 1) == [KeyEvent(put, b"w1", b"before")]
             waiting = asyncio.create_task(taken(events, 1))
             await asyncio.sleep(0)
             await cluster.stop()

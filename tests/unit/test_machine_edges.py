@@ -19,6 +19,7 @@ from quorumlog.model.membership import founding
 from quorumlog.node.handed import MachineError
 from quorumlog.node.installs import SILENT_OFFERS
 from quorumlog.node.machines import machine_class
+from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.effects import FetchSnapshot
 from quorumlog.raft.events import Received, SnapshotFetched
@@ -296,7 +297,7 @@ def test_the_last_entry_is_named_when_a_machine_raises_after_looking_at_all():
 
     machine.apply = apply
     with pytest.raises(MachineError, match="at entry 14\n"):
-        handed().apply_to(machine)
+        handed().apply_to(machine, CommandResults())
 
 
 @pytest.mark.parametrize("name", [":Counter", ".counting:Counter"])

@@ -14,6 +14,7 @@ from quorumlog.node.applier import QUERY_WAIT_MS
 from quorumlog.node.handed import Handed, MachineError
 from quorumlog.node.machines import machine_class
 from quorumlog.node.replica import Replica
+from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.events import TransferRequested
 from quorumlog.sim.cluster import SimulatedCluster
@@ -461,7 +462,7 @@ def test_the_entry_that_was_looked_at_last_is_named_when_a_machine_raises(apply,
     machine = Counter()
     machine.apply = apply
     with pytest.raises(MachineError) as caught:
-        handed().apply_to(machine)
+        handed().apply_to(machine, CommandResults())
     text = str(caught.value)
     assert text.startswith(
         f"ZeroDivisionError('integer division or modulo by zero') at entry {index}\n"
@@ -474,7 +475,7 @@ def test_anything_but_bytes_for_each_entry_is_a_failure(results):
     machine = Counter()
     machine.apply = lambda entries: results
     with pytest.raises(MachineError, match=f"gave {len(results)} results for 5 entries from 10 on"):
-        handed().apply_to(machine)
+        handed().apply_to(machine, CommandResults())
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Side:
             max_push_time_out_ms=TIME_OUT_MS,
         )
         self.core = SimpleNamespace(self_id=name, incarnation=7, term=4, membership_index=2)
-        self.sessions = SimpleNamespace(encode=lambda: b"")
+        self.sessions = SimpleNamespace(encode=lambda: b"", learned=lambda raw: None)
         self.saves = SimpleNamespace(newest=None)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
         self.applier.machine = has_machine or None

@@ -236,7 +236,8 @@ def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
         leader.append(1, number, [b"%d" % number])
     leader.commit()
     follower.append(1, 0, [b"0"])
-    follower.sessions.installed(leader.sessions.encode(), 15)
+    follower.sessions.learned(leader.sessions.encode())
+    follower.sessions.began_anew(15)
     follower.run(follower.log.reset(15, 1, 77))
     follower.sessions.committed(15)
     assert follower.judge(1, 9, [b"9"]).stored.index == 18

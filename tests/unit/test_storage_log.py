@@ -10,6 +10,7 @@ from quorumlog.model.codes import Magic
 from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
+    IndexRemovedError,
     InvariantViolation,
     StorageError,
     StoreLockedError,
@@ -57,6 +58,16 @@ def test_44_45_positions_grow_by_header_and_body_and_everything_is_read_back(log
     assert [entry.body for entry in entries] == bodies
     with pytest.raises(IndexOutOfRangeError):
         log[0].read(10, 10, 1)
+
+
+def test_what_was_removed_is_not_in_memory_any_more(log):
+    append(log, [b"a", b"b", b"c", b"d"])
+    log[0].note_committed(3)
+    log[1](log[0].reset(1))
+    assert not log[0].is_in_memory(1)
+    with pytest.raises(IndexRemovedError):
+        log[0].read(1, 1, 100)
+    assert log[0].read(2, 2, 100).first_index == 2
 
 
 def test_runs_of_terms(log):

@@ -474,6 +474,6 @@ class Client:
 
 def _honest(error: RequestError, *, in_doubt: bool) -> RequestError:
     """Return the last error of several attempts; an earlier one may have been executed."""
-    if in_doubt:
+    if in_doubt and error.outcome is Outcome.DID_NOT_HAPPEN:
         error.outcome = Outcome.UNKNOWN
     return error

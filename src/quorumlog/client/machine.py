@@ -1,4 +1,8 @@
-"""What a client asks of a group's state machine: commands, which change it, and questions."""
+"""What a client asks of a group's state machine: commands, which change it, and questions.
+
+Commands travel in sessions (`command_sessions`), so a client may send them again until it learns
+what became of them: they are executed once.
+"""
 
 import asyncio
 import copy
@@ -7,15 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+from isal.isal_zlib import crc32
 
+from quorumlog.client.command_sessions import CommandSession, CommandSessions
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
 from quorumlog.model.block import HEADER_SIZE, Buffer, encode_block
 from quorumlog.model.errors import (
+    LeaderPendingFullError,
     Outcome,
     RemoteProtocolError,
     RequestError,
     UnexpectedArgumentError,
+    UnknownProducerError,
     UnsupportedError,
 )
 from quorumlog.model.limits import Limits
@@ -24,6 +32,7 @@ from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
 )
+from quorumlog.model.session import SESSION_ENTRY_SIZE, SessionEntry, crc_of
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
 
 TOGETHER_MAX = 1_024
 """Commands of one turn of the loop in one block."""
+WAITING_MAX = 65_536
+"""Commands of one client that are not answered yet; more are refused."""
 
 
 @dataclass(slots=True)
@@ -44,22 +55,44 @@ class MachineCalls:
 
     def __init__(self, client: "Client") -> None:
         self._client = client
+        self._sessions = CommandSessions()
         self._together: dict[int | None, list[_Waiting]] = {}
+        self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
         """Append a command; return what the state machine made of it, once a majority has it.
 
-        Commands of one turn of the loop travel together: all of them are stored, or none. Raises
-        `RequestError` as `append` does, and `UnsupportedError` if the group has no machine.
+        It is sent again until that is known, and executed once. Commands of one turn of the loop
+        travel together: all of them are stored, or none. Raises `RequestError` as `append` does,
+        `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
+        executed) when the answer comes too late.
         """
-        self._client.checked_sizes([command])
+        self._check([command])
+        if self._waiting >= WAITING_MAX:
+            raise LeaderPendingFullError(f"{WAITING_MAX} commands are not answered yet")
         loop = asyncio.get_running_loop()
         waiting = _Waiting(command, loop.create_future())
+        self._waiting += 1
+        waiting.future.add_done_callback(self._answered)
         if not self._together:
             loop.call_soon(self._send_together)
         self._together.setdefault(timeout_ms, []).append(waiting)
         return await waiting.future
+
+    def _answered(self, _: "asyncio.Future[Executed]") -> None:
+        self._waiting -= 1
+
+    def _check(self, commands: Sequence[Buffer]) -> None:
+        """Raise if commands cannot be sent together: a session entry goes before them."""
+        sizes = self._client.checked_sizes(commands)
+        limits = self._client.limits
+        total = SESSION_ENTRY_SIZE + sum(sizes) + HEADER_SIZE * len(sizes)
+        if total > limits.block_bytes_max or len(sizes) >= limits.block_entries_max:
+            raise UnexpectedArgumentError(
+                f"{len(sizes)} commands, with their session {total} bytes, are above "
+                f"{limits.block_entries_max - 1} or {limits.block_bytes_max} bytes"
+            )
 
     def _send_together(self) -> None:
         together, self._together = self._together, {}
@@ -92,20 +125,42 @@ class MachineCalls:
         self, commands: Sequence[Buffer], *, timeout_ms: int | None = None
     ) -> list[Executed]:
         """Append several commands, all or none; return what became of each."""
-        client = self._client
-        client.checked_sizes(commands)
-        block = encode_block(commands)
-        request = AppendRequest(group=client.group, count=len(commands), wants_results=True)
+        self._check(commands)
+        loop = asyncio.get_running_loop()
+        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + limit_ms / 1_000
+        while True:
+            left_ms = max(0.0, (deadline - loop.time()) * 1_000)
+            try:
+                async with self._sessions.one(left_ms) as session:
+                    left_ms = max(0.0, (deadline - loop.time()) * 1_000)
+                    return await self._execute_in(session, commands, int(left_ms))
+            except UnknownProducerError as error:
+                # forgotten, since many others came; another session begins anew
+                if error.outcome is not Outcome.DID_NOT_HAPPEN:
+                    raise
+
+    async def _execute_in(
+        self, session: CommandSession, commands: Sequence[Buffer], timeout_ms: int
+    ) -> list[Executed]:
+        client, count = self._client, len(commands)
+        crc = crc_of(crc32(command) for command in commands)
+        entry = SessionEntry(
+            session.producer_id, 0, session.next_sequence, count, crc, keeps_results=True
+        )
+        block = b"".join([entry.encode(), encode_block(commands)])
+        request = AppendRequest(group=client.group, count=count + 1, wants_results=True)
 
         async def ask(connection: ServerConnection) -> tuple[AppendResponse, list[bytes]]:
             answer = await connection.request(request, [block])
             response = client.expect(connection, answer, AppendResponse)
-            return response, _results(answer, len(commands), client.group)
+            return response, _results(answer, count, client.group)
 
         response, results = await client.retrying(
-            client.view.leader, ask, timeout_ms, repeat_unknown=client.retry_unknown
+            client.view.leader, ask, timeout_ms, repeat_unknown=True
         )
-        first = response.first_index
+        session.next_sequence += count
+        first = response.first_index + 1
         return [
             Executed(first + number, response.term, result) for number, result in enumerate(results)
         ]
@@ -146,12 +201,12 @@ class MachineCalls:
 def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":
     """Yield them in order, as many at a time as one block may hold."""
     part: list[_Waiting] = []
-    size = 0
+    size = SESSION_ENTRY_SIZE
     for item in waiting:
         length = HEADER_SIZE + len(item.command)
         if part and (size + length > limits.block_bytes_max or len(part) >= TOGETHER_MAX):
             yield part
-            part, size = [], 0
+            part, size = [], SESSION_ENTRY_SIZE
         part.append(item)
         size += length
     yield part

@@ -7,7 +7,7 @@ node's loop; they may take their time.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from quorumlog.model.block import Buffer
@@ -61,6 +61,10 @@ class StateMachine(ABC):
         """Index of the last entry that the state contains when it is opened; -1: it is empty."""
         return -1
 
+    def kept(self) -> Iterable[tuple[bytes, bytes]]:
+        """Return the pairs of `apply_keeping`, when it is opened; see there."""
+        return ()
+
     @abstractmethod
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
         """Apply committed entries in order; return one result each, for whoever appended it.
@@ -69,6 +73,20 @@ class StateMachine(ABC):
         applied by this replica, which reports it and leaves leading to others. What cannot be
         carried out for reasons of its own must so be a result, not an exception.
         """
+
+    def apply_keeping(
+        self,
+        entries: Sequence[Entry],
+        keep: Callable[[Sequence[bytes]], Mapping[bytes, bytes | None]],
+    ) -> Sequence[bytes]:
+        """As `apply`, which it calls; for a machine that keeps its state itself.
+
+        `keep(results)` returns pairs (None: removed) that belong to the state: what repeated
+        commands are answered with. They must become durable together with what was applied. A
+        machine without them cannot tell a client whose command it executed before it was opened
+        what the result was.
+        """
+        return self.apply(entries)
 
     def query(self, query: bytes) -> bytes:
         """Answer a question about the present state without changing it.

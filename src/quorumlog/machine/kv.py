@@ -1,8 +1,9 @@
 """The key-value machine: an ordered map on LMDB with its latest changes and a digest.
 
-Three databases in one file: `items` (key → index that last changed it, value), `events` (index and
-ordinal → key and value, or deletion) and `meta`. Each call of `apply` is one write transaction,
-with the applied index in it: the file always holds the state behind some entry, never half of one.
+Four databases in one file: `items` (key → index that last changed it, value), `events` (index and
+ordinal → key and value, or deletion), `kept` (what the replica answers repeated commands with) and
+`meta`. Each call of `apply` is one write transaction, with the applied index in it: the file always
+holds the state behind some entry, never half of one.
 
 Nothing is flushed to the disk while it runs: the log is what is durable, and everything here can be
 made again from a snapshot and the log. A killed process loses nothing, since the page cache is the
@@ -19,7 +20,7 @@ a word are the same.
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -287,21 +288,46 @@ class KeyValueMachine(StateMachine):
         """Return the sum of the hashes of all items with their indexes."""
         return self._progress().digest
 
+    def kept(self) -> list[tuple[bytes, bytes]]:
+        """See `StateMachine`."""
+        database = self._database
+        with named(self._path), database.environment.begin() as transaction:
+            return list(transaction.cursor(database.kept))
+
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
         """Carry out commands; a malformed one is an `Outcome` that says so.
 
         Waits while a frozen state is saved, if the database has to grow. Raises
         `InvariantViolation` when given an entry again.
         """
+        return self.apply_keeping(entries, lambda results: {})
+
+    def apply_keeping(
+        self,
+        entries: Sequence[Entry],
+        keep: Callable[[Sequence[bytes]], Mapping[bytes, bytes | None]],
+    ) -> Sequence[bytes]:
+        """See `StateMachine`."""
         if not entries:
             return []
         with named(self._path):
             while True:
                 try:
                     with self._database.environment.begin(write=True) as transaction:
-                        return _Batch(self._database, transaction).apply(entries)
+                        results = _Batch(self._database, transaction).apply(entries)
+                        self._keep(transaction, keep(results))
+                        return results
                 except lmdb.MapFullError:
                     self._grow()
+
+    def _keep(
+        self, transaction: "lmdb.Transaction[bytes]", changes: Mapping[bytes, bytes | None]
+    ) -> None:
+        for key, value in changes.items():
+            if value is None:
+                transaction.delete(key, db=self._database.kept)
+            else:
+                transaction.put(key, value, db=self._database.kept)
 
     def _grow(self) -> None:
         environment = self._database.environment

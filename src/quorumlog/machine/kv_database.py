@@ -33,7 +33,7 @@ FORMAT = b"quorumlog key-value 1"
 """Told apart from other databases by this."""
 
 _CLOSED = "closed"
-_DATABASES = (b"items", b"events", b"meta")
+_DATABASES = (b"items", b"events", b"kept", b"meta")
 _FORMAT_KEY = b"format"
 _PROGRESS_KEY = b"progress"
 _PROGRESS = struct.Struct(f">q{DIGEST_BYTES}sq")
@@ -126,7 +126,7 @@ class Database:
             if is_snapshot:
                 self._check_length()
             with self.environment.begin(write=not is_snapshot) as transaction:
-                self.items, self.events, self.meta = (
+                self.items, self.events, self.kept, self.meta = (
                     self.environment.open_db(name, transaction, create=not is_snapshot)
                     for name in _DATABASES
                 )

@@ -56,6 +56,7 @@ class ResponseCode(IntEnum):
     SEQUENCE_GAP = 605
     SEQUENCE_MISMATCH = 606
     UNKNOWN_PRODUCER = 607
+    RESULTS_FORGOTTEN = 608
 
 
 class VoteResult(IntEnum):

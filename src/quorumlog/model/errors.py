@@ -170,6 +170,13 @@ class UnknownProducerError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class ResultsForgottenError(RequestError):
+    """The commands were executed before, but what they resulted in is not kept any more."""
+
+    code = ResponseCode.RESULTS_FORGOTTEN
+    outcome = Outcome.HAPPENED
+
+
 class LeaderNotReadyError(RequestError):
     """A new leader does not know yet what is committed; it will in a moment."""
 
@@ -292,6 +299,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         SequenceGapError,
         SequenceMismatchError,
         UnknownProducerError,
+        ResultsForgottenError,
         LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,

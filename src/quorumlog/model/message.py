@@ -160,7 +160,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     `chain_crc` is that of the last one included (-1: not known). `config` is the newest
     CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
     snapshot's `size_bytes` bytes, to be fetched first; empty: a plain log, there is nothing to
-    fetch. `digest` is what the machine says of that state.
+    fetch. `digest` is what the machine says of that state; the last `kept_bytes` are not its own.
     """
 
     request_id: int
@@ -172,6 +172,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     size_bytes: int = 0
     sha256: bytes = b""
     digest: bytes = b""
+    kept_bytes: int = 0
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ channel, its body
 
 The sequence counts the producer's entries; the CRC-32 is over the body CRCs of the `count` entries
 behind it, 4 bytes each, big-endian. From these entries, in the order of the log, every replica
-derives the same table.
+derives the same table. With magic "CSE1" they are commands, and what a state machine made of them
+is kept as well.
 """
 
 import struct
@@ -26,6 +27,7 @@ from quorumlog.model.errors import UnexpectedArgumentError
 
 _BODY: Final = struct.Struct(">4sQIQII")
 _MAGIC: Final = b"PSE1"
+_COMMANDS_MAGIC: Final = b"CSE1"
 SESSION_ENTRY_SIZE: Final = HEADER_SIZE + _BODY.size
 SESSIONS_MAX: Final = 10_000
 """Producers that a group remembers; the one that appended longest ago is forgotten first."""
@@ -35,18 +37,23 @@ BLOCKS_REMEMBERED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SessionEntry:
-    """What a session entry says of the `count` entries behind it."""
+    """What a session entry says of the `count` entries behind it.
+
+    `keeps_results`: they are commands, and a repeated block is given their results again.
+    """
 
     producer_id: int
     epoch: int
     first_sequence: int
     count: int
     crc: int
+    keeps_results: bool = False
 
     def encode(self) -> bytes:
         """Return the whole entry, unstamped."""
+        magic = _COMMANDS_MAGIC if self.keeps_results else _MAGIC
         body = _BODY.pack(
-            _MAGIC, self.producer_id, self.epoch, self.first_sequence, self.count, self.crc
+            magic, self.producer_id, self.epoch, self.first_sequence, self.count, self.crc
         )
         return encode_entry(body, channel=SYSTEM_CHANNEL)
 
@@ -55,8 +62,11 @@ class SessionEntry:
         """Read the body of an entry of the system channel; None: it is something else."""
         if len(body) != _BODY.size:
             return None
-        magic, *fields = _BODY.unpack(body)
-        return cls(*fields) if magic == _MAGIC else None
+        magic, producer_id, epoch, first_sequence, count, crc = _BODY.unpack(body)
+        if magic not in (_MAGIC, _COMMANDS_MAGIC):
+            return None
+        keeps_results = magic == _COMMANDS_MAGIC
+        return cls(producer_id, epoch, first_sequence, count, crc, keeps_results)
 
 
 def crc_of(body_crcs: Iterable[int]) -> int:

@@ -4,7 +4,8 @@ With a state machine an append is answered once the machine has applied it, with
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,17 @@ if TYPE_CHECKING:
 
 _UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
+_FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A block that came again, until its first answer can be given."""
+
+    session: SessionEntry
+    stored: StoredBlock
+    answer: Answer
+    deadline_ms: int
 
 
 class Appends:
@@ -46,7 +58,7 @@ class Appends:
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
-        self._again: list[tuple[StoredBlock, Answer, int]] = []
+        self._again: list[_Repeated] = []
         self.draining = False
 
     # -- in -----------------------------------------------------------------------------------
@@ -70,7 +82,7 @@ class Appends:
                 self._refuse_proved(session, answer)
                 return
             if verdict.stored is not None:
-                self._answer_again(verdict.stored, answer)
+                self._answer_again(_Repeated(session, verdict.stored, answer, self._deadline_ms()))
                 return
         proposal = Proposal(block, answer, self._doors.now_us(), producer_id)
         if self._proposals.add(proposal):
@@ -94,24 +106,33 @@ class Appends:
 
         self._replica.asked.read(proved)
 
-    def _answer_again(self, stored: StoredBlock, answer: Answer) -> None:
+    def _deadline_ms(self) -> int:
+        return self._doors.now_ms() + self._config.max_wait_ack_time_ms
+
+    def _answer_again(self, repeated: "_Repeated") -> None:
         """A block came again: its first answer, once it is committed."""
         self._replica.counters.blocks_repeated += 1
-        deadline_ms = self._doors.now_ms() + self._config.max_wait_ack_time_ms
-        self._again.append((stored, answer, deadline_ms))
+        self._again.append(repeated)
         self._settle_again()
 
     def _settle_again(self) -> None:
         """Answer repeated blocks that are committed (and applied) now."""
         replica, waiting = self._replica, self._again
-        self._again = [item for item in waiting if item[0].last_index > replica.applied_index]
-        for stored, answer, _ in waiting:
-            if stored.last_index > replica.applied_index:
-                continue
-            replica.locate(stored.index, stored.last_index, partial(self._tell, stored, answer))
+        self._again = [item for item in waiting if item.stored.last_index > replica.applied_index]
+        for item in waiting:
+            stored = item.stored
+            if stored.last_index <= replica.applied_index:
+                replica.locate(stored.index, stored.last_index, partial(self._tell, item))
 
-    def _tell(self, stored: StoredBlock, answer: Answer, spans: list[tuple[int, int]]) -> None:
-        core = self._replica.core
+    def _tell(self, repeated: "_Repeated", spans: list[tuple[int, int]]) -> None:
+        core, applier, stored = self._replica.core, self._replica.applier, repeated.stored
+        results: Sequence[bytes] | None = ()
+        if repeated.session.keeps_results and applier.machine is not None:
+            results = applier.results.find(repeated.session.producer_id, stored.index)
+        if results is None:
+            text = _FORGOTTEN.format(stored.index + 1, stored.last_index)
+            self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
+            return
         response = AppendResponse(
             leader_id=core.leader_id,
             term=core.term,
@@ -119,7 +140,7 @@ class Appends:
             last_index=stored.last_index,
             spans=spans,
         )
-        answer(response, ())
+        repeated.answer(response, results)
 
     def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
@@ -187,7 +208,9 @@ class Appends:
                     last_index=pending.last_index,
                     spans=pending.spans,
                 ),
-                results_of(pending.first_index, pending.last_index),
+                results_of(
+                    pending.first_index + (proposal.producer_id is not None), pending.last_index
+                ),
             )
         if self._again:
             self._settle_again()
@@ -203,24 +226,24 @@ class Appends:
         for pending in self.pending.pop_all():
             self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
         again, self._again = self._again, []
-        for _, answer, _ in again:
-            self._refuse(answer, effect.code, _UNKNOWN_FATE)
+        for item in again:
+            self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
 
     def expire(self, now_ms: int) -> None:
         """Answer those that no majority answered in time."""
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
-        late = [item for item in self._again if item[2] <= now_ms]
+        late = [item for item in self._again if item.deadline_ms <= now_ms]
         if late:
-            self._again = [item for item in self._again if item[2] > now_ms]
-            for _, answer, _ in late:
+            self._again = [item for item in self._again if item.deadline_ms > now_ms]
+            for item in late:
                 text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
-                self._refuse(answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+                self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
-        deadlines = [deadline_ms for _, _, deadline_ms in self._again]
+        deadlines = [item.deadline_ms for item in self._again]
         pending_ms = self.pending.next_deadline_ms()
         return min(deadlines if pending_ms is None else [*deadlines, pending_ms], default=None)
 

@@ -27,7 +27,8 @@ from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
 from quorumlog.node.handed import Handed, MachineError, Work
 from quorumlog.node.log_lines import say
-from quorumlog.node.saves import Saves
+from quorumlog.node.results import CommandResults
+from quorumlog.node.saves import Kept, Saves
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.snapshots import SnapshotMeta
 from quorumlog.storage.store import OpenedGroup
@@ -89,6 +90,7 @@ class Applier:
         self._load: SnapshotMeta | None = None
         self._role: tuple[int, Role] | None = None
         self._results: dict[int, bytes] = {}
+        self.results = CommandResults.of(() if machine is None else machine.kept())
         self._waiting: list[_Query] = []
         self._ready: deque[_Query] = deque()
         self._unproved: list[tuple[bytes, QueryAnswer]] = []
@@ -341,7 +343,7 @@ class Applier:
             spans = gather(log, first, last, limits) if found is None else found
             handed = Handed.of([span.block() for span in spans])
             size = sum(len(span.data) for span in spans)
-            return spans[-1].last_index, size, handed.apply_to(machine)
+            return spans[-1].last_index, size, handed.apply_to(machine, self.results)
 
         def done(result: tuple[int, int, dict[int, bytes]]) -> None:
             self._applied, size, results = result
@@ -390,17 +392,24 @@ class Applier:
     # -- loading ------------------------------------------------------------------------------
 
     def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> Work:
-        def done(is_whole: bool) -> None:
-            if is_whole:
-                self._loaded(meta)
+        def run() -> tuple[Kept, CommandResults] | None:
+            kept = self.saves.load_into(machine, meta)
+            return None if kept is None else (kept, CommandResults.of(kept.results))
+
+        def done(found: tuple[Kept, CommandResults] | None) -> None:
+            if found is not None:
+                self._loaded(meta, *found)
             elif self._load is meta:
                 self._load_older()
 
-        return Work(lambda: self.saves.load_into(machine, meta), done)
+        return Work(run, done)
 
-    def _loaded(self, meta: SnapshotMeta) -> None:
+    def _loaded(self, meta: SnapshotMeta, kept: Kept, results: CommandResults) -> None:
         self._applied = meta.last_included_index
         self._results.clear()
+        self.results = results
+        if kept.sessions:
+            self._replica.sessions.learned(kept.sessions)
         if self._load is meta:
             self._load = None
         say(

@@ -1,14 +1,16 @@
 """Entries handed to a state machine, so that one that fails can be asked where it was."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
-from quorumlog.model.entry import Entry
+from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.session import SessionEntry
+from quorumlog.node.results import CommandResults
 
 
 class MachineError(QuorumlogError):
@@ -30,14 +32,23 @@ class Work:
 class Handed(Sequence[Entry]):
     """The entries that users appended, of several blocks; remembers which was looked at last."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(
+        self, entries: list[Entry], sessions: Sequence[tuple[int, SessionEntry]] = ()
+    ) -> None:
         self._entries = entries
+        self._sessions = sessions
         self._last = 0
 
     @classmethod
     def of(cls, blocks: list[Block]) -> "Handed":
         """Return those of stamped blocks."""
-        return cls([entry for block in blocks for entry in decode_entries(block) if entry.is_data])
+        entries, sessions = [], []
+        for entry in (entry for block in blocks for entry in decode_entries(block)):
+            if entry.is_data:
+                entries.append(entry)
+            elif entry.channel == SYSTEM_CHANNEL and (found := SessionEntry.decode(entry.body)):
+                sessions.append((entry.index, found))
+        return cls(entries, sessions)
 
     @overload
     def __getitem__(self, position: int) -> Entry: ...
@@ -52,16 +63,34 @@ class Handed(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def apply_to(self, machine: StateMachine) -> dict[int, bytes]:
-        """Apply all; return index → result. Raises `MachineError` if the machine does."""
+    def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
+        """Apply all; return index → result. Raises `MachineError` if the machine does.
+
+        `known` takes the results of commands that were sent in sessions.
+        """
         if not self._entries:
+            known.take(self._sessions, {})
             return {}
+        kept: list[tuple[dict[int, bytes], Mapping[bytes, bytes | None]]] = []
+
+        def keep(results: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+            if not kept:  # a machine may try its transaction again
+                found = self._by_index(machine, results)
+                kept.append((found, known.take(self._sessions, found)))
+            return kept[0][1]
+
         try:
-            results = list(machine.apply(self))
+            keep(machine.apply_keeping(self, keep))
+        except MachineError:
+            raise
         except Exception as error:
             index = self._entries[self._last].index
             text = "".join(traceback.format_exception(error))
             raise MachineError(f"{error!r} at entry {index}\n{text}") from error
+        return kept[0][0]
+
+    def _by_index(self, machine: StateMachine, results: Sequence[bytes]) -> dict[int, bytes]:
+        results = list(results)
         if len(results) != len(self._entries) or not all(
             isinstance(result, bytes | bytearray | memoryview) for result in results
         ):

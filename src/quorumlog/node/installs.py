@@ -56,7 +56,6 @@ class Installs:
         self._asked_ms = self._offered_ms = 0
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
-        self._sessions = b""
         self._wants = False
         self.state = "ready"
 
@@ -92,6 +91,7 @@ class Installs:
                 size_bytes=meta.size_bytes,
                 sha256=meta.sha256,
                 digest=meta.digest,
+                kept_bytes=meta.kept_bytes,
             ),
             [self._replica.sessions.encode()],
         )
@@ -176,7 +176,7 @@ class Installs:
                 "machine: give all members the same stateMachine"
             )
             return
-        self._sessions = bytes(attachment)
+        self._replica.sessions.learned(attachment)
         self._replica.tell(Received(offer))
         applier = self._replica.applier
         if self._wants and applier.applied_index < offer.last_included_index:
@@ -351,7 +351,7 @@ class Installs:
         replica.counters.log_resets += 1
         if effect.truncate_from >= 0:
             replica.sessions.truncated(effect.truncate_from)
-        replica.sessions.installed(self._sessions, effect.before_begin_index)
+        replica.sessions.began_anew(effect.before_begin_index)
         if effect.truncate_from >= 0:
             self._doors.disk.submit(replica, None, log.truncate(effect.truncate_from))
         else:
@@ -397,4 +397,5 @@ def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
         digest=offer.digest,
         size_bytes=offer.size_bytes,
         sha256=offer.sha256,
+        kept_bytes=offer.kept_bytes,
     )

@@ -51,6 +51,7 @@ class ProposalQueue:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._waiting: list[Proposal] = []
+        self._producers: set[int | None] = set()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -59,12 +60,13 @@ class ProposalQueue:
     def add(self, proposal: Proposal) -> bool:
         """Queue a proposal; return whether it is the first since the last `take`."""
         self._waiting.append(proposal)
+        self._producers.add(proposal.producer_id)
         self.size_bytes += len(proposal.block.data)
         return len(self._waiting) == 1
 
     def holds(self, producer_id: int) -> bool:
         """Whether a block of this producer is queued."""
-        return any(proposal.producer_id == producer_id for proposal in self._waiting)
+        return producer_id in self._producers
 
     def take(self) -> list[Batch]:
         """Return everything queued, in order, as batches of at most push_bytes_max bytes."""
@@ -84,6 +86,7 @@ class ProposalQueue:
         if members:
             batches.append(_joined(members))
         self._waiting = []
+        self._producers = set()
         self.size_bytes = 0
         return batches
 

@@ -1,8 +1,15 @@
-"""Saving a state machine's snapshots beside the log, and removing what they make superfluous."""
+"""Saving a state machine's snapshots beside the log, and removing what they make superfluous.
+
+Behind the machine's own data a snapshot has what the replica keeps beside it: the producer sessions
+and the results of commands (`Kept`).
+"""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
@@ -26,6 +33,22 @@ RETRY_MS = 60_000
 ASKED_MAX = 1_024
 """Requests for a snapshot that may wait for the one under way."""
 NEVER_MS = 1 << 62
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """Encoded tables: `SessionTable`, and the pairs of `CommandResults`."""
+
+    sessions: bytes = b""
+    results: list[tuple[bytes, bytes]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """A snapshot to be saved; `state` None: it is saved already."""
+
+    meta: SnapshotMeta
+    kept: bytes
+    state: FrozenState | None
 
 
 class Saves:
@@ -126,24 +149,27 @@ class Saves:
             config=configs[-1] if configs else None,
         )
 
-        def run() -> tuple[SnapshotMeta, FrozenState | None]:
+        sessions, results = self._replica.sessions.committed_table(), self._applier.results
+
+        def run() -> _Frozen:
             whole = _with_digest(meta, machine)
+            kept = msgspec.msgpack.encode(Kept(sessions.encode(), results.pairs()))
             try:
-                frozen = machine.freeze()
+                state = machine.freeze()
             except Exception as error:
                 raise MachineError(f"{error!r} while it was frozen at {index}") from error
-            if frozen is None and snapshots is not None:
-                whole = _write(snapshots, whole, machine)
+            if state is None and snapshots is not None:
+                whole = _write(snapshots, whole, machine, kept)
                 self._tidy(snapshots)
-            return whole, frozen
+            return _Frozen(whole, kept, state)
 
-        def done(found: tuple[SnapshotMeta, FrozenState | None] | Exception) -> None:
+        def done(found: _Frozen | Exception) -> None:
             if isinstance(found, Exception):
                 self._failed(found)
-            elif found[1] is None:
-                self._published(found[0])
+            elif found.state is None:
+                self._published(found.meta)
             else:
-                self._save_frozen(*found)
+                self._save_frozen(found.meta, found.kept, found.state)
 
         return Work(lambda: _caught(run), done, refused=self._not_saved)
 
@@ -151,14 +177,14 @@ class Saves:
         self._is_saving = False
         self._bytes += self._bytes_before
 
-    def _save_frozen(self, meta: SnapshotMeta, frozen: FrozenState | None) -> None:
+    def _save_frozen(self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState) -> None:
         snapshots = self._snapshots
-        if snapshots is None or frozen is None:
+        if snapshots is None:
             return
 
         def run() -> SnapshotMeta:
             try:
-                found = _write(snapshots, meta, frozen)
+                found = _write(snapshots, meta, frozen, kept)
             finally:
                 frozen.close()
             self._tidy(snapshots)
@@ -212,25 +238,26 @@ class Saves:
 
     # -- loading ------------------------------------------------------------------------------
 
-    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> bool:
-        """Have a machine load a snapshot; on its thread. False: it was broken, and is gone."""
+    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
+        """Have a machine load a snapshot; on its thread. None: it was broken, and is gone."""
         snapshots, index = self._snapshots, meta.last_included_index
         if snapshots is None:
-            return False
+            return None
         try:
             snapshots.check(meta)
         except CorruptionError as error:
             snapshots.remove_broken(index, error)
-            return False
+            return None
         try:
-            snapshots.use(meta, machine.load_snapshot)
+            raw = snapshots.use(meta, machine.load_snapshot)
+            kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()
             found = machine.digest()
         except Exception as error:
             raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
             raise MachineError(f"snapshot {index} gives another state than was saved")
-        return True
+        return kept
 
     def find_newest(self) -> SnapshotMeta | None:
         """Look once more which snapshot is the newest."""
@@ -238,7 +265,7 @@ class Saves:
         return self.newest
 
 
-def _caught(run: Callable[[], tuple[SnapshotMeta, FrozenState | None]]) -> object:
+def _caught(run: Callable[[], _Frozen]) -> object:
     """Return what failed, unless it is the machine: then nothing more is asked of it."""
     try:
         return run()
@@ -252,23 +279,18 @@ def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
     digest = machine.digest()
     if not isinstance(digest, bytes):
         raise MachineError(f"{type(machine).__name__}.digest gave {digest!r}; it must give bytes")
-    return SnapshotMeta(
-        last_included_index=meta.last_included_index,
-        last_included_term=meta.last_included_term,
-        chain_crc=meta.chain_crc,
-        config=meta.config,
-        digest=digest,
-    )
+    return msgspec.structs.replace(meta, digest=digest)
 
 
 def _write(
-    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine
+    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine, kept: bytes
 ) -> SnapshotMeta:
-    """Write and publish a state."""
+    """Write and publish a state, and what is kept beside it."""
     saving = snapshots.begin()
     try:
         state.save_snapshot(saving)
-        return saving.publish(meta)
+        saving.write(kept)
+        return saving.publish(msgspec.structs.replace(meta, kept_bytes=len(kept)))
     except BaseException:
         saving.abandon()
         raise

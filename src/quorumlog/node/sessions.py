@@ -92,25 +92,28 @@ class Sessions:
             self._is_changed = True
         self._base.as_of = max(self._base.as_of, index)
 
-    def installed(self, raw: bytes, before_begin_index: int) -> None:
-        """The log begins anew behind before_begin_index; the leader's table comes along."""
-        try:
-            table = SessionTable.decode(raw)
-        except UnexpectedArgumentError as error:
-            logger.error("a leader's producer sessions cannot be read: %s", error)
-            table = self._base.copy()
-            table.as_of = before_begin_index
-        if table.as_of >= self._base.as_of:
-            self._base, self._is_changed, self.is_incomplete = table, True, False
+    def began_anew(self, before_begin_index: int) -> None:
+        """The log begins behind before_begin_index; the offer of it told what was stored before."""
+        if self._base.as_of < before_begin_index:
+            logger.error(
+                "producer sessions between %s and %s are not known",
+                self._base.as_of,
+                before_begin_index,
+            )
+            self._base.as_of = before_begin_index
+        self.is_incomplete = False
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
         self._derive()
 
     def learned(self, raw: bytes | memoryview) -> None:
-        """Take the committed table of the leader, which has removed what is damaged here."""
+        """Take the committed table of a leader, or of a snapshot.
+
+        It is right whatever this log holds: what it counts is committed.
+        """
         try:
             table = SessionTable.decode(raw)
         except UnexpectedArgumentError as error:
-            logger.error("a leader's producer sessions cannot be read: %s", error)
+            logger.error("producer sessions cannot be read: %s", error)
             return
         if table.as_of > self._base.as_of:
             self._base, self._is_changed = table, True
@@ -122,6 +125,10 @@ class Sessions:
     def encode(self) -> bytes:
         """Return the committed table."""
         return self._base.encode()
+
+    def committed_table(self) -> SessionTable:
+        """Return a copy of it."""
+        return self._base.copy()
 
     def to_save(self) -> bytes | None:
         """Return the committed table for the next checkpoint; None: the saved one will do."""

@@ -68,7 +68,10 @@ class Transfer:
             text = f"leadership is being handed to {self._running.target}"
             return ResponseCode.LEADER_TRANSFERRING, text
         lag, lag_max = state.log.end_index - dispatcher.match_index, state.config.transfer_lag_max
-        if dispatcher.match_index < 0 or lag >= lag_max:
+        if dispatcher.match_index < 0:
+            text = f"it is not known yet how far the log of {target} goes"
+            return ResponseCode.FALL_BEHIND_TOO_MUCH, text
+        if lag >= lag_max:
             text = f"{target} is {lag} entries behind; the limit is {lag_max}"
             return ResponseCode.FALL_BEHIND_TOO_MUCH, text
         if not dispatcher.is_live:

@@ -27,8 +27,6 @@ VOTERS_MIN = 2
 """Members are removed only from groups with more voters."""
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 RESTART_MS = (1, 2_000)
-SEALED_AFTER = 3
-"""Files at the end of a log that may hold entries of the last second."""
 
 
 class Faults:
@@ -114,7 +112,7 @@ class Faults:
     def _stop(self, node: SimulatedNode, *, power: bool) -> None:
         node.stop(power=power, why="killed" if not power else "lost its power")
         if self.flips and not power and node.node_id == self.victim:
-            self._flip(node)
+            self._flip(node, node.files.names(f"{DIRECTORY}/g/data"))
         self._after(RESTART_MS, lambda: self._start(node))
 
     def _start(self, node: SimulatedNode) -> None:
@@ -247,7 +245,7 @@ class Faults:
         """Flip a bit of an older file of a running machine: whoever reads it must notice."""
         node = self._cluster.nodes[self.victim]
         if self.flips and node.is_up:
-            self._flip(node, sealed=True)
+            self._flip(node, node.covered_files(self._random))
 
     def fill_disk(self) -> None:
         """Take nearly all room from a machine, and give it back later."""
@@ -264,17 +262,14 @@ class Faults:
 
         self._after((500, 6_000), free)
 
-    def _flip(self, node: SimulatedNode, *, sealed: bool = False) -> None:
+    def _flip(self, node: SimulatedNode, names: list[str]) -> None:
         """Flip a bit of a data file, where entries are likely to be.
 
         Not together with a loss of power, which takes index records of the last second as well:
-        a replica that can tell neither from header nor from index which entry it was stays down.
-        So, while it runs, only in files that were `sealed` a while ago.
+        a replica that can tell neither from header nor from index which entry it was stays down,
+        and what no checkpoint covers looks torn. So, while it runs, only in files that one covers.
         """
         random = self._random
-        names = node.files.names(f"{DIRECTORY}/g/data")
-        if sealed:
-            names = names[:-SEALED_AFTER]
         if names:
             path = f"{DIRECTORY}/g/data/{random.choice(names)}"
             node.files.flip(path, random.randrange(DATA_FILE_BYTES // 4), 1 << random.randrange(8))

@@ -20,6 +20,7 @@ from quorumlog.raft.events import Event
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.base import Log, WritePlan
+from quorumlog.storage.checkpoint import CheckpointFile
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
 
 if TYPE_CHECKING:
@@ -402,6 +403,17 @@ class SimulatedNode:
             self._alarms_seen = replica.counters.alarms
             lines = [text for _, text in replica.core.story.lines() if text.startswith("ALARM")]
             self.alarms = lines[-ALARMS_KEPT:]
+
+    def covered_files(self, random: Random) -> list[str]:
+        """Return the names of data files that the last durable checkpoint covers wholly."""
+        files = self.files.copy(random)
+        files.survival = "none"
+        files.power_loss()
+        directory = f"{DIRECTORY}/g"
+        checkpoint = CheckpointFile(files, directory).load(read_only=True)
+        covered = -1 if checkpoint is None else checkpoint.mark.position
+        size = self.config.groups[0].mapped_file_size_for_entry_data
+        return [name for name in files.names(f"{directory}/data") if int(name) + size <= covered]
 
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
         """Return what a loss of power now would leave, with the chain CRC at an index.

@@ -221,7 +221,7 @@ class Log(Protocol):
         ...
 
     def is_in_memory(self, first_index: int) -> bool:
-        """Whether `read` from first_index will touch no disk."""
+        """Whether `read` from first_index will touch no disk; not of what was removed."""
         ...
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:

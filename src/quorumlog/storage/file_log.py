@@ -349,7 +349,7 @@ class FileLog:
 
     def is_in_memory(self, first_index: int) -> bool:
         """See `Log`."""
-        return self._tail.holds(first_index)
+        return first_index > self.before_begin_index and self._tail.holds(first_index)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
         """See `Log`."""

@@ -168,7 +168,7 @@ class MemoryLog:
 
     def is_in_memory(self, first_index: int) -> bool:
         """See `Log`."""
-        return True
+        return first_index > self.before_begin_index
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
         """See `Log`."""

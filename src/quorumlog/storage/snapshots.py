@@ -38,7 +38,8 @@ class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot holds: everything up to last_included_index, whose term and chain CRC follow.
 
     `config` is the newest CONFIG_CHANGE entry among it as (index, body), where that is known;
-    `digest` what the machine says of its state; `sha256` is of the `size_bytes` bytes of data.
+    `digest` what the machine says of its state; `sha256` is of the `size_bytes` bytes of data. The
+    last `kept_bytes` of them are what the replica keeps beside the machine's state.
     """
 
     last_included_index: int
@@ -48,6 +49,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes = b""
     size_bytes: int = 0
     sha256: bytes = b""
+    kept_bytes: int = 0
 
 
 class SavedData:
@@ -220,11 +222,13 @@ class Snapshots:
         finally:
             file.close()
 
-    def use(self, meta: SnapshotMeta, reader: Callable[[SavedData], None]) -> None:
-        """Have `reader` read the data of a snapshot that was checked."""
+    def use(self, meta: SnapshotMeta, reader: Callable[[SavedData], None]) -> bytes:
+        """Have `reader` read the machine's part of a snapshot that was checked; return the rest."""
         file = self._files.open(self.path_of(meta.last_included_index), writable=False)
+        own_bytes = meta.size_bytes - meta.kept_bytes
         try:
-            reader(SavedData(file, meta.size_bytes))
+            reader(SavedData(file, own_bytes))
+            return file.read_at(meta.kept_bytes, own_bytes)
         finally:
             file.close()
 
