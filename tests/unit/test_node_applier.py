@@ -83,7 +83,7 @@ class Group(SimulatedCluster):
             node.start()
         self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
 
-    def make_replica(self, group, core, opened, doors, limits):
+    def make_replica(self, group, core, opened, doors, limits, machine):
         name = core.self_id
         self.gates[name], self.backgrounds[name] = Gate(doors.machines), Gate(doors.background)
         doors = dataclasses.replace(

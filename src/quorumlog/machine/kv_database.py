@@ -195,7 +195,7 @@ class FrozenDatabase:
         """LMDB writes into a descriptor only, so another thread has it fill a pipe."""
         incoming, outgoing = os.pipe()
         with (
-            open(incoming, "rb", buffering=0) as source,
+            open(incoming, "rb") as source,
             open(outgoing, "wb", buffering=0) as sink,
             ThreadPoolExecutor(1, "kv-snapshot") as executor,
         ):

@@ -96,7 +96,7 @@ class Clients:
                 going_on[0] = True
                 self._world.after_ms(random.uniform(*self.pause_ms), lambda: self._next(name))
 
-        if self._cluster.has_machine and random.random() < COMMANDS:
+        if self._cluster.state_machine and random.random() < COMMANDS:
             self.commands.send(name, go_on)
         elif random.random() < 0.8:
             self.append(random.randint(1, 8), random.choice((5, 40, 400)), name, go_on)

@@ -6,6 +6,7 @@ After every event all invariants look at the node it happened to.
 from functools import partial
 from random import Random
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
@@ -13,7 +14,6 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.doors import Doors
-from quorumlog.node.machines import open_machine
 from quorumlog.node.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
@@ -66,7 +66,7 @@ class SimulatedCluster:
             for node_id in [*self.founders, *self.spares]
         }
         self.has_sessions = has_sessions
-        self.has_machine = bool(settings.get("state_machine"))
+        self.state_machine = str(settings.get("state_machine", ""))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)
         self.clients = Clients(self)
@@ -91,10 +91,16 @@ class SimulatedCluster:
         return RaftCore(config, boot, random, now_ms)
 
     def make_replica(
-        self, group: GroupConfig, core: RaftCore, opened: OpenedGroup, doors: Doors, limits: Limits
+        self,
+        group: GroupConfig,
+        core: RaftCore,
+        opened: OpenedGroup,
+        doors: Doors,
+        limits: Limits,
+        machine: StateMachine | None,
     ) -> Replica:
         """Return a node's replica."""
-        return Replica(group, core, opened, doors, limits, open_machine(group, "/nowhere"))
+        return Replica(group, core, opened, doors, limits, machine)
 
     # -- messages ---------------------------------------------------------------------------
 

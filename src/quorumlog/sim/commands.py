@@ -1,18 +1,25 @@
-"""Commands and questions of simulated clients to a state machine, remembered as a history."""
+"""Commands and questions of simulated clients to a state machine, remembered as a history.
+
+With sessions a client sends a command until it learns what became of it, and only then another.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import msgspec
+from isal.isal_zlib import crc32
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.session import SessionEntry, crc_of, session_of
+from quorumlog.sim.finding import Finding
+from quorumlog.sim.machines import dialect_of
 from quorumlog.sim.operations import Kind, Operation
-from quorumlog.sim.register import TAKEN, Command
+from quorumlog.sim.producers import NEVER_OF_ONE
+from quorumlog.sim.register import Command
 
 if TYPE_CHECKING:
     from quorumlog.sim.clients import Clients
@@ -22,6 +29,34 @@ if TYPE_CHECKING:
 KEYS_AT_A_TIME = 3
 OPERATIONS_A_KEY = 60
 """Then others take the place of the keys: short histories are judged quickly."""
+SESSIONS_FROM = 1_000
+"""Numbers of sessions of commands begin here; those below are of producers."""
+NEVER = (*NEVER_OF_ONE, ResponseCode.RESULTS_FORGOTTEN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A command under way: its operation's number, and its block of `count` entries."""
+
+    number: int
+    command: Command
+    data: bytes
+    count: int
+
+
+@dataclass(slots=True)
+class _Session:
+    """Of one client; `waiting`: the command whose fate it does not know yet."""
+
+    producer_id: int
+    next_sequence: int = 0
+    waiting: _Sent | None = None
+
+    def answered(self, sent: _Sent) -> None:
+        """A command was executed; it may be told more than once."""
+        if self.waiting is sent:
+            self.waiting = None
+            self.next_sequence += 1
 
 
 class Commands:
@@ -31,6 +66,8 @@ class Commands:
         self._cluster = cluster
         self._clients = clients
         self._world = cluster.world
+        self._dialect = dialect_of(cluster.state_machine)
+        self._sessions: dict[str, _Session] = {}
         self._sent = 0
         self._open: dict[int, Operation] = {}
         self._values: list[bytes] = []
@@ -43,6 +80,10 @@ class Commands:
     def send(self, name: str, done: Callable[[], None]) -> None:
         """Send one command or question."""
         random = self._world.random
+        session = self._sessions.get(name)
+        if session is not None and session.waiting is not None:
+            self._send(name, session.waiting, done)
+            return
         self._sent += 1
         if random.random() < 0.5:
             self._ask(name, self._key(), done)
@@ -70,10 +111,6 @@ class Commands:
     # -- commands -----------------------------------------------------------------------------
 
     def _execute(self, name: str, command: Command, done: Callable[[], None]) -> None:
-        node = self._clients.target(leader=True)
-        if node is None:
-            done()
-            return
         kind = Kind.COMPARE_AND_SET if command.compares else Kind.PUT
         number = self._began(
             Operation(
@@ -86,27 +123,49 @@ class Commands:
                 command.expected,
             )
         )
-        body = msgspec.msgpack.encode(command)
+        body = self._dialect.command(command)
         self._clients.asked.add(body)
-        data = encode_block([body])
-        request = AppendRequest(group="g", count=1, wants_results=True)
+        sent = _Sent(number, command, encode_block([body]), 1)
+        if self._cluster.has_sessions:
+            session = self._sessions.setdefault(name, _Session(SESSIONS_FROM + len(self._sessions)))
+            crc = crc_of([crc32(body)])
+            entry = SessionEntry(session.producer_id, 0, session.next_sequence, 1, crc, True)
+            session.waiting = sent = _Sent(number, command, entry.encode() + sent.data, 2)
+        self._send(name, sent, done)
+
+    def _send(self, name: str, sent: "_Sent", done: Callable[[], None]) -> None:
+        """Send a command, for the first time or again."""
+        node, session = self._clients.target(leader=True), self._sessions.get(name)
+        if node is None:
+            if session is None:
+                self._ended(sent.number, happened=False, result=None)
+            done()
+            return
+        request = AppendRequest(group="g", count=sent.count, wants_results=True)
 
         def take(response: AppendResponse, result: bytes) -> None:
             if response.code == ResponseCode.SUCCESS:
-                told = result == TAKEN if command.compares else None
-                self._ended(number, happened=True, result=told)
+                took = sent.command.compares and self._dialect.took_place(result)
+                told = took if sent.command.compares else None
+                self._ended(sent.number, happened=True, result=told)
+                if session is not None:
+                    session.answered(sent)
+            elif session is not None:
+                if response.code in NEVER and session.waiting is sent:
+                    raise Finding("linearizable", f"a client is told: {response.text}")
             elif error_for(response.code, "").outcome is Outcome.DID_NOT_HAPPEN:
-                self._ended(number, happened=False, result=None)
+                self._ended(sent.number, happened=False, result=None)
             done()
 
         answered = self._clients.answering(node, name, take)
 
         def arrive() -> None:
             limit = node.config.limits.entry_bytes_max
-            block = parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=limit)
-            node.enter(lambda: node.running.propose(block, answered))
+            data = memoryview(bytearray(sent.data))
+            block = parse_block(data, count=sent.count, entry_bytes_max=limit)
+            node.enter(lambda: node.running.propose(block, answered, session_of(block)))
 
-        self._carry(name, node, request, data, arrive)
+        self._carry(name, node, request, sent.data, arrive)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -116,11 +175,12 @@ class Commands:
             done()
             return
         number = self._began(Operation(_number_of(name), key, Kind.GET, self._world.now_us, None))
-        request = QueryRequest(group="g")
+        request, question = QueryRequest(group="g"), self._dialect.question(key)
 
         def take(response: QueryResponse, value: bytes) -> None:
             happened = response.code == ResponseCode.SUCCESS
-            self._ended(number, happened=happened, result=value or None)
+            found = self._dialect.value(value) if happened else None
+            self._ended(number, happened=happened, result=found)
             done()
 
         answered = self._clients.answering(node, name, take)
@@ -129,9 +189,9 @@ class Commands:
             answered(QueryResponse(code=code, text=text, applied_index=applied_index), [value])
 
         def arrive() -> None:
-            node.enter(lambda: node.running.query(request, key, answer))
+            node.enter(lambda: node.running.query(request, question, answer))
 
-        self._carry(name, node, request, key, arrive)
+        self._carry(name, node, request, question, arrive)
 
     def _carry(
         self,

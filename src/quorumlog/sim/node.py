@@ -19,6 +19,7 @@ from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.sim.machines import Machines
 from quorumlog.storage.base import Log, WritePlan
 from quorumlog.storage.checkpoint import CheckpointFile
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
@@ -175,6 +176,7 @@ class SimulatedNode:
         self.stalled_until_us = 0
         self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
         self.alarms: list[str] = []
+        self._machines = Machines()
         self._paused: deque[Callable[[], object]] | None = None
         self._opened: OpenedGroup | None = None
         self._disk: _Disk | None = None
@@ -188,6 +190,7 @@ class SimulatedNode:
         self.incarnation = -1
         self.files = SimulatedFileSystem(world.random, now_ms=lambda: world.now_ms)
         self.files.make_directory(DIRECTORY)
+        self._machines.wiped()
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -359,7 +362,8 @@ class SimulatedNode:
             broken=self.broken,
             beats=beats,
         )
-        return self.cluster.make_replica(group, core, opened, doors, self.config.limits)
+        machine = self._machines.open(group)
+        return self.cluster.make_replica(group, core, opened, doors, self.config.limits, machine)
 
     def _wake_at(self, deadline_ms: int) -> None:
         world = self.cluster.world
@@ -388,6 +392,7 @@ class SimulatedNode:
         self.why_stopped = why
         self.replica = self.beats = self._opened = self._wake_us = self._paused = None
         self.clock.go_on()
+        self._machines.ended(power=power)
         self.alarms, self._alarms_seen = [], 0
         if power:
             self.files.power_loss()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorumlog.sim.clients import Append, Clients
     from quorumlog.sim.cluster import SimulatedCluster
 
-NEVER = (
+NEVER_OF_ONE = (
     ResponseCode.SEQUENCE_GAP,
     ResponseCode.SEQUENCE_MISMATCH,
     ResponseCode.PRODUCER_FENCED,
@@ -78,7 +78,7 @@ class Producers:
         """Take an answer, unless an earlier or later one of this block came before."""
         if producer.waiting is None or producer.waiting[0] is not append:
             return
-        if response.code in NEVER:
+        if response.code in NEVER_OF_ONE:
             raise Finding("acknowledged_kept", f"a producer is told: {response.text}")
         if response.code == ResponseCode.SUCCESS:
             producer.waiting = None

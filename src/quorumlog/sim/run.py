@@ -8,6 +8,7 @@ from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.finding import Finding
+from quorumlog.sim.machines import KEY_VALUES, REGISTERS
 
 CLIENTS = 3
 FOUNDING_MS = 4_000
@@ -107,10 +108,10 @@ def _machine(seed: int) -> dict[str, object]:
     if random.random() >= MACHINES:
         return {}
     return {
-        "state_machine": "quorumlog.sim.register:RegisterMachine",
         "snapshot_threshold": random.choice((15, 60, 250)),
         "max_snapshot_reserved_num": random.randint(1, 3),
         "reset_snapshot_entries_but_keep_last_entries_num": random.choice((0, 10)),
+        "state_machine": random.choice((REGISTERS, KEY_VALUES)),
     }
 
 
