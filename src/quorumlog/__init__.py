@@ -13,6 +13,7 @@ from quorumlog.client import (
     Producer,
     Put,
     SyncClient,
+    SyncKV,
     SyncProducer,
     TransactionOutcome,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "QuorumlogError",
     "RequestError",
     "SyncClient",
+    "SyncKV",
     "SyncProducer",
     "TransactionOutcome",
     "__version__",

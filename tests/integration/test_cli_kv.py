@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
+from quorumlog import Compare, Put, SyncClient, SyncKV
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster
 from quorumlog.model.config import load_config
+from quorumlog.model.errors import UnexpectedArgumentError
 
 processes = pytest.mark.processes
 
@@ -268,3 +270,28 @@ def test_a_wrong_command_line_is_status_2(run, arguments):
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert "Usage: quorumlog" in err
+
+
+# -- without an event loop ----------------------------------------------------------------------
+
+
+@processes
+def test_scripts_without_an_event_loop_have_keys_and_values_too(cluster):
+    with SyncClient(cluster.servers, cluster.groups[0]) as client:
+        kv = SyncKV(client)
+        index = kv.applied_index()
+        assert kv.put("sync/a", "1") is None
+        assert kv.compare_and_set("sync/a", "1", "2")
+        value, changed = kv.get_with_index("sync/a")
+        assert (value, kv.compare_index_and_set("sync/a", changed, "3")) == (b"2", True)
+        assert kv.transaction([Compare("sync/a", "3")], [Put("sync/b", "4")]).succeeded
+        assert [item.key for item in kv.scan(prefix="sync/")] == [b"sync/a", b"sync/b"]
+        assert kv.delete("sync/b") == b"4"
+        assert (kv.get("sync/a"), kv.get("sync/b")) == (b"3", None)
+        events = kv.watch("sync/", index + 1)
+        assert [next(events).value for _ in range(5)] == [b"1", b"2", b"3", b"4", None]
+        events.close()
+        assert client.save_snapshot() > index
+        with pytest.raises(UnexpectedArgumentError):
+            client.query(b"nonsense")
+        assert b"not a key-value command" in client.execute(b"nonsense").result

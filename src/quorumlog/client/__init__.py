@@ -15,6 +15,7 @@ from quorumlog.client.kv import (
 )
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import SyncClient, SyncProducer
+from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Put",
     "ReplicaStory",
     "SyncClient",
+    "SyncKV",
     "SyncProducer",
     "TransactionOutcome",
 ]

@@ -16,7 +16,7 @@ from quorumlog.client.admin import ReplicaStory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import ProducerStats
 from quorumlog.client.producer import Producer
-from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
+from quorumlog.client.values import Appended, AppendedBatch, Executed, FetchedBlock, Queried
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
@@ -100,6 +100,20 @@ class SyncClient:
         self.group = group
         self._closed = False
 
+    @property
+    def asynchronous(self) -> Client:
+        """The client behind it; only `wait` may run what it returns."""
+        return self._client
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the client's thread and return what it returns."""
+        return self._thread.wait(work)
+
     def __enter__(self) -> "SyncClient":
         return self
 
@@ -119,6 +133,10 @@ class SyncClient:
             self._thread.stop()
 
     # -- for operators ----------------------------------------------------------------------
+
+    def save_snapshot(self) -> int:
+        """See `GroupAdmin.save_snapshot`."""
+        return self._thread.wait(self._client.admin.save_snapshot())
 
     def transfer(self, node_id: str, *, term: int = -1) -> None:
         """See `GroupAdmin.transfer`."""
@@ -155,6 +173,18 @@ class SyncClient:
     ) -> AppendedBatch:
         """See `Client.append_batch`."""
         return self._thread.wait(self._client.append_batch(bodies, timeout_ms=timeout_ms))
+
+    def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
+        """See `Client.execute`."""
+        return self._thread.wait(self._client.execute(command, timeout_ms=timeout_ms))
+
+    def query(
+        self, question: Buffer, *, linearizable: bool = True, timeout_ms: int | None = None
+    ) -> Queried:
+        """See `Client.query`."""
+        return self._thread.wait(
+            self._client.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
+        )
 
     def get(self, index: int, *, timeout_ms: int | None = None) -> Entry:
         """See `Client.get`."""
