@@ -1,7 +1,8 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
 
-Each is a function that patches the product through `put` (an object, a name, the bug), which the
-test takes back. R24 and R25 are about time.
+Those from R26 on are of sessions, which that list has not. Each is a function that patches the
+product through `put` (an object, a name, the bug), which the test takes back. R24 and R25 are about
+time.
 """
 
 import msgspec
@@ -12,7 +13,9 @@ from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import boot, replica, saves
 from quorumlog.node.applier import Applier
+from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import Saves
+from quorumlog.node.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
@@ -276,11 +279,30 @@ def r19_a_snapshot_is_named_by_an_index_that_is_not_its_own(put):
 def r23_state_and_applied_index_are_not_saved_together(put):
     loaded = Applier._loaded
 
-    def behind(self, meta):
-        loaded(self, meta)
+    def behind(self, meta, kept, results):
+        loaded(self, meta, kept, results)
         self._applied = max(-1, meta.last_included_index - 2)
 
     put(Applier, "_loaded", behind)
+
+
+def r26_a_repeated_command_is_executed_again(put):
+    judge = Sessions.judge
+
+    def forgetful(self, entry):
+        verdict = judge(self, entry)
+        return Verdict() if entry.keeps_results and verdict.stored else verdict
+
+    put(Sessions, "judge", forgetful)
+
+
+def r27_results_are_not_part_of_snapshots(put):
+    put(CommandResults, "pairs", lambda self: [])
+
+
+def r28_entries_are_removed_with_sessions_that_were_not_read(put):
+    put(Sessions, "known_until", EVERYTHING)
+    put(Sessions, "learned", lambda self, raw: None)
 
 
 MUTANTS = [
