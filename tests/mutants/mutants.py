@@ -13,7 +13,6 @@ from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import boot, replica, saves
 from quorumlog.node.applier import Applier
-from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import Saves
 from quorumlog.node.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.raft import campaign, core, voter
@@ -296,11 +295,7 @@ def r26_a_repeated_command_is_executed_again(put):
     put(Sessions, "judge", forgetful)
 
 
-def r27_results_are_not_part_of_snapshots(put):
-    put(CommandResults, "pairs", lambda self: [])
-
-
-def r28_entries_are_removed_with_sessions_that_were_not_read(put):
+def r27_entries_are_removed_with_sessions_that_were_not_read(put):
     put(Sessions, "known_until", EVERYTHING)
     put(Sessions, "learned", lambda self, raw: None)
 
