@@ -260,7 +260,7 @@ def r22_a_repeated_append_is_not_answered(put):
 
 
 def r12_the_log_is_purged_and_the_snapshot_is_not_there(put):
-    def tidy_everything(self, snapshots):
+    def tidy_everything(self, snapshots, fetched):
         for index in snapshots.indexes():
             snapshots._files.remove(snapshots.path_of(index))
 

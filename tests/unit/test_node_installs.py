@@ -260,10 +260,10 @@ def test_a_wrong_piece_changes_nothing_and_it_goes_on_at_a_later_offer(
     assert not follower.alarms
 
 
-def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(leader, follower, offer):
+def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(follower, offer):
     follower.is_offered(offer)
     follower.next_piece()
-    newer = leader.has(50, DATA * 2)
+    newer = Side("n0").has(50, DATA * 2)
     follower.is_offered(newer)
     request = follower.sent[-1][0]
     assert (request.last_included_index, request.offset) == (50, 0)
@@ -274,10 +274,10 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(leader, fol
 
 
 def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_next_offer(
-    leader, follower, offer
+    follower, offer
 ):
     follower.is_offered(offer)
-    newer = leader.has(50, DATA * 2)
+    newer = Side("n0").has(50, DATA * 2)
     piece = piece_of(follower.sent[-1][0])
     follower.installs.received(piece, memoryview(DATA[:PIECE]))
     follower.is_offered(newer)

@@ -8,6 +8,7 @@ Only when all of it is here, checked and durable does the core begin the log ane
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.model.codes import ResponseCode, Role
@@ -36,6 +37,15 @@ SILENT_OFFERS = 3
 NEVER_MS = 1 << 62
 
 
+@dataclass(slots=True)
+class _Served:
+    """A snapshot that a peer was offered; when it last asked for a piece of it, and for which."""
+
+    meta: SnapshotMeta
+    asked_ms: int
+    offset: int = 0
+
+
 class Installs:
     """Of one replica; called on its thread. `piece_bytes_max` bounds what is sent at a time."""
 
@@ -49,6 +59,7 @@ class Installs:
         self._piece_bytes = piece_bytes_max
         self._quota = Quota(self._config.peer_push_quota)
         self._held: dict[str, SnapshotPieceRequest] = {}
+        self._served: dict[str, _Served] = {}
         self._offer: InstallSnapshotRequest | None = None
         self._begun: InstallSnapshotRequest | None = None
         self._staged: Installing | None = None
@@ -69,11 +80,13 @@ class Installs:
     def offer(self, effect: OfferSnapshot) -> None:
         """Tell a peer where it can begin."""
         core, log = self._replica.core, self._replica.log
-        meta = self._place_to_begin()
+        meta = self._served_to(effect.peer_id) or self._place_to_begin()
         if meta is None:
             reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
             self._replica.tell(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
             return
+        if self._snapshots is not None and self._served_to(effect.peer_id) is None:
+            self._served[effect.peer_id] = _Served(meta, self._doors.now_ms())
         self._doors.network.send(
             effect.peer_id,
             InstallSnapshotRequest(
@@ -96,6 +109,32 @@ class Installs:
             [self._replica.sessions.encode()],
         )
 
+    def _served_to(self, peer_id: str) -> SnapshotMeta | None:
+        """Return the snapshot that a peer is fetching: a newer one would have it begin again."""
+        served = self._served.get(peer_id)
+        if served is None or not self._is_fetched(served):
+            return None
+        index = served.meta.last_included_index
+        return served.meta if index >= self._replica.log.before_begin_index else None
+
+    def _is_fetched(self, served: _Served) -> bool:
+        silent_ms = self._doors.now_ms() - served.asked_ms
+        return silent_ms < SILENT_OFFERS * self._config.max_push_time_out_ms
+
+    def _note_served(self, request: SnapshotPieceRequest, now_ms: int) -> None:
+        served = self._served.get(request.local_id)
+        if served is None or served.meta.last_included_index != request.last_included_index:
+            return
+        if request.offset == 0 < served.offset:  # it was no good: a newer one may be
+            del self._served[request.local_id]
+        else:
+            served.asked_ms, served.offset = now_ms, request.offset
+
+    def served_indexes(self) -> list[int]:
+        """Return the snapshots that peers are fetching: they are kept."""
+        fetched = [served for served in self._served.values() if self._is_fetched(served)]
+        return [served.meta.last_included_index for served in fetched]
+
     def _place_to_begin(self) -> SnapshotMeta | None:
         """Return the newest snapshot; of a plain log, where it begins."""
         log, applier = self._replica.log, self._replica.applier
@@ -116,6 +155,7 @@ class Installs:
     def serve(self, request: SnapshotPieceRequest) -> None:
         """Send a piece, now or when the rate allows it."""
         now_ms = self._doors.now_ms()
+        self._note_served(request, now_ms)
         if self._snapshots is None:
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
         elif self._quota.is_used_up(now_ms):
@@ -133,6 +173,7 @@ class Installs:
 
         def failed(error: Exception) -> None:
             logger.info("snapshot %s cannot be sent: %s", request.last_included_index, error)
+            self._served.pop(request.local_id, None)
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
 
         def done(data: bytes) -> None:
@@ -254,6 +295,7 @@ class Installs:
         def finished(result: Any) -> None:
             self._is_busy = False
             done(result)
+            self._replica.wake()
 
         def failed(error: Exception) -> None:
             self._is_busy = False
@@ -261,6 +303,7 @@ class Installs:
             staged, self._staged = self._staged, None
             if staged is not None:
                 self._doors.background.run(staged.discard, lambda _: None, _not_discarded)
+            self._replica.wake()
 
         self._doors.background.run(work, finished, failed)
 
@@ -383,7 +426,8 @@ class Installs:
         """When `tick` has something to do."""
         now_ms = self._doors.now_ms()
         held_ms = now_ms + self._quota.left_ms(now_ms) if self._held else NEVER_MS
-        return min(held_ms, NEVER_MS if self._offer is None else self._give_up_ms())
+        is_waiting = self._offer is not None and not self._is_busy
+        return min(held_ms, self._give_up_ms() if is_waiting else NEVER_MS)
 
 
 def _not_discarded(error: Exception) -> None:

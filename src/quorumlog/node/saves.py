@@ -150,6 +150,7 @@ class Saves:
         )
 
         sessions, results = self._replica.sessions.committed_table(), self._applier.results
+        fetched = self._replica.installs.served_indexes()
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
@@ -160,7 +161,7 @@ class Saves:
                 raise MachineError(f"{error!r} while it was frozen at {index}") from error
             if state is None and snapshots is not None:
                 whole = _write(snapshots, whole, machine, kept)
-                self._tidy(snapshots)
+                self._tidy(snapshots, fetched)
             return _Frozen(whole, kept, state)
 
         def done(found: _Frozen | Exception) -> None:
@@ -178,7 +179,7 @@ class Saves:
         self._bytes += self._bytes_before
 
     def _save_frozen(self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState) -> None:
-        snapshots = self._snapshots
+        snapshots, fetched = self._snapshots, self._replica.installs.served_indexes()
         if snapshots is None:
             return
 
@@ -187,7 +188,7 @@ class Saves:
                 found = _write(snapshots, meta, frozen, kept)
             finally:
                 frozen.close()
-            self._tidy(snapshots)
+            self._tidy(snapshots, fetched)
             return found
 
         def failed(error: Exception) -> None:
@@ -197,8 +198,8 @@ class Saves:
 
         self._doors.background.run(run, self._published, failed)
 
-    def _tidy(self, snapshots: Snapshots) -> None:
-        snapshots.keep_newest(self._config.max_snapshot_reserved_num)
+    def _tidy(self, snapshots: Snapshots, fetched: list[int]) -> None:
+        snapshots.keep_newest(self._config.max_snapshot_reserved_num, fetched)
 
     def _published(self, meta: SnapshotMeta) -> None:
         self._is_saving = False

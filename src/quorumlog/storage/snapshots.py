@@ -11,7 +11,7 @@ in it is of the data, and checked whenever they are read.
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -304,10 +304,11 @@ class Snapshots:
         self._files.replace(file.path, self.path_of(meta.last_included_index))
         self._files.sync_directory(self.directory)
 
-    def keep_newest(self, count: int) -> None:
-        """Remove all but the newest `count`, oldest first."""
+    def keep_newest(self, count: int, besides: Container[int] = ()) -> None:
+        """Remove all but the newest `count` and those of `besides`, oldest first."""
         for index in self.indexes()[:-count]:
-            self._files.remove(self.path_of(index))
+            if index not in besides:
+                self._files.remove(self.path_of(index))
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:
         """Remove one that cannot be used, and say so."""
