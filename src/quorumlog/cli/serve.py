@@ -5,9 +5,6 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.model.config import load_config
-from quorumlog.service.main import serve
-
 
 def serve_command(
     config: Annotated[
@@ -15,4 +12,8 @@ def serve_command(
     ],
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C; its log goes to standard error."""
+    # no other command needs a node's modules, which take longest to load
+    from quorumlog.model.config import load_config  # noqa: PLC0415
+    from quorumlog.service.main import serve  # noqa: PLC0415
+
     raise typer.Exit(serve(load_config(config)))

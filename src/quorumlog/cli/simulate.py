@@ -2,14 +2,16 @@
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import print_json, print_line
-from quorumlog.sim.campaign import Plan, cores, run_all
-from quorumlog.sim.run import Outcome
+
+if TYPE_CHECKING:
+    from quorumlog.sim.campaign import Plan
+    from quorumlog.sim.run import Outcome
 
 EXIT_FOUND = 1
 SEEDS = 20
@@ -42,6 +44,9 @@ def simulate_command(
     The same seed gives the same run. Stops at the first finding, with status 1, the stories of all
     nodes and the command that repeats it.
     """
+    # no other command needs the simulator
+    from quorumlog.sim.campaign import Plan, cores, run_all  # noqa: PLC0415
+
     plan = Plan(first_seed, seeds or None, seconds, nodes)
     total = _Total(endless=not seeds)
     for outcome in run_all(plan, jobs or cores()):
@@ -67,7 +72,7 @@ class _Total:
         self._started = self._reported = time.monotonic()
         self._runs = self._simulated_ms = self._events = self._appended = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: "Outcome") -> None:
         """Add a run."""
         self._runs += 1
         self._simulated_ms += outcome.simulated_ms
@@ -92,7 +97,7 @@ class _Total:
             print(self.text(), file=sys.stderr, flush=True)
 
 
-def _object(outcome: Outcome, plan: Plan) -> dict[str, object]:
+def _object(outcome: "Outcome", plan: "Plan") -> dict[str, object]:
     finding = outcome.finding
     return {
         "seed": outcome.seed,
@@ -109,7 +114,7 @@ def _object(outcome: Outcome, plan: Plan) -> dict[str, object]:
     }
 
 
-def _print_run(outcome: Outcome) -> None:
+def _print_run(outcome: "Outcome") -> None:
     print_line(
         f"seed {outcome.seed}: {outcome.events} events, {outcome.appended} entries acknowledged, "
         f"{outcome.reads} reads; {', '.join(outcome.faults) or 'no faults'}; {outcome.digest}"
@@ -120,7 +125,7 @@ def _print_run(outcome: Outcome) -> None:
             print_line(f"  {line}")
 
 
-def _print_finding(outcome: Outcome, plan: Plan) -> None:
+def _print_finding(outcome: "Outcome", plan: "Plan") -> None:
     finding = outcome.finding
     if finding is None:
         return
