@@ -316,7 +316,7 @@ async def test_144_145_a_follower_that_needs_removed_entries_gets_the_snapshot_t
             await until(lambda: totals(cluster) == {200}, what="all have the same total")
             replica = cluster.replica(away)
             assert replica.counters.log_resets == 1
-            assert replica.applier.is_fit
+            await until(lambda: replica.applier.is_fit)
             await client.execute(b"1")
             await until(lambda: totals(cluster) == {201})
         await cluster.stop(away)
