@@ -19,7 +19,7 @@ demo: setup
 	@.venv/bin/quorumlog demo $(ARGS)
 
 test: setup
-	@.venv/bin/pytest $(ARGS)
+	@sh scripts/test.sh $(ARGS)
 
 soak: setup
 	@.venv/bin/quorumlog simulate --seeds 0 --seconds 60 $(ARGS)

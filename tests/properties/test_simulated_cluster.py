@@ -19,6 +19,7 @@ def found(plan):
     return "\n\n".join(told)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("first_seed", "seeds", "nodes"), [(0, SEEDS - SEEDS // 20, 3), (10_000, SEEDS // 20, 5)]
 )
