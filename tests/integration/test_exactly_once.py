@@ -6,23 +6,14 @@ import pytest
 
 from quorumlog.client import Producer
 from quorumlog.client.connection import ServerConnection
-from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, ProducerFencedError, SequenceMismatchError
 from quorumlog.model.message import AppendRequest
-from quorumlog.model.session import SessionEntry, crc_of
+from quorumlog.model.session import encode_session_block
 
 
 async def bodies_in(client):
     return [entry.body async for entry in client.read("earliest", follow=False)]
-
-
-def encoded(producer_id, sequence, bodies, *, epoch=0):
-    from isal.isal_zlib import crc32  # noqa: PLC0415
-
-    crc = crc_of(crc32(body) for body in bodies)
-    entry = SessionEntry(producer_id, epoch, sequence, len(bodies), crc)
-    return entry.encode() + encode_block(bodies)
 
 
 class Raw:
@@ -41,7 +32,7 @@ class Raw:
 
     async def send(self, producer_id, sequence, bodies, **fields):
         request = AppendRequest(group="g", count=len(bodies) + 1)
-        data = encoded(producer_id, sequence, bodies, **fields)
+        data = encode_session_block(producer_id, sequence, bodies, **fields)
         return (await self.connection.request(request, [data])).response
 
 

@@ -5,11 +5,9 @@ import shutil
 
 import msgspec
 import pytest
-from isal.isal_zlib import crc32
 
 from quorumlog.client.connection import ServerConnection
 from quorumlog.machine.kv_commands import Put, Transaction, decode_outcome, encode_command
-from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     LeaderPendingFullError,
@@ -20,7 +18,7 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.message import AppendRequest
-from quorumlog.model.session import SessionEntry, crc_of
+from quorumlog.model.session import encode_session_block
 from quorumlog.node import results as node_results
 
 COUNTER = {"state_machine": "counting:Counter"}
@@ -29,15 +27,14 @@ SMALL = {**COUNTER, "snapshot_threshold": 10, "follower_retention_bytes": 0}
 
 async def sent(cluster, producer_id, sequence, commands):
     """Send a block of commands to the leader as it is; return its answer and the results."""
-    crc = crc_of(crc32(command) for command in commands)
-    entry = SessionEntry(producer_id, 0, sequence, len(commands), crc, keeps_results=True)
+    block = encode_session_block(producer_id, sequence, commands, keeps_results=True)
     node_id = cluster.leader_id()
     limits = cluster.configs[node_id].limits
     connection = ServerConnection(cluster.addresses[node_id], "", limits, group="g")
     await connection.open(2.0)
     try:
         request = AppendRequest(group="g", count=len(commands) + 1, wants_results=True)
-        answer = await connection.request(request, [entry.encode() + encode_block(commands)])
+        answer = await connection.request(request, [block])
     finally:
         connection.close()
     attachment = answer.attachment

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from isal.isal_zlib import crc32
 
 from quorumlog.client.command_sessions import CommandSession, CommandSessions
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
-from quorumlog.model.block import HEADER_SIZE, Buffer, encode_block
+from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import (
     LeaderPendingFullError,
     Outcome,
@@ -32,7 +31,7 @@ from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
 )
-from quorumlog.model.session import SESSION_ENTRY_SIZE, SessionEntry, crc_of
+from quorumlog.model.session import SESSION_ENTRY_SIZE, encode_session_block
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
@@ -144,11 +143,9 @@ class MachineCalls:
         self, session: CommandSession, commands: Sequence[Buffer], timeout_ms: int
     ) -> list[Executed]:
         client, count = self._client, len(commands)
-        crc = crc_of(crc32(command) for command in commands)
-        entry = SessionEntry(
-            session.producer_id, 0, session.next_sequence, count, crc, keeps_results=True
+        block = encode_session_block(
+            session.producer_id, session.next_sequence, commands, keeps_results=True
         )
-        block = b"".join([entry.encode(), encode_block(commands)])
         request = AppendRequest(group=client.group, count=count + 1, wants_results=True)
 
         async def ask(connection: ServerConnection) -> tuple[AppendResponse, list[bytes]]:

@@ -5,7 +5,7 @@ One event loop runs in a daemon thread; calls wait for it.
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -105,14 +105,25 @@ class SyncClient:
         """The client behind it; only `wait` may run what it returns."""
         return self._client
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the client's thread and return what it returns."""
         return self._thread.wait(work)
+
+    def each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Yield what an asynchronous generator yields in the client's thread; close it then."""
+
+        async def following() -> list[T]:
+            try:
+                return [await anext(found)]
+            except StopAsyncIteration:
+                return []
+
+        try:
+            while item := self._thread.wait(following()):
+                yield item[0]
+        finally:
+            if not self._closed:
+                self._thread.wait(found.aclose())
 
     def __enter__(self) -> "SyncClient":
         return self
@@ -204,15 +215,8 @@ class SyncClient:
             start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
         )
 
-        async def next_block() -> list[Entry]:
-            return await anext(blocks, [])
-
-        try:
-            while entries := self._thread.wait(next_block()):
-                yield from entries
-        finally:
-            if not self._closed:
-                self._thread.wait(blocks.aclose())
+        for entries in self.each(blocks):
+            yield from entries
 
     def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
         """See `Client.bounds`."""

@@ -1,7 +1,6 @@
 """`KV` for code without an event loop."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 from quorumlog.client.kv import (
     KV,
@@ -14,8 +13,6 @@ from quorumlog.client.kv import (
     TransactionOutcome,
 )
 from quorumlog.client.sync import SyncClient
-
-T = TypeVar("T")
 
 
 class SyncKV:
@@ -73,7 +70,7 @@ class SyncKV:
         linearizable: bool = True,
     ) -> Iterator[KeyItem]:
         """See `KV.scan`."""
-        return self._each(
+        return self._client.each(
             self._kv.scan(
                 begin,
                 end,
@@ -86,18 +83,4 @@ class SyncKV:
 
     def watch(self, prefix: Data = b"", first_index: int | None = None) -> Iterator[KeyEvent]:
         """See `KV.watch`; the iterator waits for the next change."""
-        return self._each(self._kv.watch(prefix, first_index))
-
-    def _each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
-        async def following() -> list[T]:
-            try:
-                return [await anext(found)]
-            except StopAsyncIteration:
-                return []
-
-        try:
-            while item := self._client.wait(following()):
-                yield item[0]
-        finally:
-            if not self._client.is_closed:
-                self._client.wait(found.aclose())
+        return self._client.each(self._kv.watch(prefix, first_index))

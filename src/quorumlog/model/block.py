@@ -114,12 +114,17 @@ def single_entry(body: Buffer, magic: Magic) -> Block:
 
 def encode_block(bodies: Iterable[Buffer], *, channel: int = 0) -> bytes:
     """Return the unstamped entries of `bodies`, ready to be appended as one block."""
+    return encode_checked(((body, crc32(body)) for body in bodies), channel=channel)
+
+
+def encode_checked(bodies: Iterable[tuple[Buffer, int]], *, channel: int = 0) -> bytes:
+    """Return the unstamped entries of bodies whose body CRCs are known."""
     parts: list[Buffer] = []
     pack = _HEADER.pack
     normal = int(Magic.NORMAL)
-    for body in bodies:
+    for body, crc in bodies:
         size = len(body)
-        parts.append(pack(normal, HEADER_SIZE + size, 0, 0, 0, channel, 0, crc32(body), size))
+        parts.append(pack(normal, HEADER_SIZE + size, 0, 0, 0, channel, 0, crc, size))
         parts.append(body)
     return b"".join(parts)
 

@@ -13,7 +13,7 @@ is kept as well.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,14 @@ import msgspec
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE, Block, encode_entry, headers
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    Block,
+    Buffer,
+    encode_checked,
+    encode_entry,
+    headers,
+)
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import UnexpectedArgumentError
 
@@ -73,6 +80,22 @@ def crc_of(body_crcs: Iterable[int]) -> int:
     """Return the CRC that a session entry states, of the CRCs of the bodies behind it."""
     crcs = list(body_crcs)
     return crc32(struct.pack(f">{len(crcs)}I", *crcs))
+
+
+def encode_session_block(
+    producer_id: int,
+    first_sequence: int,
+    bodies: Sequence[Buffer],
+    *,
+    epoch: int = 0,
+    keeps_results: bool = False,
+) -> bytes:
+    """Return the unstamped entries of `bodies` behind the session entry that fits them."""
+    crcs = [crc32(body) for body in bodies]
+    entry = SessionEntry(
+        producer_id, epoch, first_sequence, len(bodies), crc_of(crcs), keeps_results
+    )
+    return entry.encode() + encode_checked(zip(bodies, crcs, strict=True))
 
 
 def session_of(block: Block) -> SessionEntry | None:

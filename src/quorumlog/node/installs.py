@@ -80,13 +80,11 @@ class Installs:
     def offer(self, effect: OfferSnapshot) -> None:
         """Tell a peer where it can begin."""
         core, log = self._replica.core, self._replica.log
-        meta = self._served_to(effect.peer_id) or self._place_to_begin()
+        meta = self._offered_to(effect.peer_id)
         if meta is None:
             reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
             self._replica.tell(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
             return
-        if self._snapshots is not None and self._served_to(effect.peer_id) is None:
-            self._served[effect.peer_id] = _Served(meta, self._doors.now_ms())
         self._doors.network.send(
             effect.peer_id,
             InstallSnapshotRequest(
@@ -109,13 +107,18 @@ class Installs:
             [self._replica.sessions.encode()],
         )
 
-    def _served_to(self, peer_id: str) -> SnapshotMeta | None:
-        """Return the snapshot that a peer is fetching: a newer one would have it begin again."""
-        served = self._served.get(peer_id)
-        if served is None or not self._is_fetched(served):
-            return None
-        index = served.meta.last_included_index
-        return served.meta if index >= self._replica.log.before_begin_index else None
+    def _offered_to(self, peer_id: str) -> SnapshotMeta | None:
+        """Return the snapshot that a peer is fetching: a newer one would have it begin again.
+
+        If it fetches none, where it can begin now.
+        """
+        served, begin = self._served.get(peer_id), self._replica.log.before_begin_index
+        if served and self._is_fetched(served) and served.meta.last_included_index >= begin:
+            return served.meta
+        meta = self._place_to_begin()
+        if meta is not None and self._snapshots is not None:
+            self._served[peer_id] = _Served(meta, self._doors.now_ms())
+        return meta
 
     def _is_fetched(self, served: _Served) -> bool:
         silent_ms = self._doors.now_ms() - served.asked_ms

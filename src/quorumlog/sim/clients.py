@@ -10,6 +10,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
+from quorumlog.model.session import session_of
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.sim.producers import Producers
@@ -133,13 +134,25 @@ class Clients:
         answered = self.answering(node, name, lambda r, _: self._appended(append, r, done))
         data = encode_block(bodies)
 
+        self.propose(name, node, request, data, answered)
+
+    def propose(
+        self,
+        name: str,
+        node: "SimulatedNode",
+        request: AppendRequest,
+        data: bytes,
+        answered: Callable[..., None],
+    ) -> None:
+        """Carry a client's block to a node."""
+
         def arrive() -> None:
             block = parse_block(
                 memoryview(bytearray(data)),
-                count=count,
+                count=request.count,
                 entry_bytes_max=node.config.limits.entry_bytes_max,
             )
-            node.enter(lambda: node.running.propose(block, answered))
+            node.enter(lambda: node.running.propose(block, answered, session_of(block)))
 
         self._cluster.network.carry(name, node.node_id, request, data, self.once(node, arrive))
 

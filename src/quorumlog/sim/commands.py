@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from isal.isal_zlib import crc32
-
-from quorumlog.model.block import encode_block, parse_block
+from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.session import SessionEntry, crc_of, session_of
+from quorumlog.model.session import encode_session_block
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.machines import dialect_of
 from quorumlog.sim.operations import Kind, Operation
@@ -128,9 +126,10 @@ class Commands:
         sent = _Sent(number, command, encode_block([body]), 1)
         if self._cluster.has_sessions:
             session = self._sessions.setdefault(name, _Session(SESSIONS_FROM + len(self._sessions)))
-            crc = crc_of([crc32(body)])
-            entry = SessionEntry(session.producer_id, 0, session.next_sequence, 1, crc, True)
-            session.waiting = sent = _Sent(number, command, entry.encode() + sent.data, 2)
+            block = encode_session_block(
+                session.producer_id, session.next_sequence, [body], keeps_results=True
+            )
+            session.waiting = sent = _Sent(number, command, block, 2)
         self._send(name, sent, done)
 
     def _send(self, name: str, sent: "_Sent", done: Callable[[], None]) -> None:
@@ -159,13 +158,7 @@ class Commands:
 
         answered = self._clients.answering(node, name, take)
 
-        def arrive() -> None:
-            limit = node.config.limits.entry_bytes_max
-            data = memoryview(bytearray(sent.data))
-            block = parse_block(data, count=sent.count, entry_bytes_max=limit)
-            node.enter(lambda: node.running.propose(block, answered, session_of(block)))
-
-        self._carry(name, node, request, sent.data, arrive)
+        self._clients.propose(name, node, request, sent.data, answered)
 
     # -- questions ----------------------------------------------------------------------------
 

@@ -4,12 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isal.isal_zlib import crc32
-
-from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.session import SessionEntry, crc_of, session_of
+from quorumlog.model.session import encode_session_block
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:
@@ -47,18 +44,16 @@ class Producers:
         producer = self._producers.setdefault(name, _Producer(len(self._producers) + 1))
         if producer.waiting is None:
             append = make()
-            crc = crc_of(crc32(body) for body in append.bodies)
-            entry = SessionEntry(
-                producer.producer_id, 0, producer.next_sequence, len(append.bodies), crc
+            block = encode_session_block(
+                producer.producer_id, producer.next_sequence, append.bodies
             )
-            producer.waiting = (append, entry.encode() + encode_block(append.bodies))
+            producer.waiting = (append, block)
         append, data = producer.waiting
         node = self._clients.target(leader=True)
         if node is None:
             done()
             return
-        count = len(append.bodies) + 1
-        request = AppendRequest(group="g", count=count)
+        request = AppendRequest(group="g", count=len(append.bodies) + 1)
 
         def take(response: AppendResponse, _: bytes) -> None:
             self._answered(producer, append, response)
@@ -66,13 +61,7 @@ class Producers:
 
         answered = self._clients.answering(node, name, take)
 
-        def arrive() -> None:
-            limit = node.config.limits.entry_bytes_max
-            block = parse_block(memoryview(bytearray(data)), count=count, entry_bytes_max=limit)
-            node.enter(lambda: node.running.propose(block, answered, session_of(block)))
-
-        once = self._clients.once(node, arrive)
-        self._cluster.network.carry(name, node.node_id, request, data, once)
+        self._clients.propose(name, node, request, data, answered)
 
     def _answered(self, producer: _Producer, append: "Append", response: AppendResponse) -> None:
         """Take an answer, unless an earlier or later one of this block came before."""
