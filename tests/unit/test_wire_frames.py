@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
+from quorumlog.model import admin_message as am
 from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
@@ -27,10 +28,10 @@ MESSAGES = [
     m.TimeoutNowRequest(**PEER, end_index=9),
     m.ReadIndexRequest(**PEER, request_id=3),
     m.ReadIndexResponse(**PEER, request_id=3, code=ResponseCode.SUCCESS, index=9),
-    m.TransferRequest(group="g", transferee_id="n1", term=7),
-    m.ChangeMembersRequest(group="g", action=m.MemberAction.ADD, node_id="n3", address="h:1"),
-    m.StoryRequest(group="g"),
-    m.StoryResponse(lines=[(10, "LEADER in term 3")]),
+    am.TransferRequest(group="g", transferee_id="n1", term=7),
+    am.ChangeMembersRequest(group="g", action=am.MemberAction.ADD, node_id="n3", address="h:1"),
+    am.StoryRequest(group="g"),
+    am.StoryResponse(lines=[(10, "LEADER in term 3")]),
     m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
     m.PushRequest(
         **PEER,
@@ -112,7 +113,7 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for value in (*vars(m).values(), *vars(mm).values())
+        for value in (*vars(am).values(), *vars(m).values(), *vars(mm).values())
         if isinstance(value, type) and issubclass(value, m.Message)
     }
     assert set(KIND_OF_MESSAGE) == concrete - {

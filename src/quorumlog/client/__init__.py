@@ -16,7 +16,7 @@ from quorumlog.client.kv import (
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import SyncClient, SyncProducer
 from quorumlog.client.sync_kv import SyncKV
-from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock
+from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock, Isolation
 
 __all__ = [
     "KV",
@@ -29,6 +29,7 @@ __all__ = [
     "EventsForgottenError",
     "FetchedBlock",
     "GroupAdmin",
+    "Isolation",
     "KeyEvent",
     "KeyItem",
     "Producer",

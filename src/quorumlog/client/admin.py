@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorumlog.client.connection import ServerConnection
-from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import RequestError
-from quorumlog.model.machine_message import SnapshotRequest, SnapshotResponse
-from quorumlog.model.message import (
+from quorumlog.model.admin_message import (
     ChangeMembersRequest,
     MemberAction,
-    Response,
     StoryRequest,
     StoryResponse,
     TransferRequest,
 )
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RequestError
+from quorumlog.model.machine_message import SnapshotRequest, SnapshotResponse
+from quorumlog.model.message import Response, StatusRequest, StatusResponse
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
@@ -105,6 +105,44 @@ class GroupAdmin:
                 if newest is not None and node_id in newest.voters and not newest.outgoing:
                     return
                 await asyncio.sleep(POLL_S)
+
+    async def status(self) -> list[StatusResponse]:
+        """Ask every known server for its replica.
+
+        One that does not answer is listed with another code than SUCCESS and why in `text`.
+        """
+        view = self._client.view
+        if not view.members:
+            await self._learn_members()
+        return list(await asyncio.gather(*map(self._status_of, view.addresses())))
+
+    async def _learn_members(self) -> None:
+        for address in self._client.view.addresses():
+            try:
+                found = await self._client.view.metadata(address, self._client.group)
+            except RequestError:
+                continue
+            self._client.view.members = dict(found.groups[0].peers) if found.groups else {}
+            return
+
+    async def _status_of(self, address: str) -> StatusResponse:
+        node_ids = {member: node_id for node_id, member in self._client.view.members.items()}
+        node_id = node_ids.get(address, "")
+        try:
+            connection = await self._client.view.connection(address)
+            future = connection.request(StatusRequest(group=self._client.group))
+            answer = await self._client.view.wait(connection, future)
+            return self._client.expect(connection, answer, StatusResponse)
+        except RequestError as error:
+            return StatusResponse(
+                code=error.code,
+                text=str(error),
+                group=self._client.group,
+                address=address,
+                node_id=node_id,
+                healthy=False,
+                health_text="unreachable",
+            )
 
     async def stories(self) -> list[ReplicaStory]:
         """Return the story of every replica, of those that answer."""

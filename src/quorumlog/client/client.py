@@ -18,6 +18,7 @@ from quorumlog.client.values import (
     AppendedBatch,
     Executed,
     FetchedBlock,
+    Isolation,
     Queried,
     positions_of,
 )
@@ -45,7 +46,6 @@ from quorumlog.model.message import (
     FetchRequest,
     FetchResponse,
     MetadataResponse,
-    StatusRequest,
     StatusResponse,
 )
 
@@ -179,13 +179,18 @@ class Client:
     async def get(
         self, index: int, *, linearizable: bool = False, timeout_ms: int | None = None
     ) -> Entry:
-        """Return one committed entry.
+        """Return one committed entry, whatever became of a transaction it belongs to.
 
         Raises `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first
         entry kept.
         """
         fetched = await self.fetch(
-            index, index, bytes_max=1, linearizable=linearizable, timeout_ms=timeout_ms
+            index,
+            index,
+            bytes_max=1,
+            linearizable=linearizable,
+            isolation="read_uncommitted",
+            timeout_ms=timeout_ms,
         )
         if not fetched.count:
             raise IndexOutOfRangeError(
@@ -202,13 +207,15 @@ class Client:
         include_all: bool = False,
         leader_only: bool = True,
         linearizable: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> AsyncGenerator[Entry, None]:
         """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
 
         `start`: an index, "earliest" (first kept) or "latest" (what is committed from now on).
         `end` is the last index to yield. NOOPs and bookkeeping are skipped unless `include_all`.
         With `leader_only=False` any replica may answer, which may be a little behind; a
-        `linearizable` read sees everything acknowledged before it began, whoever answers. Leader
+        `linearizable` read sees everything acknowledged before it began, whoever answers. Of
+        transactions it sees what `isolation` says (see `Isolation`). Leader
         changes and restarts are ridden out; an outage longer than `timeout_ms` raises
         `RequestError`.
         """
@@ -219,6 +226,7 @@ class Client:
             include_all=include_all,
             leader_only=leader_only,
             linearizable=linearizable,
+            isolation=isolation,
         )
         async with aclosing(blocks):
             async for entries in blocks:
@@ -234,42 +242,63 @@ class Client:
         include_all: bool = False,
         leader_only: bool = True,
         linearizable: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> AsyncGenerator[list[Entry], None]:
         """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
 
         async def fetch(begin: int, last: int, wait_ms: int) -> FetchedBlock:
             return await self.fetch(
-                begin, last, wait_ms=wait_ms, leader_only=leader_only, linearizable=linearizable
+                begin,
+                last,
+                wait_ms=wait_ms,
+                leader_only=leader_only,
+                linearizable=linearizable,
+                isolation=isolation,
             )
 
-        index = await self._start_index(start, leader_only, linearizable)
+        index = await self._start_index(start, leader_only, linearizable, isolation)
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
                 entries = self._decoded(fetched)
-                wanted = entries if include_all else [e for e in entries if e.is_data]
-                if wanted:
-                    yield wanted
+                if not include_all:
+                    entries = [entry for entry in entries if entry.is_data]
+                if fetched.rejected:
+                    entries = [e for e in entries if not fetched.is_rejected(e.index)]
+                if entries:
+                    yield entries
 
     async def _start_index(
-        self, start: int | Literal["earliest", "latest"], leader_only: bool, linearizable: bool
+        self,
+        start: int | Literal["earliest", "latest"],
+        leader_only: bool,
+        linearizable: bool,
+        isolation: Isolation,
     ) -> int:
         if isinstance(start, int):
             if start < 0:
                 raise UnexpectedArgumentError(f"start {start} is below 0")
             return start
-        begin, committed = await self.bounds(leader_only=leader_only, linearizable=linearizable)
+        begin, committed = await self.bounds(
+            leader_only=leader_only, linearizable=linearizable, isolation=isolation
+        )
         return begin if start == "earliest" else committed + 1
 
     async def bounds(
-        self, *, leader_only: bool = True, linearizable: bool = False
+        self,
+        *,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> tuple[int, int]:
-        """Return the first index kept and the last committed index.
+        """Return the first index kept and the last committed (and stable, see `Isolation`) index.
 
         With `linearizable`, of a moment after this was called: nothing acknowledged is missing.
         """
         beyond = (1 << 62) + 1
-        fetched = await self.fetch(beyond, leader_only=leader_only, linearizable=linearizable)
+        fetched = await self.fetch(
+            beyond, leader_only=leader_only, linearizable=linearizable, isolation=isolation
+        )
         return fetched.begin_index, fetched.committed_index
 
     async def fetch(  # noqa: PLR0913  (one argument an option of the request)
@@ -282,6 +311,7 @@ class Client:
         index_records: bool = False,
         leader_only: bool = True,
         linearizable: bool = False,
+        isolation: Isolation = "read_committed",
         timeout_ms: int | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries from begin_index on, as stored.
@@ -304,6 +334,7 @@ class Client:
                 index_records=index_records,
                 leader_only=leader_only,
                 linearizable=linearizable,
+                read_committed=isolation == "read_committed",
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
@@ -330,6 +361,7 @@ class Client:
             records,
             response.begin_index,
             response.committed_index,
+            response.rejected,
         )
 
     async def any_server(self) -> ServerConnection:
@@ -358,41 +390,8 @@ class Client:
     # -- status -----------------------------------------------------------------------------
 
     async def status(self) -> list[StatusResponse]:
-        """Ask every known server for its replica.
-
-        One that does not answer is listed with another code than SUCCESS and why in `text`.
-        """
-        if not self.view.members:
-            await self._learn_members()
-        return list(await asyncio.gather(*map(self._status_of, self.view.addresses())))
-
-    async def _learn_members(self) -> None:
-        for address in self.view.addresses():
-            try:
-                found = await self.view.metadata(address, self.group)
-            except RequestError:
-                continue
-            self.view.members = dict(found.groups[0].peers) if found.groups else {}
-            return
-
-    async def _status_of(self, address: str) -> StatusResponse:
-        node_ids = {member: node_id for node_id, member in self.view.members.items()}
-        node_id = node_ids.get(address, "")
-        try:
-            connection = await self.view.connection(address)
-            future = connection.request(StatusRequest(group=self.group))
-            answer = await self.view.wait(connection, future)
-            return self.expect(connection, answer, StatusResponse)
-        except RequestError as error:
-            return StatusResponse(
-                code=error.code,
-                text=str(error),
-                group=self.group,
-                address=address,
-                node_id=node_id,
-                healthy=False,
-                health_text="unreachable",
-            )
+        """Ask every known server for its replica (see `GroupAdmin.status`)."""
+        return await self.admin.status()
 
     async def metadata(self) -> MetadataResponse:
         """Return what the first server that answers says of all its groups."""

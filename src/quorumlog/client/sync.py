@@ -16,7 +16,14 @@ from quorumlog.client.admin import ReplicaStory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import ProducerStats
 from quorumlog.client.producer import Producer
-from quorumlog.client.values import Appended, AppendedBatch, Executed, FetchedBlock, Queried
+from quorumlog.client.values import (
+    Appended,
+    AppendedBatch,
+    Executed,
+    FetchedBlock,
+    Isolation,
+    Queried,
+)
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
@@ -209,18 +216,25 @@ class SyncClient:
         follow: bool = True,
         include_all: bool = False,
         leader_only: bool = True,
+        isolation: Isolation = "read_committed",
     ) -> Iterator[Entry]:
         """See `Client.read`."""
         blocks = self._client.read_blocks(
-            start, end=end, follow=follow, include_all=include_all, leader_only=leader_only
+            start,
+            end=end,
+            follow=follow,
+            include_all=include_all,
+            leader_only=leader_only,
+            isolation=isolation,
         )
-
         for entries in self.each(blocks):
             yield from entries
 
-    def bounds(self, *, leader_only: bool = True) -> tuple[int, int]:
+    def bounds(
+        self, *, leader_only: bool = True, isolation: Isolation = "read_committed"
+    ) -> tuple[int, int]:
         """See `Client.bounds`."""
-        return self._thread.wait(self._client.bounds(leader_only=leader_only))
+        return self._thread.wait(self._client.bounds(leader_only=leader_only, isolation=isolation))
 
     def fetch(self, begin_index: int, end_index: int = -1, **options: Any) -> FetchedBlock:
         """See `Client.fetch`."""

@@ -1,10 +1,16 @@
 """What client calls return."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from quorumlog.model.block import HEADER_SIZE, Block, block_from_index_records, parse_block
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.message import AppendResponse
+
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+"""What a reader sees of transactions: only what was accepted, up to the first that has not ended
+(the last stable index); or everything a majority has. Other entries are seen by both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class FetchedBlock:
     """Committed entries as stored: first_index … first_index + count - 1.
 
     `records` are index records (32 bytes an entry) if they were asked for, else empty. The server
-    can serve begin_index … committed_index.
+    can serve begin_index … committed_index (read_committed: to the last stable index). `rejected`:
+    (first, last) of those that belong to transactions and were not accepted.
     """
 
     first_index: int
@@ -60,6 +67,7 @@ class FetchedBlock:
     records: memoryview
     begin_index: int
     committed_index: int
+    rejected: Sequence[tuple[int, int]] = ()
 
     def block(self, entry_bytes_max: int) -> Block:
         """Return the entries. Raises `RemoteProtocolError` if the bytes do not hold them."""
@@ -69,6 +77,10 @@ class FetchedBlock:
             return parse_block(self.data, count=self.count, entry_bytes_max=entry_bytes_max)
         except UnexpectedArgumentError as error:
             raise RemoteProtocolError(f"a server sent entries that are none: {error}") from error
+
+    def is_rejected(self, index: int) -> bool:
+        """Whether an entry belongs to a transaction that was not accepted."""
+        return any(first <= index <= last for first, last in self.rejected)
 
 
 def positions_of(response: AppendResponse, sizes: list[int]) -> list[int]:

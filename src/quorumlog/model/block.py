@@ -396,10 +396,17 @@ def decode_entries(block: Block) -> Iterator[Entry]:
         yield Entry(index, term, pos, body, magic, channel, chain, body_crc)
 
 
-def data_mask(block: Block) -> npt.NDArray[np.bool_]:
-    """Return which entries a user appended, as `Entry.is_data` says, without a Python loop."""
+def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDArray[np.bool_]:
+    """Return which entries a user appended, as `Entry.is_data` says, without a Python loop.
+
+    Without those whose index is in a (first, last) of `rejected`.
+    """
     table = headers(block)
     mask: npt.NDArray[np.bool_] = (table["magic"] == int(Magic.NORMAL)) & (
         table["channel"] != SYSTEM_CHANNEL
     )
+    if rejected:
+        begin = int(table["index"][0])
+        for first, last in rejected:
+            mask[max(0, first - begin) : max(0, last + 1 - begin)] = False
     return mask

@@ -4,8 +4,6 @@ Peers exchange one-way messages (`Vote*`, `HeartBeat*`, `Push*`); clients send r
 responses paired by the frame's correlation id. Index and term are -1 where there is none.
 """
 
-from enum import IntEnum
-
 import msgspec
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
@@ -331,7 +329,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     At most `bytes_max` bytes, but always one whole entry. When begin_index is not committed yet the
     answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
     (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
-    `linearizable` one sees everything that was committed before it was sent.
+    `linearizable` one sees everything that was committed before it was sent. `read_committed`: only
+    as far as every transaction has ended, and with what was rejected.
     """
 
     begin_index: int
@@ -341,6 +340,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     index_records: bool = False
     leader_only: bool = True
     linearizable: bool = False
+    read_committed: bool = False
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
@@ -355,6 +355,8 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     first_index: int = -1
     count: int = 0
     index_bytes: int = 0
+    rejected: list[tuple[int, int]] = []
+    """(first, last) of entries among them that belong to transactions and were not accepted."""
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
@@ -444,40 +446,6 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Last included index of the newest snapshot."""
     install_state: str = ""
     """installing, verifying, loading or ready; empty: there is no state machine."""
-
-
-class TransferRequest(Request, frozen=True, kw_only=True):
-    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
-
-    transferee_id: str
-    term: int = -1
-
-
-class MemberAction(IntEnum):
-    """What to do with a member."""
-
-    ADD = 1
-    PROMOTE = 2
-    REMOVE = 3
-
-
-class ChangeMembersRequest(Request, frozen=True, kw_only=True):
-    """Add (at `address`; unless `learner` it votes once caught up), promote or remove a member."""
-
-    action: MemberAction
-    node_id: str
-    address: str = ""
-    learner: bool = False
-
-
-class StoryRequest(Request, frozen=True, kw_only=True):
-    """What happened to this replica lately?"""
-
-
-class StoryResponse(Response, frozen=True, kw_only=True):
-    """(milliseconds ago, sentence), oldest first."""
-
-    lines: list[tuple[int, str]] = []
 
 
 PEER_MESSAGES = (

@@ -6,6 +6,13 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.model.admin_message import (
+    ChangeMembersRequest,
+    MemberAction,
+    StoryRequest,
+    StoryResponse,
+    TransferRequest,
+)
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name, parse_address
@@ -25,19 +32,14 @@ from quorumlog.model.membership import Member, addresses_of
 from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
-    ChangeMembersRequest,
     FetchRequest,
     FetchResponse,
     GroupMetadata,
     Hello,
-    MemberAction,
     MetadataRequest,
     MetadataResponse,
     Response,
     StatusRequest,
-    StoryRequest,
-    StoryResponse,
-    TransferRequest,
 )
 from quorumlog.model.session import session_of
 from quorumlog.node.asked import Done

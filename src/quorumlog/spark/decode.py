@@ -4,7 +4,7 @@ The bytes of a block are taken as one Arrow array of 2n binary values (header, b
 whose offsets follow from the index records; one `take` in C++ gathers the bodies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,18 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
 def decode(
-    data: memoryview, records: memoryview, columns: tuple[str, ...], *, verify_crc: bool
+    data: memoryview,
+    records: memoryview,
+    columns: tuple[str, ...],
+    *,
+    verify_crc: bool,
+    rejected: Sequence[tuple[int, int]] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Yield the users' entries of a block as batches of at most 8 MiB (or one entry).
 
-    NOOPs and entries of the system channel are left out. Raises `CorruptionError` when a body does
-    not fit its CRC (only with verify_crc; entries without CRCs are not checked).
+    NOOPs, entries of the system channel and those in a (first, last) of `rejected` are left out.
+    Raises `CorruptionError` when a body does not fit its CRC (only with verify_crc; entries without
+    CRCs are not checked).
     """
     block = block_from_index_records(data, records)
     if verify_crc:
@@ -43,7 +49,7 @@ def decode(
         ends = block.offsets + block.sizes
         limit = int(block.offsets[start]) + BATCH_BYTES_MAX
         stop = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
-        yield _batch(block.slice(start, stop), columns)
+        yield _batch(block.slice(start, stop), columns, rejected)
         start = stop
 
 
@@ -54,8 +60,10 @@ def _verify(block: Block) -> None:
         raise CorruptionError(f"entry {index} does not fit its body CRC", "", 0, index)
 
 
-def _batch(block: Block, columns: tuple[str, ...]) -> pa.RecordBatch:
-    mask = data_mask(block)
+def _batch(
+    block: Block, columns: tuple[str, ...], rejected: Sequence[tuple[int, int]]
+) -> pa.RecordBatch:
+    mask = data_mask(block, rejected)
     table = headers(block)
     schema = arrow_schema(columns)
     arrays = [

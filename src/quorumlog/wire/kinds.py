@@ -1,5 +1,6 @@
 """Which number a message has in a frame. Numbers are for ever: never change or reuse one."""
 
+from quorumlog.model import admin_message as am
 from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
 
@@ -33,10 +34,10 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     35: m.FetchResponse,
     36: m.StatusRequest,
     37: m.StatusResponse,
-    38: m.TransferRequest,
-    39: m.ChangeMembersRequest,
-    40: m.StoryRequest,
-    41: m.StoryResponse,
+    38: am.TransferRequest,
+    39: am.ChangeMembersRequest,
+    40: am.StoryRequest,
+    41: am.StoryResponse,
     42: mm.QueryRequest,
     43: mm.QueryResponse,
     44: mm.SnapshotRequest,
