@@ -212,6 +212,5 @@ TestLogAgainstList = LogMachine.TestCase
 TestLogAgainstList.settings = settings(
     max_examples=300,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

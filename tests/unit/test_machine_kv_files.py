@@ -423,7 +423,7 @@ def reopened(machine, directory, how):
     return machine, target
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(steps, max_size=12))
 def test_it_is_a_dictionary_whatever_happens_to_it(tmp_path_factory, story):
     directory = str(tmp_path_factory.mktemp("story") / "machine")
