@@ -291,6 +291,8 @@ class Faults:
         current = leader.core.membership
         if leader.core.membership_index > leader.core.committed_index or current.is_joint:
             return False
+        if leader.is_paused:  # it may have been asked for a change that it does not know of yet
+            return False
         if not leader.core.is_ready or len(current.voters) <= VOTERS_MIN or current.learners:
             return False
         return all(

@@ -263,6 +263,11 @@ class SimulatedNode:
         if self.is_up:
             self.enter(ask)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether what is asked of it waits until it goes on."""
+        return self._paused is not None
+
     def pause(self) -> None:
         """Stop the process without ending it: it will not know."""
         if self._paused is None and self.is_up:
