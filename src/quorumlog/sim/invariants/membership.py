@@ -54,7 +54,9 @@ class MembershipSafety(Invariant):
         for voter in current.voters if before else ():
             if voter in before:
                 continue
-            other = node.cluster.nodes[voter]
+            other, member = node.cluster.nodes[voter], current.member(voter)
+            if member is None or member.incarnation != other.incarnation:
+                continue  # its disk was emptied since it said what it holds
             held = other.log.end_index if other.is_up else end_index
             self.require(
                 end_index - held <= PROMOTE_LAG_MAX,
