@@ -18,7 +18,7 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.message import AppendRequest
-from quorumlog.model.session import encode_session_block
+from quorumlog.model.system_entry import encode_session_block
 from quorumlog.node import results as node_results
 
 COUNTER = {"state_machine": "counting:Counter"}

@@ -14,10 +14,11 @@ class LogOf:
         self.first = first
         self.kinds = kinds
 
-    def bounds(self):
+    def bounds(self, *, isolation):
+        assert isolation in ("read_committed", "read_uncommitted")
         return self.first, self.first + len(self.kinds) - 1
 
-    def read(self, begin, *, end, follow, include_all):
+    def read(self, begin, *, end, follow, include_all, isolation):
         assert not follow
         for index in range(begin, end + 1):
             kind = self.kinds[index - self.first]

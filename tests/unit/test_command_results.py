@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SESSIONS_MAX, SessionEntry
+from quorumlog.model.session import SESSIONS_MAX
+from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
 
 

@@ -6,7 +6,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest
-from quorumlog.node.fetches import Fetches, View, gather
+from quorumlog.node.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.base import Span
 
 
@@ -47,10 +47,15 @@ class World:
         self.cold = []
         self.answers = []
         self.damage = []
-        self.fetches = Fetches(log, Limits(), self.view, self.run_cold, self.damage.append)
+        self.fetches = Fetches(log, Limits(), self.view, self, self.run_cold, self.damage.append)
+        self.stable_index = 1 << 62
+        self.rejected = []
 
     def view(self):
         return View(self.role, 7, "n0", self.committed_index)
+
+    def rejected_within(self, first, last, most):
+        return [one for one in self.rejected if one[1] >= first and one[0] <= last][:most]
 
     def run_cold(self, work, done, failed):
         self.cold.append((work, done, failed))
@@ -92,6 +97,41 @@ def test_130_nothing_above_committed_is_served():
     assert (world.last().code, world.last().count) == (ResponseCode.SUCCESS, 0)
     world.fetch(6, end_index=6)
     assert world.last().code == ResponseCode.INDEX_OUT_OF_RANGE
+
+
+def test_of_transactions_only_what_has_ended_is_served_and_what_is_left_out_is_named():
+    world = World(ToyLog(20), committed=15)
+    world.stable_index, world.rejected = 9, [(1, 2), (5, 6), (8, 9)]
+    world.fetch(0, bytes_max=100_000)
+    assert (world.last().count, world.last().committed_index) == (16, 15)
+    assert world.last().rejected == []
+    world.fetch(2, bytes_max=500, read_committed=True)
+    assert (world.last().count, world.last().committed_index) == (5, 9)
+    assert world.last().rejected == [(1, 2), (5, 6)]
+    world.fetch(10, read_committed=True)
+    assert (world.last().count, world.last().committed_index) == (0, 9)
+    world.fetch(10, end_index=10, read_committed=True)
+    assert world.last().code == ResponseCode.INDEX_OUT_OF_RANGE
+
+
+def test_a_reader_waits_for_the_end_of_a_transaction():
+    world = World(ToyLog(20), committed=15)
+    world.stable_index = 9
+    world.fetch(10, wait_ms=1_000, read_committed=True)
+    world.fetches.committed(now_ms=1)
+    assert world.answers == []
+    world.stable_index = 15
+    world.fetches.committed(now_ms=2)
+    assert world.last().first_index == 10
+
+
+def test_an_answer_names_a_bounded_number_of_stretches():
+    world = World(ToyLog(20_000, piece=20_000), committed=19_999)
+    world.rejected = [(n, n) for n in range(0, 20_000, 2)]
+    world.fetch(0, bytes_max=4_000_000, read_committed=True)
+    assert len(world.last().rejected) == REJECTED_PER_FETCH_MAX
+    assert world.last().count == 2 * REJECTED_PER_FETCH_MAX
+    assert world.last().rejected[-1] == (2 * REJECTED_PER_FETCH_MAX - 2,) * 2
 
 
 def test_a_reader_at_the_tail_waits_for_the_next_commit():

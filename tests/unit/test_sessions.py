@@ -5,15 +5,13 @@ import pytest
 from quorumlog.model.block import encode_block, parse_block, stamp
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
-from quorumlog.model.session import (
-    BLOCKS_REMEMBERED,
+from quorumlog.model.session import BLOCKS_REMEMBERED, SESSIONS_MAX, SessionTable
+from quorumlog.model.system_entry import (
     SESSION_ENTRY_SIZE,
-    SESSIONS_MAX,
     SessionEntry,
-    SessionTable,
     crc_of,
-    session_of,
-    sessions_in,
+    system_entries_in,
+    system_entry_of,
 )
 from quorumlog.node.sessions import Sessions
 from quorumlog.storage.store import GroupStore
@@ -47,25 +45,25 @@ def block_of(producer_id, sequence, bodies, **fields):
 
 def test_a_block_is_known_by_its_session_entry():
     entry, block = block_of(7, 3, [b"a", b"", b"c" * 500])
-    assert session_of(block) == entry
+    assert system_entry_of(block) == entry
     assert int(block.sizes[0]) == SESSION_ENTRY_SIZE
-    assert sessions_in(block, 100) == [(100, entry)]
+    assert system_entries_in(block, 100) == [(100, entry)]
 
 
 @pytest.mark.parametrize("fields", [{"crc": 1}, {"count": 2}, {"count": 4}])
 def test_a_session_entry_that_does_not_fit_is_refused(fields):
     _, block = block_of(7, 3, [b"a", b"b", b"c"], **fields)
-    with pytest.raises(UnexpectedArgumentError, match="does not fit"):
-        session_of(block)
+    with pytest.raises(UnexpectedArgumentError, match=r"does not fit|goes with"):
+        system_entry_of(block)
 
 
 def test_a_block_without_one_has_none_and_one_alone_is_refused():
     plain = parse_block(memoryview(bytearray(encode_block([b"a"]))), count=1, entry_bytes_max=1_000)
-    assert session_of(plain) is None
+    assert system_entry_of(plain) is None
     entry = SessionEntry(7, 0, 0, 0, crc_of([]))
     alone = parse_block(memoryview(bytearray(entry.encode())), count=1, entry_bytes_max=1_000)
-    with pytest.raises(UnexpectedArgumentError, match="no session entry"):
-        session_of(alone)
+    with pytest.raises(UnexpectedArgumentError, match="without entries behind it"):
+        system_entry_of(alone)
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -291,4 +289,4 @@ def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_pat
 def test_a_stamped_block_is_read_as_it_was_proposed():
     made, block = block_of(7, 0, [b"a", b"b"])
     stamp(block, 500, 3, block.offsets, 9)
-    assert sessions_in(block, 500) == [(500, made)]
+    assert system_entries_in(block, 500) == [(500, made)]

@@ -10,6 +10,7 @@ from isal.isal_zlib import crc32
 from quorumlog.model import admin_message as am
 from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
+from quorumlog.model import transaction_message as tm
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
@@ -31,6 +32,9 @@ MESSAGES = [
     am.TransferRequest(group="g", transferee_id="n1", term=7),
     am.ChangeMembersRequest(group="g", action=am.MemberAction.ADD, node_id="n3", address="h:1"),
     am.StoryRequest(group="g"),
+    tm.TransactionalRequest(group="g", transactional_id=b"q" * 16, run_id=b"r" * 16),
+    tm.PositionReport(group="g", reader="query", index=9),
+    tm.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
     am.StoryResponse(lines=[(10, "LEADER in term 3")]),
     m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
     m.PushRequest(
@@ -113,7 +117,8 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for value in (*vars(am).values(), *vars(m).values(), *vars(mm).values())
+        for module in (am, m, mm, tm)
+        for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, m.Message)
     }
     assert set(KIND_OF_MESSAGE) == concrete - {

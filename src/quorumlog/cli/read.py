@@ -16,7 +16,7 @@ from quorumlog.cli.output import (
     print_line,
 )
 from quorumlog.cli.target import find_target
-from quorumlog.client import SyncClient
+from quorumlog.client import Isolation, SyncClient
 from quorumlog.model.entry import Entry
 
 LAST_ENTRIES = 10
@@ -69,7 +69,10 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also NOOPs and bookkeeping entries.")
+        bool,
+        typer.Option(
+            "--all", help="Also NOOPs, bookkeeping, and what transactions have not accepted (yet)."
+        ),
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
@@ -85,18 +88,23 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         if begin is None:
             begin = index_of_last(client, LAST_ENTRIES if count is None else count, everything)
             count = None
-        entries = client.read(begin, follow=follow, include_all=everything)
+        entries = client.read(
+            begin, follow=follow, include_all=everything, isolation=_isolation(everything)
+        )
         for entry in islice(entries, count):
             _print_entry(entry, as_json)
 
 
 def index_of_last(client: SyncClient, count: int, everything: bool) -> int:
     """Return the index from which on there are `count` entries that a reader sees."""
-    first, last = client.bounds()
+    isolation = _isolation(everything)
+    first, last = client.bounds(isolation=isolation)
     window = count
     while window:
         begin = max(first, last + 1 - window)
-        seen = client.read(begin, end=last, follow=False, include_all=everything)
+        seen = client.read(
+            begin, end=last, follow=False, include_all=everything, isolation=isolation
+        )
         indexes = deque((entry.index for entry in seen), maxlen=count)
         if len(indexes) == count:
             return indexes[0]
@@ -104,6 +112,10 @@ def index_of_last(client: SyncClient, count: int, everything: bool) -> int:
             return max(first, 0)
         window *= 2  # some of them were NOOPs or bookkeeping: look further back
     return last + 1
+
+
+def _isolation(everything: bool) -> Isolation:
+    return "read_uncommitted" if everything else "read_committed"
 
 
 def _parse_start(text: str | None) -> int | Literal["earliest", "latest"] | None:

@@ -68,6 +68,22 @@ def status_command(
     for status in replicas:
         if not answered(status):
             print_line(f"{status.node_id or status.address}: {status.text}")
+        elif status.role == Role.LEADER.value:
+            _print_uses(status)
+
+
+def _print_uses(status: StatusResponse) -> None:
+    """Print what the leader knows of writers of transactions and of readers."""
+    if status.open_transactions:
+        print_line(
+            f"open transactions: {status.open_transactions}; readers see entries up to "
+            f"{status.stable_index}"
+        )
+    for one in status.readers:
+        behind = max(0, status.stable_index + 1 - one.index)
+        print_line(
+            f"reader {one.reader}: at {one.index}, {behind} behind, {one.ago_ms / 1_000:.0f} s ago"
+        )
 
 
 def _print_stories(target: Target, *, as_json: bool) -> None:
@@ -143,6 +159,12 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "applied_index": status.applied_index if known else None,
         "snapshot_index": status.snapshot_index if known else None,
         "install_state": status.install_state if known else None,
+        "stable_index": status.stable_index if known else None,
+        "open_transactions": status.open_transactions if known else None,
+        "readers": [
+            {"reader": one.reader, "index": one.index, "seconds_ago": one.ago_ms / 1_000}
+            for one in status.readers
+        ],
         "healthy": known and status.healthy,
         "text": status.health_text if known else status.text,
     }

@@ -16,6 +16,7 @@ from quorumlog.client.kv import (
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import SyncClient, SyncProducer
 from quorumlog.client.sync_kv import SyncKV
+from quorumlog.client.transactions import Run, Transactions
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock, Isolation
 
 __all__ = [
@@ -36,8 +37,10 @@ __all__ = [
     "ProducerStats",
     "Put",
     "ReplicaStory",
+    "Run",
     "SyncClient",
     "SyncKV",
     "SyncProducer",
     "TransactionOutcome",
+    "Transactions",
 ]

@@ -15,7 +15,8 @@ from quorumlog.model.admin_message import (
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.machine_message import SnapshotRequest, SnapshotResponse
-from quorumlog.model.message import Response, StatusRequest, StatusResponse
+from quorumlog.model.message import Request, Response, StatusRequest, StatusResponse
+from quorumlog.model.transaction_message import PositionReport
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
@@ -144,6 +145,11 @@ class GroupAdmin:
                 health_text="unreachable",
             )
 
+    async def report_position(self, reader: str, index: int) -> None:
+        """Tell the leader that a reader has done with everything before an index (for status)."""
+        request = PositionReport(group=self._client.group, reader=reader, index=index)
+        await self._ask_leader(request)
+
     async def stories(self) -> list[ReplicaStory]:
         """Return the story of every replica, of those that answer."""
         statuses = await self._client.status()
@@ -164,7 +170,7 @@ class GroupAdmin:
             return ReplicaStory(address, node_id, [], str(error))
         return ReplicaStory(address, node_id, response.lines)
 
-    async def _ask_leader(self, request: TransferRequest | ChangeMembersRequest) -> None:
+    async def _ask_leader(self, request: Request) -> None:
         client = self._client
 
         async def ask(connection: ServerConnection) -> Response:

@@ -9,8 +9,14 @@ from quorumlog.client.connection import Answer
 from quorumlog.client.values import Appended, position_at
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import NetworkError, RequestError, error_for
+from quorumlog.model.errors import NetworkError, Outcome, RequestError, error_for
 from quorumlog.model.message import AppendResponse
+from quorumlog.model.system_entry import (
+    AcceptedAttempt,
+    TransactionPart,
+    continued_crc,
+    crc_of,
+)
 
 
 @dataclass(slots=True)
@@ -109,3 +115,44 @@ class SentBlock:
         if not isinstance(response, AppendResponse) or not response.spans:
             return NetworkError(f"{type(response).__name__} is no answer to an append")
         return None
+
+
+class AttemptRecord:
+    """What a producer has stored of a part of a transaction."""
+
+    def __init__(self, part: TransactionPart) -> None:
+        self._partition = part.partition
+        self._count = self._crc = 0
+        self._first_index: int | None = None
+        self._last_index = -1
+
+    def sealed(self, block: OutgoingBlock) -> None:
+        """A block is complete; blocks come in their order."""
+        self._count += block.count
+        self._crc = continued_crc(self._crc, crc_of(block.crcs))
+
+    def stored(self, response: AppendResponse) -> None:
+        """A block was acknowledged."""
+        if self._first_index is None or response.first_index < self._first_index:
+            self._first_index = response.first_index
+        self._last_index = max(self._last_index, response.last_index)
+
+    def accepted(self, producer_id: int) -> AcceptedAttempt | None:
+        """Return what the end of the transaction has to name; None: there is nothing."""
+        if self._first_index is None:
+            return None
+        return AcceptedAttempt(
+            self._partition,
+            producer_id,
+            self._first_index,
+            self._last_index,
+            self._count,
+            self._crc,
+        )
+
+
+def not_delivered(text: str) -> RequestError:
+    """Return the error of entries that were never sent."""
+    error = RequestError(text)
+    error.outcome = Outcome.DID_NOT_HAPPEN
+    return error

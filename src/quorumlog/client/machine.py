@@ -31,7 +31,7 @@ from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
 )
-from quorumlog.model.session import SESSION_ENTRY_SIZE, encode_session_block
+from quorumlog.model.system_entry import SESSION_ENTRY_SIZE, encode_session_block
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client

@@ -6,13 +6,21 @@ import secrets
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from types import TracebackType
 
 from isal.isal_zlib import crc32
 
 from quorumlog.client.client import Client
 from quorumlog.client.connection import ServerConnection
-from quorumlog.client.delivery import Delivery, OutgoingBlock, ProducerStats, SentBlock
+from quorumlog.client.delivery import (
+    AttemptRecord,
+    Delivery,
+    OutgoingBlock,
+    ProducerStats,
+    SentBlock,
+    not_delivered,
+)
 from quorumlog.client.retry import Backoff
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.codes import Magic
@@ -25,10 +33,13 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.session import (
-    BLOCKS_REMEMBERED,
+from quorumlog.model.session import BLOCKS_REMEMBERED
+from quorumlog.model.system_entry import (
     SESSION_ENTRY_SIZE,
+    TRANSACTIONAL_ENTRY_SIZE,
+    AcceptedAttempt,
     SessionEntry,
+    TransactionPart,
     crc_of,
 )
 
@@ -49,15 +60,14 @@ class Producer:
 
     A block leaves when it has `batch_bytes` or its first entry has waited `linger_ms`; up to
     `in_flight_blocks` are unanswered at a time; `buffer_bytes` bounds what is held in memory.
-    Refused blocks and (with `retry_unknown`) blocks of unknown fate are sent again until
+    Refused blocks and (with `retry_unknown`) those of unknown fate are sent again until
     `delivery_timeout_ms`. Being `idempotent`, a producer numbers its blocks and has them stored
-    once, however often they are sent; without it those of unknown fate may be stored twice. They
-    are counted in `stats`. The fate of a block is unknown too when its leader says nothing for
-    `request_timeout_ms`. After an error that cannot be retried every unresolved and later entry
-    fails with it.
-
+    once, however often they are sent; without it those of unknown fate, counted in `stats`, may be
+    stored twice. The fate of a block is unknown too when its leader says nothing for
+    `request_timeout_ms`. After an error that cannot be retried all unresolved and later ones fail.
     A `producer_id` of the caller's, with an `epoch` higher than any before, takes over from
-    producers of that id: what those send from then on is refused (`ProducerFencedError`).
+    producers of that id: what those send from then on is refused (`ProducerFencedError`). With a
+    `part` the entries belong to a transaction (see `Transactions`).
     """
 
     def __init__(  # noqa: PLR0913  (named options of a public door)
@@ -76,6 +86,7 @@ class Producer:
         idempotent: bool = True,
         producer_id: int | None = None,
         epoch: int = 0,
+        part: TransactionPart | None = None,
     ) -> None:
         self._owns_client = not isinstance(client, Client)
         if isinstance(client, Client):
@@ -83,7 +94,7 @@ class Producer:
         else:
             self._client = Client(client, group or "default")
         limits = self._client.limits
-        batch_bytes_max = limits.block_bytes_max - SESSION_ENTRY_SIZE
+        batch_bytes_max = limits.block_bytes_max - TRANSACTIONAL_ENTRY_SIZE
         if not 0 < batch_bytes <= batch_bytes_max or buffer_bytes < batch_bytes:
             raise ConfigError(
                 f"batch_bytes {batch_bytes} must be between 1 and {batch_bytes_max}, and "
@@ -96,7 +107,12 @@ class Producer:
             )
         if not 0 <= (producer_id or 0) < 1 << 64 or not 0 <= epoch < 1 << 32:
             raise ConfigError("producer_id must fit 64 bits and epoch 32, neither below 0")
+        if part is not None and not idempotent:
+            raise ConfigError("a part of a transaction is written by an idempotent producer")
         self._is_idempotent = idempotent
+        self._part = part
+        self._lead_bytes = SESSION_ENTRY_SIZE if part is None else TRANSACTIONAL_ENTRY_SIZE
+        self._attempt = None if part is None else AttemptRecord(part)
         self._producer_id = secrets.randbits(63) if producer_id is None else producer_id
         self._epoch = epoch
         self._sequence = 0
@@ -153,12 +169,18 @@ class Producer:
             )
         return self._add(body)
 
-    async def send_batch(self, bodies: Iterable[Buffer]) -> None:
-        """Take many entries, waiting whenever the buffer is full; `flush` tells of errors."""
-        for body in bodies:
+    async def send_batch(
+        self, bodies: Iterable[Buffer], channels: Iterable[int] | None = None
+    ) -> None:
+        """Take many entries, waiting whenever the buffer is full; `flush` tells of errors.
+
+        `channels`: one for each body; without, they go to the producer's.
+        """
+        each = repeat(None) if channels is None else channels
+        for body, channel in zip(bodies, each, strict=channels is not None):
             if self._buffered + HEADER_SIZE + len(body) > self._buffer_bytes:
                 await self._wait_for_space(HEADER_SIZE + len(body))
-            self._add(body)
+            self._add(body, channel)
 
     async def _wait_for_space(self, size: int) -> None:
         while self._buffered and self._buffered + size > self._buffer_bytes:
@@ -176,7 +198,7 @@ class Producer:
                 f"a body of {len(body)} bytes is above {self._limits.entry_bytes_max - HEADER_SIZE}"
             )
 
-    def _add(self, body: Buffer) -> Delivery:
+    def _add(self, body: Buffer, channel: int | None = None) -> Delivery:
         self.check(body)
         length = len(body)
         size = HEADER_SIZE + length
@@ -184,10 +206,11 @@ class Producer:
         if block is None or block.size + size > self._batch_bytes:
             block = self._next_block()
         crc = crc32(body)
-        block.parts.append(_HEADER.pack(_NORMAL, size, 0, 0, 0, self._channel, 0, crc, length))
+        to = self._channel if channel is None else channel
+        block.parts.append(_HEADER.pack(_NORMAL, size, 0, 0, 0, to, 0, crc, length))
         block.parts.append(body)
         block.crcs.append(crc)
-        block.offsets.append(block.lead * SESSION_ENTRY_SIZE + block.size)
+        block.offsets.append(block.lead * self._lead_bytes + block.size)
         block.size += size
         self._buffered += size
         if block.size >= self._batch_bytes or block.count >= self._limits.block_entries_max - 1:
@@ -216,6 +239,8 @@ class Producer:
             self.stats.bytes_sent += block.size
             block.first_sequence = self._sequence
             self._sequence += block.count
+            if self._attempt is not None:
+                self._attempt.sealed(block)
             self._waiting.append(block)
             self._wake.set()
 
@@ -244,9 +269,13 @@ class Producer:
                 self._task.cancel()
                 await asyncio.gather(self._task, return_exceptions=True)
             if self._error is None:
-                self._fail(_not_delivered("the producer is closed"))
+                self._fail(not_delivered("the producer is closed"))
             if self._owns_client:
                 await self._client.close()
+
+    def attempt(self) -> AcceptedAttempt | None:
+        """Return what was stored of a part of a transaction, once all is flushed; None: nothing."""
+        return None if self._attempt is None else self._attempt.accepted(self._producer_id)
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -348,7 +377,12 @@ class Producer:
         if not block.lead:
             return []
         entry = SessionEntry(
-            self._producer_id, self._epoch, block.first_sequence, block.count, crc_of(block.crcs)
+            self._producer_id,
+            self._epoch,
+            block.first_sequence,
+            block.count,
+            crc_of(block.crcs),
+            part=self._part,
         )
         return [entry.encode()]
 
@@ -426,6 +460,8 @@ class Producer:
             self.stats.entries_acknowledged += block.count
             self.stats.bytes_acknowledged += block.size
             self.stats.blocks_acknowledged += 1
+            if self._attempt is not None:
+                self._attempt.stored(response)
             self._release(block)
             block.future.set_result(response)
 
@@ -462,9 +498,3 @@ class Producer:
         self._sent.clear()
         self._waiting.clear()
         self._space.set()
-
-
-def _not_delivered(text: str) -> RequestError:
-    error = RequestError(text)
-    error.outcome = Outcome.DID_NOT_HAPPEN
-    return error

@@ -28,6 +28,7 @@ from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.message import MetadataResponse, StatusResponse
+from quorumlog.model.system_entry import AcceptedAttempt
 
 T = TypeVar("T")
 
@@ -176,6 +177,10 @@ class SyncClient:
         """See `GroupAdmin.wait_until_voter`."""
         self._thread.wait(self._client.admin.wait_until_voter(node_id, timeout_s=timeout_s))
 
+    def report_position(self, reader: str, index: int) -> None:
+        """See `GroupAdmin.report_position`."""
+        self._thread.wait(self._client.admin.report_position(reader, index))
+
     def stories(self) -> list[ReplicaStory]:
         """See `GroupAdmin.stories`."""
         return self._thread.wait(self._client.admin.stories())
@@ -286,6 +291,17 @@ class SyncProducer:
     def stats(self) -> ProducerStats:
         """See `Producer.stats`."""
         return self._producer.stats
+
+    def attempt(self) -> AcceptedAttempt | None:
+        """See `Producer.attempt`."""
+        return self._producer.attempt()
+
+    def send_batch(self, bodies: Sequence[Buffer], channels: Sequence[int] | None = None) -> None:
+        """See `Producer.send_batch`."""
+        for body in bodies:
+            self._producer.check(body)
+        self._thread.wait(self._take())
+        self._thread.wait(self._producer.send_batch(bodies, channels))
 
     def send(self, body: Buffer) -> None:
         """Take one entry; waits while the producer's buffer is full. Raises as `Producer.send`."""

@@ -57,6 +57,8 @@ class ResponseCode(IntEnum):
     SEQUENCE_MISMATCH = 606
     UNKNOWN_PRODUCER = 607
     RESULTS_FORGOTTEN = 608
+    TRANSACTION_ENDED = 609
+    TRANSACTION_ABORTED = 610
 
 
 class VoteResult(IntEnum):

@@ -177,6 +177,20 @@ class ResultsForgottenError(RequestError):
     outcome = Outcome.HAPPENED
 
 
+class TransactionEndedError(RequestError):
+    """The batch has ended before; nothing was added to it."""
+
+    code = ResponseCode.TRANSACTION_ENDED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
+class TransactionAbortedError(RequestError):
+    """The batch was given up: write it again from the beginning."""
+
+    code = ResponseCode.TRANSACTION_ABORTED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class LeaderNotReadyError(RequestError):
     """A new leader does not know yet what is committed; it will in a moment."""
 
@@ -300,6 +314,8 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         SequenceMismatchError,
         UnknownProducerError,
         ResultsForgottenError,
+        TransactionEndedError,
+        TransactionAbortedError,
         LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,

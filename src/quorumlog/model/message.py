@@ -380,6 +380,14 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
     groups: list[GroupMetadata] = []
 
 
+class ReaderPosition(msgspec.Struct, frozen=True, array_like=True):
+    """What a reader reported: it has done with everything before `index`, so long ago."""
+
+    reader: str
+    index: int
+    ago_ms: int
+
+
 class StatusRequest(Request, frozen=True, kw_only=True):
     """How is this replica doing?"""
 
@@ -446,6 +454,11 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Last included index of the newest snapshot."""
     install_state: str = ""
     """installing, verifying, loading or ready; empty: there is no state machine."""
+    stable_index: int = -1
+    """Up to here every transaction has ended: the end of the log for read_committed."""
+    open_transactions: int = 0
+    readers: list[ReaderPosition] = []
+    """Positions that readers reported to this replica while it led."""
 
 
 PEER_MESSAGES = (

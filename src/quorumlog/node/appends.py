@@ -14,7 +14,8 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
-from quorumlog.model.session import SessionEntry, StoredBlock
+from quorumlog.model.session import StoredBlock
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, is_transactional
 from quorumlog.node.doors import Doors
 from quorumlog.node.proposals import (
     Answer,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
+_NO_TRANSACTIONS = "a group with a state machine takes no transactions"
 _FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
 
 
@@ -40,7 +42,7 @@ _FORGOTTEN = "executed as entries {} to {}; what the results were is not known a
 class _Repeated:
     """A block that came again, until its first answer can be given."""
 
-    session: SessionEntry
+    entry: SystemEntry
     stored: StoredBlock
     answer: Answer
     deadline_ms: int
@@ -63,39 +65,40 @@ class Appends:
 
     # -- in -----------------------------------------------------------------------------------
 
-    def propose(self, block: Block, answer: Answer, session: SessionEntry | None = None) -> None:
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later.
 
-        One that begins with a `session` entry is stored once however often it comes.
+        One that begins with an `entry` of the system channel is stored once however often it comes.
         """
         refused = self._admission(len(block.data))
         if refused is not None:
             self._refuse(answer, *refused)
             return
-        producer_id = None
-        if session is not None:
-            producer_id = session.producer_id
-            if self._proposals.holds(producer_id):
+        if entry is not None:
+            if is_transactional(entry) and self._replica.applier.machine is not None:
+                self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
+                return
+            if self._proposals.holds(entry):
                 self._flush()  # what is queued of it counts
-            verdict = self._replica.sessions.judge(session)
+            verdict = self._replica.sessions.judge(entry)
             if verdict.code is not ResponseCode.SUCCESS:
-                self._refuse_proved(session, answer)
+                self._refuse_proved(entry, answer)
                 return
             if verdict.stored is not None:
-                self._answer_again(_Repeated(session, verdict.stored, answer, self._deadline_ms()))
+                self._answer_again(_Repeated(entry, verdict.stored, answer, self._deadline_ms()))
                 return
-        proposal = Proposal(block, answer, self._doors.now_us(), producer_id)
+        proposal = Proposal(block, answer, self._doors.now_us(), entry)
         if self._proposals.add(proposal):
             self._doors.defer(self._flush)
 
-    def _refuse_proved(self, session: SessionEntry, answer: Answer) -> None:
+    def _refuse_proved(self, entry: SystemEntry, answer: Answer) -> None:
         """Refuse a producer's block for good only as a leader that is one.
 
         One that was deposed and does not know it may lack what another has stored since.
         """
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
-            verdict = self._replica.sessions.judge(session)
+            verdict = self._replica.sessions.judge(entry)
             if code is not ResponseCode.SUCCESS:
                 self._refuse(answer, code, text)
             elif verdict.code is not ResponseCode.SUCCESS:
@@ -127,8 +130,9 @@ class Appends:
     def _tell(self, repeated: "_Repeated", spans: list[tuple[int, int]]) -> None:
         core, applier, stored = self._replica.core, self._replica.applier, repeated.stored
         results: Sequence[bytes] | None = ()
-        if repeated.session.keeps_results and applier.machine is not None:
-            results = applier.results.find(repeated.session.producer_id, stored.index)
+        entry = repeated.entry
+        if isinstance(entry, SessionEntry) and entry.keeps_results and applier.machine is not None:
+            results = applier.results.find(entry.producer_id, stored.index)
         if results is None:
             text = _FORGOTTEN.format(stored.index + 1, stored.last_index)
             self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
@@ -177,8 +181,10 @@ class Appends:
         """Stamp and write a proposal's block, as the core decided."""
         replica, batch = self._replica, self._batches.pop(effect.proposal_id)
         plan, spans = replica.log.append(batch.block, effect.term)
-        if any(member.producer_id is not None for member in batch.members):
+        leads = [member.entry for member in batch.members if member.entry is not None]
+        if leads:
             replica.sessions.appended(batch.block, effect.first_index)
+            replica.transactions.appended(leads)
         check(replica.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, spans)
         replica.counters.append_requests += len(batch.members)
@@ -208,9 +214,7 @@ class Appends:
                     last_index=pending.last_index,
                     spans=pending.spans,
                 ),
-                results_of(
-                    pending.first_index + (proposal.producer_id is not None), pending.last_index
-                ),
+                results_of(pending.first_index + (proposal.entry is not None), pending.last_index),
             )
         if self._again:
             self._settle_again()

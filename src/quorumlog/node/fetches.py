@@ -4,17 +4,20 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError, RequestError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest, FetchResponse
+from quorumlog.model.transaction import Range
 from quorumlog.storage.base import Log, Span
 
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
+REJECTED_PER_FETCH_MAX = 4_096
+"""Stretches of rejected entries in one answer; it ends before the next one."""
 SPANS_PER_READ_MAX = 256
 """Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
 
@@ -59,11 +62,24 @@ class View:
     """Whether a leader knows of all that is committed."""
 
 
+class Transactions(Protocol):
+    """What became of transactions, as far as that is committed."""
+
+    @property
+    def stable_index(self) -> int:
+        """Up to where every transaction has ended."""
+        ...
+
+    def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
+        """Return the first `most` stretches of rejected entries that touch first … last."""
+        ...
+
+
 class Fetches:
     """Answers fetch requests of one replica.
 
-    `view` tells the replica's present state; `run_cold` runs a read that may touch the disk;
-    `damage_found` is told of entries that cannot be read.
+    `view` tells the replica's present state, `transactions` what became of transactions; `run_cold`
+    runs a read that may touch the disk; `damage_found` is told of entries that cannot be read.
     """
 
     def __init__(
@@ -71,6 +87,7 @@ class Fetches:
         log: Log,
         limits: Limits,
         view: Callable[[], View],
+        transactions: Transactions,
         run_cold: Callable[
             [Callable[[], list[Span]], Callable[[list[Span]], None], Callable[[Exception], None]],
             None,
@@ -80,6 +97,7 @@ class Fetches:
         self._log = log
         self._limits = limits
         self._view = view
+        self._transactions = transactions
         self._run_cold = run_cold
         self._damage_found = damage_found
         self._waiters: list[_Waiter] = []
@@ -105,7 +123,7 @@ class Fetches:
             code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
             answer(self._response(view, code, text), [])
             return
-        if request.begin_index <= view.committed_index:
+        if request.begin_index <= self._limit(request, view):
             self._read(request, answer, view)
             return
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
@@ -114,6 +132,12 @@ class Fetches:
             heapq.heappush(self._waiters, waiter)
             return
         self._answer_empty(request, answer, view)
+
+    def _limit(self, request: FetchRequest, view: View) -> int:
+        """Return the last index that a request may see."""
+        if request.read_committed:
+            return min(view.committed_index, self._transactions.stable_index)
+        return view.committed_index
 
     def refuse(self, answer: FetchAnswer, code: ResponseCode, text: str) -> None:
         """Answer that a fetch cannot be served, and why."""
@@ -124,11 +148,12 @@ class Fetches:
         if request.end_index == request.begin_index:
             text = (
                 f"index {request.begin_index} is beyond the last committed index, "
-                f"{view.committed_index}"
+                f"{self._limit(request, view)}"
             )
             answer(self._response(view, ResponseCode.INDEX_OUT_OF_RANGE, text), [])
         else:
-            answer(self._response(view, ResponseCode.SUCCESS, ""), [])
+            response = self._response(view, ResponseCode.SUCCESS, "", self._limit(request, view))
+            answer(response, [])
 
     def committed(self, now_ms: int) -> None:
         """The committed index rose, or leadership changed: serve or refuse those who wait."""
@@ -138,7 +163,7 @@ class Fetches:
         ready: list[_Waiter] = []
         waiting: list[_Waiter] = []
         for waiter in self._waiters:
-            served = waiter.request.begin_index <= view.committed_index
+            served = waiter.request.begin_index <= self._limit(waiter.request, view)
             refused = waiter.request.leader_only and view.role is not Role.LEADER
             (ready if served or refused else waiting).append(waiter)
         if ready:
@@ -158,13 +183,19 @@ class Fetches:
         return self._waiters[0].deadline_ms if self._waiters else None
 
     def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
-        last = view.committed_index
+        last = self._limit(request, view)
         if request.end_index >= 0:
             last = min(last, request.end_index)
         if last < request.begin_index:
             text = f"end index {request.end_index} is below begin index {request.begin_index}"
             answer(self._response(view, ResponseCode.UNEXPECTED_ARGUMENT, text), [])
             return
+        rejected: list[Range] = []
+        if request.read_committed:
+            most = REJECTED_PER_FETCH_MAX
+            rejected = self._transactions.rejected_within(request.begin_index, last, most + 1)
+            if len(rejected) > most:
+                last = rejected.pop()[0] - 1
         share = 1.0 if not request.index_records else 0.6  # records can outweigh tiny entries
         bytes_max = max(1, min(request.bytes_max, int(self._limits.block_bytes_max * share)))
         log = self._log
@@ -173,7 +204,7 @@ class Fetches:
             return gather(log, request.begin_index, last, bytes_max)
 
         def deliver(spans: list[Span]) -> None:
-            self._deliver(request, answer, spans)
+            self._deliver(request, answer, spans, rejected)
 
         def fail(error: Exception) -> None:
             self._fail(answer, error)
@@ -183,7 +214,9 @@ class Fetches:
         else:
             self._run_cold(read, deliver, fail)
 
-    def _deliver(self, request: FetchRequest, answer: FetchAnswer, spans: list[Span]) -> None:
+    def _deliver(
+        self, request: FetchRequest, answer: FetchAnswer, spans: list[Span], rejected: list[Range]
+    ) -> None:
         count = sum(span.count for span in spans)
         attachments: list[Buffer] = []
         if request.index_records:
@@ -196,10 +229,11 @@ class Fetches:
             leader_id=view.leader_id,
             term=view.term,
             begin_index=self._log.before_begin_index + 1,
-            committed_index=view.committed_index,
+            committed_index=self._limit(request, view),
             first_index=request.begin_index,
             count=count,
             index_bytes=count * INDEX_RECORD_SIZE if request.index_records else 0,
+            rejected=[one for one in rejected if one[0] < request.begin_index + count],
         )
         answer(response, attachments)
 
@@ -213,12 +247,14 @@ class Fetches:
             code, text = ResponseCode.DISK_ERROR, str(error)
         answer(self._response(self._view(), code, text), [])
 
-    def _response(self, view: View, code: ResponseCode, text: str) -> FetchResponse:
+    def _response(
+        self, view: View, code: ResponseCode, text: str, limit: int | None = None
+    ) -> FetchResponse:
         return FetchResponse(
             code=code,
             text=text,
             leader_id=view.leader_id,
             term=view.term,
             begin_index=self._log.before_begin_index + 1,
-            committed_index=view.committed_index,
+            committed_index=view.committed_index if limit is None else limit,
         )

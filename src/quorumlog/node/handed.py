@@ -9,7 +9,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import QuorumlogError
-from quorumlog.model.session import SessionEntry
+from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
 
 

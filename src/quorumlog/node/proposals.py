@@ -11,6 +11,7 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, is_transactional
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
 """Is told where a block went, and what the state machine made of its entries."""
@@ -23,7 +24,7 @@ class Proposal:
     block: Block
     answer: Answer
     accepted_us: int
-    producer_id: int | None = None
+    entry: SystemEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class ProposalQueue:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._waiting: list[Proposal] = []
-        self._producers: set[int | None] = set()
+        self._producers: set[int] = set()
+        self._is_transactional = False
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -60,13 +62,19 @@ class ProposalQueue:
     def add(self, proposal: Proposal) -> bool:
         """Queue a proposal; return whether it is the first since the last `take`."""
         self._waiting.append(proposal)
-        self._producers.add(proposal.producer_id)
+        entry = proposal.entry
+        if entry is not None:
+            self._is_transactional |= is_transactional(entry)
+            if isinstance(entry, SessionEntry):
+                self._producers.add(entry.producer_id)
         self.size_bytes += len(proposal.block.data)
         return len(self._waiting) == 1
 
-    def holds(self, producer_id: int) -> bool:
-        """Whether a block of this producer is queued."""
-        return producer_id in self._producers
+    def holds(self, entry: SystemEntry) -> bool:
+        """Whether something is queued on which it depends what becomes of this entry's block."""
+        if is_transactional(entry):
+            return self._is_transactional
+        return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
 
     def take(self) -> list[Batch]:
         """Return everything queued, in order, as batches of at most push_bytes_max bytes."""
@@ -87,6 +95,7 @@ class ProposalQueue:
             batches.append(_joined(members))
         self._waiting = []
         self._producers = set()
+        self._is_transactional = False
         self.size_bytes = 0
         return batches
 

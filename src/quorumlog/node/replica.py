@@ -38,7 +38,7 @@ from quorumlog.model.message import (
     SnapshotPieceRequest,
     SnapshotWanted,
 )
-from quorumlog.model.session import SessionEntry
+from quorumlog.model.system_entry import SystemEntry
 from quorumlog.node.appends import Appends
 from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
@@ -51,8 +51,10 @@ from quorumlog.node.log_lines import say
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
 from quorumlog.node.proposals import Answer
+from quorumlog.node.readers import ReaderPositions
 from quorumlog.node.received import read_push_block
 from quorumlog.node.sessions import Sessions
+from quorumlog.node.transactions import OpenTransactions
 from quorumlog.node.upkeep import Upkeep
 from quorumlog.node.whole_blocks import gather_whole
 from quorumlog.raft import effects as fx
@@ -105,9 +107,13 @@ class Replica:
         self.sessions = Sessions(self.log, opened.committed_index, opened.sessions)
         self.log.keep_sessions(self.sessions.to_save)
         self.appends = Appends(self, doors, limits)
+        self.transactions = OpenTransactions(self, doors)
+        self.readers = ReaderPositions(doors.now_ms)
         self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
-        self.fetches = Fetches(log, limits, self.view, doors.background.run, self.healing.found)
+        self.fetches = Fetches(
+            log, limits, self.view, self.sessions, doors.background.run, self.healing.found
+        )
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
         self.installs = Installs(self, opened.snapshots, doors, limits.push_bytes_max)
         self._outbox = Outbox(log, doors.network, self.healing.look_at, self.raise_alarm)
@@ -167,9 +173,9 @@ class Replica:
         now_ms = self._doors.now_ms()
         return [(now_ms - at_ms, text) for at_ms, text in self.core.story.lines()]
 
-    def propose(self, block: Block, answer: Answer, session: SessionEntry | None = None) -> None:
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later."""
-        self.appends.propose(block, answer, session)
+        self.appends.propose(block, answer, entry)
 
     def receive(self, message: PeerMessage, attachment: memoryview) -> None:
         """Take a message of a peer."""
@@ -291,6 +297,7 @@ class Replica:
         """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
         now_ms = self._doors.now_ms()
         self.appends.expire(now_ms)
+        self.transactions.tick(now_ms)
         self.applier.tick(now_ms)
         self.installs.tick(now_ms)
         self.fetches.expire(now_ms)
@@ -367,6 +374,7 @@ class Replica:
         deadlines = [
             self.core.next_deadline_ms(),
             self.appends.next_deadline_ms(),
+            self.transactions.next_deadline_ms(),
             self.applier.next_deadline_ms(),
             self.installs.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
@@ -468,6 +476,8 @@ class Replica:
         self.counters.role_changes += 1
         say_role(self.config.group, effect)
         self.applier.role_changed(effect.term, effect.role)
+        self.transactions.role_changed(effect.role)
+        self.readers.forget()
         self.fetches.committed(self._doors.now_ms())
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SESSIONS_MAX, SessionEntry
+from quorumlog.model.session import SESSIONS_MAX
+from quorumlog.model.system_entry import SessionEntry
 
 RESULTS_BYTES_MAX = 64 * 1024 * 1024
 """Of all results together; those of the oldest blocks are forgotten first."""

@@ -1,4 +1,5 @@
-"""The producer sessions of one replica: as its log has them, up to the end and up to the commit.
+"""The producer sessions (and transactions) of one replica: as its log has them, up to the end and
+up to the commit.
 
 What is not committed may be truncated, so the table at the end is derived anew from the committed
 one when that happens. The committed one is written before each checkpoint, and travels with offers
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SessionEntry, SessionTable, StoredBlock, sessions_in
+from quorumlog.model.session import SessionTable, StoredBlock
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, system_entries_in
+from quorumlog.model.transaction import Range, TransactionalProducer, TransactionTable
 from quorumlog.storage.base import Log
-from quorumlog.storage.session_entries import session_entries
+from quorumlog.storage.system_entries import system_entries
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ class Sessions:
         base = SessionTable(committed_index) if saved is None else SessionTable.decode(saved)
         self._base = base
         self._current = base.copy()
-        self._tail: deque[tuple[int, SessionEntry]] = deque()
+        self._tail: deque[tuple[int, SystemEntry]] = deque()
         self._saved_as_of = base.as_of if saved is not None else -1
         self._is_changed = False
         self.is_incomplete = False
@@ -58,7 +61,7 @@ class Sessions:
 
     def scan(self, committed_index: int) -> None:
         """Read the session entries behind the table from the log; damaged ones come later."""
-        found, is_whole = session_entries(self._log, self._base.as_of + 1)
+        found, is_whole = system_entries(self._log, self._base.as_of + 1)
         self._tail, self.is_incomplete = deque(found), not is_whole
         self._derive()
         self.committed(committed_index)
@@ -72,7 +75,7 @@ class Sessions:
 
     def appended(self, block: Block, first_index: int) -> None:
         """Entries were added to the log."""
-        for index, entry in sessions_in(block, first_index):
+        for index, entry in system_entries_in(block, first_index):
             self._tail.append((index, entry))
             self._current.apply(index, entry)
 
@@ -103,7 +106,13 @@ class Sessions:
             self._base.as_of = before_begin_index
         self.is_incomplete = False
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
+        self._base.transactions.removed(before_begin_index)
         self._derive()
+
+    def removed(self, before_begin_index: int) -> None:
+        """Everything up to there is not in the log any more."""
+        self._base.transactions.removed(before_begin_index)
+        self._current.transactions.removed(before_begin_index)
 
     def learned(self, raw: bytes | memoryview) -> None:
         """Take the committed table of a leader, or of a snapshot.
@@ -119,6 +128,26 @@ class Sessions:
             self._base, self._is_changed = table, True
             self._tail = deque(item for item in self._tail if item[0] > table.as_of)
             self._derive()
+
+    # -- for readers --------------------------------------------------------------------------
+
+    @property
+    def stable_index(self) -> int:
+        """Up to where every transaction has ended."""
+        return self._base.transactions.stable_index(self._base.as_of)
+
+    def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
+        """See `TransactionTable.rejected_within`; of what is committed."""
+        return self._base.transactions.rejected_within(first, last, most)
+
+    def transactional(self, found_id: bytes) -> TransactionalProducer | None:
+        """Return what is committed of a transactional id."""
+        return self._base.transactions.producers.get(found_id)
+
+    @property
+    def at_end(self) -> TransactionTable:
+        """Transactions as the end of the log has them."""
+        return self._current.transactions
 
     # -- keeping it ---------------------------------------------------------------------------
 
@@ -140,8 +169,16 @@ class Sessions:
 
     # -- judging ------------------------------------------------------------------------------
 
-    def judge(self, entry: SessionEntry) -> Verdict:
+    def judge(self, entry: SystemEntry) -> Verdict:
         """Return what becomes of a block that a leader is to append."""
+        verdict = self._judge_session(entry) if isinstance(entry, SessionEntry) else Verdict()
+        if verdict.stored is not None or verdict.code is not ResponseCode.SUCCESS:
+            return verdict
+        found = self._current.transactions.judge(entry)
+        stored = StoredBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
+        return Verdict(found.code, found.text, stored)
+
+    def _judge_session(self, entry: SessionEntry) -> Verdict:
         session = self._current.sessions.get(entry.producer_id)
         who = f"producer {entry.producer_id:x}"
         if session is None or entry.epoch > session.epoch:

@@ -4,6 +4,9 @@ from quorumlog.model.errors import StorageError
 from quorumlog.model.message import StatusResponse
 from quorumlog.node.replica import Replica
 
+READERS_SHOWN = 100
+"""Of the readers that reported last."""
+
 
 def status_of(replica: Replica, node_id: str) -> StatusResponse:
     """Return everything an operator may want to know of one replica."""
@@ -52,6 +55,9 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         snapshot_index=replica.applier.saves.newest_index,
         install_state=_install_state(replica),
         scrub_found=replica.healing.scrub_found,
+        stable_index=min(committed, replica.sessions.stable_index),
+        open_transactions=len(replica.sessions.at_end.open_ids),
+        readers=replica.readers.list()[-READERS_SHOWN:],
     )
 
 

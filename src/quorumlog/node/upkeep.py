@@ -190,6 +190,7 @@ class Upkeep:
     def _move_begin(self, before_begin_index: int) -> None:
         replica, log = self._replica, self._replica.log
         self._doors.disk.submit(self, None, log.reset(before_begin_index))
+        replica.sessions.removed(log.before_begin_index)
         replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
 
     def _remove_old(self) -> None:

@@ -1,6 +1,6 @@
 """Pushes end where blocks of producers end, so that no replica is promised a part of one."""
 
-from quorumlog.model.session import sessions_in
+from quorumlog.model.system_entry import system_entries_in
 from quorumlog.node.fetches import gather
 from quorumlog.storage.base import Log, Span
 
@@ -27,7 +27,7 @@ def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) ->
 def _last_session(spans: list[Span]) -> tuple[int, int] | None:
     """Return first and last index of the last block with a session entry that begins here."""
     for span in reversed(spans):
-        found = sessions_in(span.block(), span.first_index)
+        found = system_entries_in(span.block(), span.first_index)
         if found:
             index, entry = found[-1]
             return index, index + entry.count

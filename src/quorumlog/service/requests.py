@@ -14,7 +14,7 @@ from quorumlog.model.admin_message import (
     TransferRequest,
 )
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.errors import (
     ConfigError,
@@ -41,7 +41,12 @@ from quorumlog.model.message import (
     Response,
     StatusRequest,
 )
-from quorumlog.model.session import session_of
+from quorumlog.model.system_entry import system_entry_of
+from quorumlog.model.transaction_message import (
+    PositionReport,
+    TransactionalRequest,
+    TransactionalResponse,
+)
 from quorumlog.node.asked import Done
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
@@ -75,6 +80,8 @@ class ClientRequests:
             FetchRequest: self._fetch,
             QueryRequest: self._query,
             SnapshotRequest: self._snapshot,
+            TransactionalRequest: self._transactional,
+            PositionReport: self._position,
             MetadataRequest: self._metadata,
             StatusRequest: self._status,
             TransferRequest: self._transfer,
@@ -100,7 +107,8 @@ class ClientRequests:
             handler(connection, frame, frame.message)
         except RequestError as error:
             response = AppendResponse if handler == self._append else Response
-            self._answer(connection, frame, response(code=error.code, text=str(error)))
+            answer = response(code=error.code, text=str(error), leader_id=error.leader_id)
+            self._answer(connection, frame, answer)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
@@ -152,8 +160,8 @@ class ClientRequests:
         block = parse_block(
             frame.attachment, count=request.count, entry_bytes_max=limits.entry_bytes_max
         )
-        session = session_of(block)
-        check_proposal(block, begin=0 if session is None else 1)
+        entry = system_entry_of(block)
+        check_proposal(block, begin=0 if entry is None else 1)
         if not bodies_fit(block):
             raise UnexpectedArgumentError("a body does not fit its CRC; send the block again")
         if request.stream:
@@ -168,7 +176,7 @@ class ClientRequests:
             else:
                 self._answer(connection, frame, response)
 
-        replica.propose(block, answer, session)
+        replica.propose(block, answer, entry)
 
     def _answer_results(
         self,
@@ -211,6 +219,40 @@ class ClientRequests:
             self._answer(connection, frame, response)
 
         self._replica(request.group).applier.saves.ask(saved)
+
+    def _transactional(
+        self, connection: Connection, frame: Frame, request: TransactionalRequest
+    ) -> None:
+        """Say what is known of a transactional id; a leader proves first that it is one."""
+        replica = self._leader(request.group)
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            known = replica.sessions.transactional(request.transactional_id)
+            response = TransactionalResponse(
+                code=code, text=text, leader_id=replica.core.leader_id, term=replica.core.term
+            )
+            if code is ResponseCode.SUCCESS and known is not None:
+                response = msgspec.structs.replace(
+                    response,
+                    epoch=known.epoch,
+                    is_current=known.run_id == request.run_id,
+                    is_fenced=request.run_id in known.past_runs,
+                    last_batch=known.last_batch,
+                )
+            self._answer(connection, frame, response)
+
+        replica.asked.read(proved)
+
+    def _position(self, connection: Connection, frame: Frame, request: PositionReport) -> None:
+        self._leader(request.group).readers.report(request.reader, request.index)
+        self._answer(connection, frame, Response())
+
+    def _leader(self, group: str) -> Replica:
+        replica = self._replica(group)
+        if replica.core.role is not Role.LEADER:
+            code, leader_id = ResponseCode.NOT_LEADER, replica.core.leader_id
+            raise error_for(code, f"not the leader of {group}", leader_id)
+        return replica
 
     def _fetch(self, connection: Connection, frame: Frame, request: FetchRequest) -> None:
         replica = self._replica(request.group)

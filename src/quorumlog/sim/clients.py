@@ -10,7 +10,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
-from quorumlog.model.session import session_of
+from quorumlog.model.system_entry import system_entry_of
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.sim.producers import Producers
@@ -152,7 +152,7 @@ class Clients:
                 count=request.count,
                 entry_bytes_max=node.config.limits.entry_bytes_max,
             )
-            node.enter(lambda: node.running.propose(block, answered, session_of(block)))
+            node.enter(lambda: node.running.propose(block, answered, system_entry_of(block)))
 
         self._cluster.network.carry(name, node.node_id, request, data, self.once(node, arrive))
 

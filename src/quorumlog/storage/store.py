@@ -23,9 +23,9 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
-from quorumlog.storage.session_entries import torn_block
 from quorumlog.storage.snapshots import Snapshots
 from quorumlog.storage.space import DiskState, look
+from quorumlog.storage.system_entries import torn_block
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from quorumlog.model import admin_message as am
 from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
+from quorumlog.model import transaction_message as tm
 
 MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     1: m.Hello,
@@ -42,6 +43,9 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     43: mm.QueryResponse,
     44: mm.SnapshotRequest,
     45: mm.SnapshotResponse,
+    46: tm.TransactionalRequest,
+    47: tm.TransactionalResponse,
+    48: tm.PositionReport,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

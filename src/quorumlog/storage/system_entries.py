@@ -1,20 +1,20 @@
-"""The session entries of a log, and a producer's block of which a crash left only the beginning.
+"""The entries of a log that lead blocks, and a block of which a crash left only the beginning.
 
-Blocks with a session entry are pushed, written and acknowledged as a whole
-(`node/whole_blocks.py`), so nobody was ever promised a part of one. It is removed when the log is
-opened: else the entries that are there would be stored again with the rest.
+A producer's blocks are pushed, written and acknowledged as a whole (`node/whole_blocks.py`), so
+nobody was ever promised a part of one. It is removed when the log is opened: else the entries that
+are there would be stored again with the rest.
 """
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.model.session import SessionEntry, sessions_in
+from quorumlog.model.system_entry import SystemEntry, system_entries_in
 from quorumlog.storage.base import Log
 
 SCAN_BYTES = 1024 * 1024
 
 
-def session_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SessionEntry]], bool]:
-    """Return (index, session entry) of each from first_index on, and whether all could be read."""
-    found: list[tuple[int, SessionEntry]] = []
+def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], bool]:
+    """Return (index, entry) of each from first_index on, and whether all could be read."""
+    found: list[tuple[int, SystemEntry]] = []
     is_whole = True
     index = max(first_index, log.before_begin_index + 1)
     while index <= log.end_index:
@@ -24,7 +24,7 @@ def session_entries(log: Log, first_index: int) -> tuple[list[tuple[int, Session
             is_whole = False
             index = max(index, -1 if error.index is None else error.index) + 1
             continue
-        found += sessions_in(span.block(), index)
+        found += system_entries_in(span.block(), index)
         index = span.last_index + 1
     return found, is_whole
 
@@ -34,7 +34,7 @@ def torn_block(log: Log, first_index: int) -> int | None:
 
     Looked for from first_index on: what is before it was durable as a whole.
     """
-    found, _ = session_entries(log, first_index)
+    found, _ = system_entries(log, first_index)
     if not found:
         return None
     begin, entry = found[-1]

@@ -1,0 +1,39 @@
+"""How far readers say they have come; for people to look at, kept by the leader in memory."""
+
+from collections.abc import Callable
+
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.message import ReaderPosition
+
+READERS_MAX = 1_000
+"""The one that reported longest ago is forgotten first."""
+NAME_LENGTH_MAX = 200
+
+
+class ReaderPositions:
+    """Of one replica."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._reports: dict[str, tuple[int, int]] = {}
+
+    def report(self, reader: str, index: int) -> None:
+        """Take a report. Raises `UnexpectedArgumentError` for a name that is none."""
+        if not 0 < len(reader) <= NAME_LENGTH_MAX or index < 0:
+            raise UnexpectedArgumentError(
+                f"a reader has a name of 1 to {NAME_LENGTH_MAX} characters and an index from 0 on"
+            )
+        self._reports.pop(reader, None)
+        self._reports[reader] = (index, self._now_ms())
+        while len(self._reports) > READERS_MAX:
+            del self._reports[next(iter(self._reports))]
+
+    def list(self) -> list[ReaderPosition]:
+        """Return all, the newest report last."""
+        now_ms = self._now_ms()
+        reports = self._reports.items()
+        return [ReaderPosition(reader, index, now_ms - at_ms) for reader, (index, at_ms) in reports]
+
+    def forget(self) -> None:
+        """Forget all: another leader is told from now on."""
+        self._reports = {}
