@@ -1,8 +1,8 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
 
-Those from R26 on are of sessions, which that list has not. Each is a function that patches the
-product through `put` (an object, a name, the bug), which the test takes back. R24 and R25 are about
-time.
+Those from R26 on are of sessions and transactions, which that list has not. Each is a function that
+patches the product through `put` (an object, a name, the bug), which the test takes back. R24 and
+R25 are about time.
 """
 
 import msgspec
@@ -11,6 +11,8 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
+from quorumlog.model.session import SessionTable
+from quorumlog.model.transaction import TransactionTable
 from quorumlog.node import boot, replica, saves
 from quorumlog.node.applier import Applier
 from quorumlog.node.saves import Saves
@@ -290,7 +292,8 @@ def r26_a_repeated_command_is_executed_again(put):
 
     def forgetful(self, entry):
         verdict = judge(self, entry)
-        return Verdict() if entry.keeps_results and verdict.stored else verdict
+        keeps_results = getattr(entry, "keeps_results", False)
+        return Verdict() if keeps_results and verdict.stored else verdict
 
     put(Sessions, "judge", forgetful)
 
@@ -298,6 +301,31 @@ def r26_a_repeated_command_is_executed_again(put):
 def r27_entries_are_removed_with_sessions_that_were_not_read(put):
     put(Sessions, "known_until", EVERYTHING)
     put(Sessions, "learned", lambda self, raw: None)
+
+
+def r28_readers_do_not_wait_for_the_end_of_a_transaction(put):
+    put(TransactionTable, "stable_index", lambda self, committed_index: committed_index)
+
+
+def r29_what_was_rejected_is_not_saved(put):
+    encode = SessionTable.encode
+
+    def forgetful(self):
+        kept = TransactionTable(dict(self.transactions.producers))
+        return encode(SessionTable(self.as_of, self.sessions, kept))
+
+    put(SessionTable, "encode", forgetful)
+
+
+def r30_a_new_run_leaves_what_the_one_before_wrote(put):
+    begin = TransactionTable._begin
+
+    def careless(self, entry):
+        rejected = list(self.rejected)
+        begin(self, entry)
+        self.rejected = rejected
+
+    put(TransactionTable, "_begin", careless)
 
 
 MUTANTS = [

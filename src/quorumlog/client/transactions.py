@@ -87,8 +87,11 @@ class Transactions:
 
         Its `attempt()` is what `commit` wants to know.
         """
-        part = TransactionPart(self._id, run.epoch, batch_id, partition)
-        return Producer(self._client, part=part, **options)
+        return Producer(self._client, part=self.part(run, batch_id, partition), **options)
+
+    def part(self, run: Run, batch_id: int, partition: int) -> TransactionPart:
+        """Return what a producer elsewhere has to know to write one part of a batch."""
+        return TransactionPart(self._id, run.epoch, batch_id, partition)
 
     async def commit(self, epoch: int, batch_id: int, accepted: Sequence[AcceptedAttempt]) -> None:
         """End a batch: what is accepted counts, in the moment this is stored, and nothing else.

@@ -1,17 +1,20 @@
 """Transactions that nobody ends: given up by the leader, so that they cannot hold readers back."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from quorumlog.model.block import parse_block
-from quorumlog.model.codes import Role
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     EndTransaction,
     SessionEntry,
     SystemEntry,
 )
+from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
 from quorumlog.node.doors import Doors
 from quorumlog.node.log_lines import say
 
@@ -47,6 +50,32 @@ class OpenTransactions:
             self._due_ms[found_id] = self._doors.now_ms() + timeout_ms
         else:
             self._due_ms.pop(found_id, None)
+
+    def tell(
+        self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
+    ) -> None:
+        """Say what is known of a transactional id, once this replica has proved that it leads."""
+        replica, core = self._replica, self._replica.core
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            response = TransactionalResponse(
+                code=code, text=text, leader_id=core.leader_id, term=core.term
+            )
+            known = replica.sessions.transactional(request.transactional_id)
+            if code is ResponseCode.SUCCESS and known is not None:
+                response = msgspec.structs.replace(
+                    response,
+                    epoch=known.epoch,
+                    is_current=known.run_id == request.run_id,
+                    is_fenced=request.run_id in known.past_runs,
+                    last_batch=known.last_batch,
+                )
+            answer(response)
+
+        if core.role is Role.LEADER:
+            replica.asked.read(proved)
+        else:
+            proved(ResponseCode.NOT_LEADER, f"not the leader of {replica.config.group}", -1)
 
     def role_changed(self, role: Role) -> None:
         """Leadership came or went."""

@@ -223,25 +223,10 @@ class ClientRequests:
     def _transactional(
         self, connection: Connection, frame: Frame, request: TransactionalRequest
     ) -> None:
-        """Say what is known of a transactional id; a leader proves first that it is one."""
-        replica = self._leader(request.group)
-
-        def proved(code: ResponseCode, text: str, index: int) -> None:
-            known = replica.sessions.transactional(request.transactional_id)
-            response = TransactionalResponse(
-                code=code, text=text, leader_id=replica.core.leader_id, term=replica.core.term
-            )
-            if code is ResponseCode.SUCCESS and known is not None:
-                response = msgspec.structs.replace(
-                    response,
-                    epoch=known.epoch,
-                    is_current=known.run_id == request.run_id,
-                    is_fenced=request.run_id in known.past_runs,
-                    last_batch=known.last_batch,
-                )
+        def answer(response: TransactionalResponse) -> None:
             self._answer(connection, frame, response)
 
-        replica.asked.read(proved)
+        self._replica(request.group).transactions.tell(request, answer)
 
     def _position(self, connection: Connection, frame: Frame, request: PositionReport) -> None:
         self._leader(request.group).readers.report(request.reader, request.index)

@@ -14,6 +14,7 @@ from quorumlog.model.system_entry import system_entry_of
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.sim.producers import Producers
+from quorumlog.sim.transactions import TransactionalWriter
 from quorumlog.storage.base import Span
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from quorumlog.sim.node import SimulatedNode
 
 BEYOND = 1 << 62
+TRANSACTIONAL_CLIENT = "client 0"
+"""Writes transactions, where there are any."""
 READ_BYTES = 4_096
 COMMANDS = 0.5
 """Share of requests that are for the state machine, where there is one."""
@@ -70,6 +73,7 @@ class Clients:
         self._paused_until_ms = 0
         self.commands = Commands(cluster, self)
         self.producers = Producers(cluster, self)
+        self.transactions = TransactionalWriter(cluster, self) if cluster.has_transactions else None
 
     def start(self, count: int) -> None:
         """Begin with so many clients."""
@@ -97,7 +101,9 @@ class Clients:
                 going_on[0] = True
                 self._world.after_ms(random.uniform(*self.pause_ms), lambda: self._next(name))
 
-        if self._cluster.state_machine and random.random() < COMMANDS:
+        if self.transactions is not None and name == TRANSACTIONAL_CLIENT:
+            self.transactions.go_on(name, go_on)
+        elif self._cluster.state_machine and random.random() < COMMANDS:
             self.commands.send(name, go_on)
         elif random.random() < 0.8:
             self.append(random.randint(1, 8), random.choice((5, 40, 400)), name, go_on)

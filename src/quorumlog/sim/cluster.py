@@ -43,7 +43,8 @@ READ_BYTES = 1 << 20
 class SimulatedCluster:
     """Founders n0, n1 … and as many spare nodes, which run only once they are to be members.
 
-    `settings` are keys of `GroupConfig`; with `has_sessions` clients are idempotent producers.
+    `settings` are keys of `GroupConfig`; with `has_sessions` clients are idempotent producers,
+    with `has_transactions` one writes transactions.
     Subclasses may put other cores or replicas in their place.
     """
 
@@ -54,6 +55,7 @@ class SimulatedCluster:
         *,
         spares: int = 0,
         has_sessions: bool = False,
+        has_transactions: bool = False,
         **settings: object,
     ) -> None:
         self.world = World(seed)
@@ -66,6 +68,7 @@ class SimulatedCluster:
             for node_id in [*self.founders, *self.spares]
         }
         self.has_sessions = has_sessions
+        self.has_transactions = has_transactions
         self.state_machine = str(settings.get("state_machine", ""))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)

@@ -25,6 +25,8 @@ MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
 SESSIONS = 0.5
 """Share of runs in which clients are idempotent producers."""
+TRANSACTIONS = 0.6
+"""Share of runs without a state machine in which one client writes transactions."""
 STABLE_MS = 2_500
 """How long a healed group must go on without another election."""
 
@@ -52,14 +54,16 @@ def run_seed(
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
 ) -> Outcome:
     """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
+    machine = _machine(seed)
     cluster = cluster_type(
         seed,
         nodes,
         spares=2,
         has_sessions=_drawn("sessions", seed).random() < SESSIONS,
+        has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
         max_push_time_out_ms=500,
         **_retention(seed),
-        **_machine(seed),
+        **machine,
     )
     faults = Faults(cluster)
     finding: Finding | None = None

@@ -24,6 +24,7 @@ from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.own_term import OwnTerm
 from quorumlog.sim.invariants.promises import Promises
 from quorumlog.sim.invariants.state_machine_safety import StateMachineSafety
+from quorumlog.sim.invariants.transactions import Transactions
 
 
 def all_invariants(random: Random) -> list[Invariant]:
@@ -50,4 +51,5 @@ def all_invariants(random: Random) -> list[Invariant]:
         Bounds(),
         MachineAgreement(),
         Linearizable(),
+        Transactions(),
     ]

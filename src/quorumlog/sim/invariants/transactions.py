@@ -1,0 +1,81 @@
+"""What a transaction accepted is read once and whole, what it did not accept never is."""
+
+from typing import TYPE_CHECKING
+
+from quorumlog.model.block import decode_entries
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.invariants.committed import READ_BYTES
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimulatedCluster
+    from quorumlog.sim.node import SimulatedNode
+    from quorumlog.sim.transactions import Attempt
+
+REJECTED_MAX = 100_000
+
+
+class Transactions(Invariant):
+    """Looks at what each member would give a read_committed reader, in the end."""
+
+    name = "transactions"
+
+    def ended(self, cluster: "SimulatedCluster") -> None:
+        """See `Invariant`."""
+        writer = cluster.clients.transactions
+        if writer is None:
+            return
+        by_body = {body: one for one in writer.attempts for _, body in one.rows}
+        seen: dict[int, bytes] = {}
+        for node in cluster.members():
+            first, visible = node.log.before_begin_index + 1, _visible(node)
+            for index, body in visible.items():
+                known = seen.setdefault(index, body)
+                self.require(known == body, f"{node.node_id} shows {body!r} at {index}")
+            for index, body in seen.items():
+                if first <= index <= node.running.sessions.stable_index:
+                    shown = visible.get(index) == body
+                    self.require(shown, f"{node.node_id} does not show {body!r} at {index}")
+            self._judge(node, visible, by_body, writer.attempts, first)
+
+    def _judge(
+        self,
+        node: "SimulatedNode",
+        visible: dict[int, bytes],
+        by_body: dict[bytes, "Attempt"],
+        attempts: list["Attempt"],
+        first: int,
+    ) -> None:
+        rows = set()
+        for index, body in visible.items():
+            attempt = by_body.get(body)
+            if attempt is None:
+                continue  # a plain append
+            self.require(attempt.named, f"{node.node_id} shows {body!r} at {index}, not accepted")
+            row = body.split()[1:3]
+            self.require(tuple(row) not in rows, f"{node.node_id} shows row {row} twice")
+            rows.add(tuple(row))
+        for attempt in attempts:
+            if attempt.has_ended and attempt.first_index >= first:
+                missing = [body for _, body in attempt.rows if body not in visible.values()]
+                self.require(not missing, f"{node.node_id} does not show {missing}, accepted")
+
+
+def _visible(node: "SimulatedNode") -> dict[int, bytes]:
+    """Return index → body of everything that a reader of committed transactions is given."""
+    log, sessions = node.log, node.running.sessions
+    index, last = log.before_begin_index + 1, sessions.stable_index
+    hidden = {
+        place
+        for begin, end in sessions.rejected_within(index, last, REJECTED_MAX)
+        for place in range(begin, end + 1)
+    }
+    found: dict[int, bytes] = {}
+    while index <= last:
+        span = log.read(index, last, READ_BYTES)
+        found |= {
+            entry.index: entry.body
+            for entry in decode_entries(span.block())
+            if entry.is_data and entry.index not in hidden
+        }
+        index = span.last_index + 1
+    return found
