@@ -19,10 +19,13 @@ def spark(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Three nodes; group `g` holds ENTRIES bodies b"0", b"1" …, group `empty` nothing."""
+    """Three nodes; group `g` holds ENTRIES bodies b"0", b"1" …, group `empty` nothing.
+
+    Streams read what they append to `live` themselves; `other` is there for reading several.
+    """
     made = LocalCluster.create(
         tmp_path_factory.mktemp("cluster") / "nodes",
-        groups=("g", "empty"),
+        groups=("g", "empty", "live", "other"),
         data_file_bytes=8 << 20,
     )
     made.up()

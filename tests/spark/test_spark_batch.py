@@ -12,9 +12,13 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark]
 ENTRIES = 10_000
 
 
-def load(spark, cluster, schema=None, group="g", **options):
-    reader = spark.read.format("quorumlog").option("servers", cluster.servers)
-    reader = reader.option("group", group).options(**options)
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def load(spark, cluster, schema=None, **options):
+    reader = spark.read.format("quorumlog").options(**{"servers": cluster.servers, **options})
+    if not {"group", "groupPattern"} & set(options):
+        reader = reader.option("group", "g")
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -56,7 +60,37 @@ def test_latest_to_latest_and_an_empty_group_have_no_rows(spark, cluster):
 
 
 def test_any_replica_may_be_read(spark, cluster):
-    assert load(spark, cluster, readFrom="any", endingIndex="1000").count() > 900
+    frame = load(spark, cluster, readFrom="any", verifyCrc="screen")
+    assert bodies_of(frame) == [str(number).encode() for number in range(ENTRIES)]
+
+
+def test_several_groups_are_told_apart(spark, cluster, bounds):
+    with SyncClient(cluster.servers, "other") as client:
+        client.append_batch([b"a", b"b", b"c"])
+    frame = load(spark, cluster, groupPattern="g|other|empty", minPartitions="3")
+    assert frame.columns == ["group", "index", "term", "channel", "body", "body_crc"]
+    counts = {row["group"]: row["count"] for row in frame.groupBy("group").count().collect()}
+    assert counts == {"g": ENTRIES, "other": 3}
+    start = f'{{"g": {bounds[1] - 1}, "other": -2}}'
+    frame = load(spark, cluster, schema="group string", group="g,other", startingOffsets=start)
+    assert sorted(row["group"] for row in frame.collect()) == ["g"] * 2 + ["other"] * 3
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_conditions_on_the_index_are_ranges_that_are_fetched(spark, cluster, enabled):
+    everything = load(spark, cluster, minPartitions="4")
+    few = everything.where("index >= 100 AND index < 103")
+    before = spark.conf.get(PUSHDOWN)
+    spark.conf.set(PUSHDOWN, enabled)
+    try:
+        assert [row["index"] for row in few.orderBy("index").collect()] == [100, 101, 102]
+        assert few.rdd.getNumPartitions() == (3 if enabled == "true" else 4)
+        plan = few._jdf.queryExecution().executedPlan().toString()
+        assert ("Filter (" in plan) == (enabled == "false")
+        assert everything.where("term >= 1 AND term < 1000000").count() == ENTRIES
+        assert everything.where("term >= 1000000").count() == 0
+    finally:
+        spark.conf.set(PUSHDOWN, before)
 
 
 def test_sql_finds_the_source_without_registering(spark, cluster):
@@ -77,6 +111,9 @@ def test_sql_finds_the_source_without_registering(spark, cluster):
         ({"endingIndex": "999999"}, "endingIndex 999999 is beyond the end"),
         ({"minPartitions": "none"}, "minPartitions='none' is wrong"),
         ({"group": "nope"}, "does not host group 'nope'"),
+        ({"maxEntriesPerTrigger": "5"}, "'maxEntriesPerTrigger' is for spark.readStream only"),
+        ({"servers": "127.0.0.1:1", "fetchTimeoutMs": "500"}, "cannot connect to 127.0.0.1:1"),
+        ({"schema": "index int"}, "column index is bigint, not int"),
     ],
 )
 def test_wrong_options_are_told_before_the_job_runs(spark, cluster, options, message):

@@ -1,31 +1,23 @@
-"""Blocks to Arrow, options and plans of the data source, without Spark or a cluster."""
+"""Blocks to Arrow, and what is checked of them, without Spark or a cluster."""
 
-import pickle
-
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import IntegerType, StructField, StructType
 
-from quorumlog.model.block import decode_entries
-from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.model.block import block_from_index_records, decode_entries
+from quorumlog.model.errors import CorruptionError
 from quorumlog.spark import decode as decoding
-from quorumlog.spark.batch import IndexRange, LogReader
+from quorumlog.spark.batch import LogReader
 from quorumlog.spark.decode import decode
 from quorumlog.spark.options import parse_options
-from quorumlog.spark.schema import (
-    HEADER_COLUMNS,
-    PLAIN_COLUMNS,
-    arrow_schema,
-    default_schema,
-    wanted_columns,
-)
+from quorumlog.spark.planning import IndexRange
+from quorumlog.spark.schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema
+from quorumlog.spark.verify import Verify, verify_block
 from quorumlog.storage.memory_log import MemoryLog
+from spark_fakes import FakeCluster, filled, rows_of
 from store_access import block_of
 
 ALL_COLUMNS = PLAIN_COLUMNS + HEADER_COLUMNS
-REQUIRED = {"servers": "h:1", "group": "g"}
 
 
 def log_with(bodies, noop_after=None):
@@ -47,7 +39,7 @@ def joined(log):
     return memoryview(data), memoryview(records)
 
 
-def rows_of(batches):
+def rows_in(batches):
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -55,11 +47,11 @@ def rows_of(batches):
 def test_decoding_gives_what_the_entries_say(bodies):
     log = log_with(bodies)
     data, records = joined(log)
-    rows = rows_of(decode(data, records, ALL_COLUMNS, verify_crc=True))
+    rows = rows_in(decode(data, records, ALL_COLUMNS, verify_crc=True))
     expected = [
         entry
         for index in range(len(bodies))
-        for entry in decode_entries(decoding.block_from_index_records(*log_piece(log, index)))
+        for entry in decode_entries(block_from_index_records(*log_piece(log, index)))
     ]
     assert [row["body"] for row in rows] == bodies
     for row, entry in zip(rows, expected, strict=True):
@@ -75,16 +67,26 @@ def log_piece(log, index):
 
 def test_129_noops_are_left_out():
     data, records = joined(log_with([b"a", b"b", b"c"], noop_after=1))
-    rows = rows_of(decode(data, records, ("index", "body"), verify_crc=True))
+    rows = rows_in(decode(data, records, ("index", "body"), verify_crc=True))
     assert [(row["index"], row["body"]) for row in rows] == [(0, b"a"), (1, b"b"), (3, b"c")]
 
 
-@pytest.mark.parametrize("columns", [("body",), ("term", "index"), ("chain_crc", "body", "index")])
+def test_rejected_entries_are_left_out():
+    data, records = joined(log_with([b"a", b"b", b"c", b"d"]))
+    rows = rows_in(decode(data, records, ("body",), verify_crc=False, rejected=[(1, 2)]))
+    assert [row["body"] for row in rows] == [b"a", b"d"]
+
+
+@pytest.mark.parametrize(
+    "columns", [("body",), ("term", "index"), ("chain_crc", "body", "index"), ("group", "body")]
+)
 def test_any_columns_in_any_order_have_sparks_schema(columns):
     data, records = joined(log_with([b"a", b"b"]))
-    (batch,) = decode(data, records, columns, verify_crc=False)
+    (batch,) = decode(data, records, columns, verify_crc=False, group="flights")
     assert batch.schema.equals(arrow_schema(columns))
     assert batch.num_rows == 2
+    if "group" in columns:
+        assert batch.column("group").to_pylist() == ["flights", "flights"]
 
 
 def test_a_block_becomes_several_batches_of_bounded_size(monkeypatch):
@@ -92,7 +94,7 @@ def test_a_block_becomes_several_batches_of_bounded_size(monkeypatch):
     bodies = [b"x" * 100] * 20 + [b"y" * 5_000] + [b"z"]
     data, records = joined(log_with(bodies))
     batches = list(decode(data, records, ("body",), verify_crc=True))
-    assert [row["body"] for row in rows_of(batches)] == bodies
+    assert [row["body"] for row in rows_in(batches)] == bodies
     assert len(batches) == 6
 
 
@@ -101,7 +103,7 @@ def test_74_a_damaged_body_is_named_and_not_returned():
     data[48 + 4 + 48 + 2] ^= 1
     with pytest.raises(CorruptionError, match="entry 1 does not fit"):
         list(decode(data, records, ("body",), verify_crc=True))
-    assert len(rows_of(decode(data, records, ("body",), verify_crc=False))) == 3
+    assert len(rows_in(decode(data, records, ("body",), verify_crc=False))) == 3
 
 
 def test_a_block_of_noops_gives_an_empty_batch():
@@ -111,92 +113,86 @@ def test_a_block_of_noops_gives_an_empty_batch():
     assert (batch.num_rows, batch.schema) == (0, arrow_schema(("index", "body")))
 
 
-# -- options --------------------------------------------------------------------------------------
+# -- what is checked ------------------------------------------------------------------------------
+
+BODIES = [b"x" * 40, b"", b"y", b"z" * 40, b"w" * 40]
+STARTS = [0, 88, 136, 185, 273]
+CHECKED = [Verify.ALL, Verify.SCREEN]
 
 
-def test_defaults():
-    options = parse_options(REQUIRED)
-    assert (options.start, options.end) == ("earliest", "latest")
-    assert options.verify_crc
-    assert options.leader_only
-    assert not options.include_headers
+def verified(change, verify, *, bodies=True, first=0):
+    data, records = joined(log_with(BODIES))
+    change(data)
+    verify_block(block_from_index_records(data, records), first, verify, bodies=bodies)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "field", "expected"),
-    [
-        ("startingIndex", "17", "start", 17),
-        ("startingOffsets", "latest", "start", "latest"),
-        ("STARTINGOFFSETS", '{"g": 5}', "start", 5),
-        ("startingOffsets", '{"g": -2}', "start", "earliest"),
-        ("endingOffsets", '{"g": -1}', "end", "latest"),
-        ("endingIndex", "9", "end", 9),
-        ("minPartitions", "8", "min_partitions", 8),
-        ("includeHeaders", "TRUE", "include_headers", True),
-        ("verifyCrc", "none", "verify_crc", False),
-        ("readFrom", "any", "leader_only", False),
-    ],
-)
-def test_options_are_understood(name, value, field, expected):
-    assert getattr(parse_options({**REQUIRED, name: value}), field) == expected
+@pytest.mark.parametrize("verify", CHECKED)
+@pytest.mark.parametrize("entry", [0, 2, 3, 4])
+def test_a_damaged_body_is_found_and_named(entry, verify):
+    def damage(data):
+        data[STARTS[entry] + 48] ^= 4
+
+    with pytest.raises(CorruptionError, match=f"entry {entry} does not fit its body CRC"):
+        verified(damage, verify)
+    verified(damage, verify, bodies=False)
+    verified(damage, Verify.NONE)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"group": "g"}, "'servers' is missing"),
-        ({"servers": "h:1"}, "'group' is missing"),
-        ({**REQUIRED, "topic": "x"}, "'topic' is not known"),
-        ({**REQUIRED, "minPartitions": "0"}, "minPartitions='0' is wrong"),
-        ({**REQUIRED, "minPartitions": "many"}, "minPartitions='many' is wrong"),
-        ({**REQUIRED, "startingIndex": "-3"}, "startingIndex='-3' is wrong"),
-        ({**REQUIRED, "startingIndex": "{"}, "is wrong"),
-        ({**REQUIRED, "startingIndex": '{"other": 1}'}, "is wrong"),
-        ({**REQUIRED, "endingIndex": "earliest"}, "endingIndex='earliest' is wrong"),
-        ({**REQUIRED, "verifyCrc": "some"}, "verifyCrc='some' is wrong"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(UnexpectedArgumentError, match=message):
-        parse_options(options)
+@pytest.mark.parametrize("verify", CHECKED)
+def test_the_same_damage_in_two_bodies_is_found(verify):
+    def damage(data):
+        data[STARTS[0] + 50] ^= 4
+        data[STARTS[3] + 50] ^= 4
+
+    with pytest.raises(CorruptionError, match="entry 0 does not fit its body CRC"):
+        verified(damage, verify)
 
 
-def test_wrong_columns_are_named():
-    with pytest.raises(UnexpectedArgumentError, match="column 'value' does not exist"):
-        wanted_columns(StructType([StructField("value", IntegerType())]))
-    with pytest.raises(UnexpectedArgumentError, match="column index is bigint, not int"):
-        wanted_columns(StructType([StructField("index", IntegerType())]))
+@pytest.mark.parametrize("verify", CHECKED)
+@pytest.mark.parametrize("offset", [0, 15, 23, 47])
+def test_a_header_that_is_not_its_own_is_found(offset, verify):
+    def damage(data):
+        data[STARTS[2] + offset] ^= 8
+
+    with pytest.raises(CorruptionError, match="entr"):
+        verified(damage, verify, bodies=False)
+    verified(damage, Verify.NONE)
 
 
-def test_headers_are_columns_on_request():
-    assert default_schema(include_headers=False).names == list(PLAIN_COLUMNS)
-    assert default_schema(include_headers=True).names == list(ALL_COLUMNS)
+@pytest.mark.parametrize("offset", [35, 39])
+def test_a_channel_or_chain_crc_that_was_changed_is_found(offset):
+    def damage(data):
+        data[STARTS[2] + offset] ^= 8
+
+    for verify in CHECKED:
+        with pytest.raises(CorruptionError, match="entries 0 to 4 do not fit their chain CRCs"):
+            verified(damage, verify)
 
 
-# -- plans ----------------------------------------------------------------------------------------
+def test_entries_of_another_place_in_the_log_are_found():
+    with pytest.raises(CorruptionError, match="entry 7 has a header that is not its own"):
+        verified(lambda data: None, Verify.SCREEN, first=7)
 
 
-def planned(first, beyond, **options):
-    reader = LogReader(parse_options({**REQUIRED, **options}), ("index",))
-    reader._range = lambda: (first, beyond)
-    return [(part.first, part.last) for part in reader.partitions()]
+def test_entries_of_the_original_have_no_crcs_and_pass():
+    def without_crcs(data):
+        for start in STARTS:
+            data[start + 36 : start + 44] = bytes(8)
+
+    for verify in CHECKED:
+        verified(without_crcs, verify)
 
 
-def test_a_range_is_cut_into_even_partitions():
-    assert planned(10, 20) == [(10, 14), (15, 19)]
-    assert planned(0, 10, minPartitions="3") == [(0, 2), (3, 5), (6, 9)]
-    assert planned(0, 10, maxEntriesPerPartition="4") == [(0, 2), (3, 5), (6, 9)]
-    assert planned(0, 1, minPartitions="8") == [(0, 0)]
-
-
-def test_an_empty_range_is_one_partition_without_entries():
-    assert planned(5, 5) == [(0, -1)]
-    reader = LogReader(parse_options(REQUIRED), ("index",))
-    assert list(reader.read(IndexRange(0, -1))) == []
-    assert list(reader.read(None)) == []
-
-
-def test_readers_travel_to_executors():
-    reader = LogReader(parse_options(REQUIRED), ("index", "body"))
-    assert pickle.loads(pickle.dumps(reader))._columns == ("index", "body")
-    assert pa.schema([pa.field("index", pa.int64())]) == arrow_schema(("index",))
+@pytest.mark.parametrize("kind", ["all", "screen", "none"])
+def test_the_option_says_what_is_checked(kind):
+    cluster = FakeCluster(g=filled(3))
+    cluster.content["g"].log.read(1, 1, 1).data[-1] ^= 1
+    options = parse_options({"servers": "h:1", "group": "g", "verifyCrc": kind})
+    reader = LogReader(options, ("index", "body"), cluster.connect)
+    if kind == "none":
+        assert len(rows_of(reader, [IndexRange("g", 0, 2)])) == 3
+    else:
+        with pytest.raises(CorruptionError, match="entry 1 does not fit its body CRC"):
+            rows_of(reader, [IndexRange("g", 0, 2)])
+    bodiless = LogReader(options, ("index",), cluster.connect)
+    assert len(rows_of(bodiless, [IndexRange("g", 0, 2)])) == 3

@@ -1,98 +1,201 @@
-"""Reading a range of the log in one job: planned once, fetched by tasks from the cluster."""
+"""Reading a part of the log in one job: planned once, fetched by tasks from the cluster."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
 
-from quorumlog.client import SyncClient
-from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
-from quorumlog.spark.decode import decode
-from quorumlog.spark.options import ReadOptions
+from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
+from quorumlog.spark.clients import Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.offsets import LossRules
+from quorumlog.spark.options import Position, Positions, ReadOptions, check_names
+from quorumlog.spark.planning import IndexRange, cut, first_of_term
+from quorumlog.spark.reading import read_range
 
-FETCH_BYTES = 4 * 1024 * 1024
-_clients: dict[tuple[str, str, int], SyncClient] = {}
-"""Connections of this worker process, kept between tasks."""
+PLAN_TIMEOUT_MS = 10_000
+"""Servers that do not answer for so long are reported before the job starts."""
 
 
-def client_for(options: ReadOptions) -> SyncClient:
-    """Return this process's client for a group, made when first needed."""
-    key = (options.servers, options.group, options.fetch_timeout_ms)
-    if key not in _clients:
-        _clients[key] = SyncClient(
-            options.servers, options.group, timeout_ms=options.fetch_timeout_ms
+def groups_to_read(cluster: Cluster, options: ReadOptions) -> list[str]:
+    """Return the groups asked for. Raises `UnexpectedArgumentError` if a pattern matches none."""
+    if options.group_pattern is None:
+        return list(options.groups)
+    hosted = cluster.groups()
+    found = matching(options.group_pattern, hosted)
+    if not found:
+        raise UnexpectedArgumentError(
+            f"option groupPattern={options.group_pattern!r} matches none of the groups that the "
+            f"cluster hosts: {', '.join(sorted(hosted)) or 'it hosts none'}"
         )
-    return _clients[key]
+    return sorted(found)
 
 
-@dataclass
-class IndexRange(InputPartition):
-    """Entries first … last."""
+def matching(pattern: str, groups: Iterable[str]) -> set[str]:
+    """Return the groups whose whole name a regular expression matches."""
+    return {name for name in groups if re.fullmatch(pattern, name)}
 
-    first: int
-    last: int
+
+def position_of(
+    name: str, positions: Positions | None, default: Position, group: str, bounds: Bounds
+) -> int:
+    """Return the index that an option gives for a group.
+
+    Raises `IndexOutOfRangeError` when it is beyond the end of the log.
+    """
+    position = positions[group] if isinstance(positions, dict) else positions
+    position = default if position is None else position
+    if position == "earliest":
+        return bounds.begin
+    if position == "latest":
+        return bounds.beyond
+    if position > bounds.beyond:
+        raise IndexOutOfRangeError(
+            f"{name} {position} is beyond the end: group {group} has "
+            f"{_span_text(bounds.begin, bounds.beyond)}"
+        )
+    return position
+
+
+def _span_text(begin: int, beyond: int) -> str:
+    return f"entries {begin} to {beyond - 1}" if beyond > begin else "no entries"
 
 
 class LogReader(DataSourceReader):
-    """Plans with the committed index as it is when the job begins."""
+    """Plans with the committed index as it is when the job begins.
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    Travels to tasks, so it opens nothing before it is used; `connect` gives the cluster.
+    """
+
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], connect: Connect = RemoteCluster
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._connect = connect
 
     def partitions(self) -> list[InputPartition]:
-        """Return index ranges of about equal length.
+        """Return the index ranges of the tasks.
 
-        Raises `IndexRemovedError` or `IndexOutOfRangeError` when the range asked for is not there.
+        Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
+        when what was asked for is not there.
         """
-        first, beyond = self._range()
-        count = beyond - first
-        if count <= 0:
-            return [IndexRange(0, -1)]  # Spark would make a partition of its own of an empty list
         options = self._options
-        by_size = -(-count // options.max_entries_per_partition)
-        pieces = min(count, max(options.min_partitions, by_size))
-        edges = [first + count * piece // pieces for piece in range(pieces + 1)]
-        return [IndexRange(edges[i], edges[i + 1] - 1) for i in range(pieces)]
+        cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
+        groups = groups_to_read(cluster, options)
+        for name, given in (("startingIndex", options.starting), ("endingIndex", options.ending)):
+            if isinstance(given, dict):
+                check_names(name, given, tuple(groups))
+        parts = [self._narrowed(cluster, self._part(cluster, group)) for group in groups]
+        return list(cut(parts, options, cluster.record))
 
-    def _range(self) -> tuple[int, int]:
-        """Return first index and the index behind the last."""
+    def _part(self, cluster: Cluster, group: str) -> IndexRange:
+        """Return what the options ask for of one group."""
         options = self._options
-        with SyncClient(options.servers, options.group) as client:
-            begin, committed = client.bounds(leader_only=options.leader_only)
-        available = f"{options.group} has {begin} to {committed}"
-        if options.start == "earliest":
-            first = begin
-        elif options.start == "latest":
-            first = committed + 1
-        else:
-            first = options.start
-        beyond = committed + 1 if options.end == "latest" else options.end
-        if first < begin:
-            raise IndexRemovedError(f"startingIndex {first} is no longer kept: {available}")
-        if beyond > committed + 1:
-            raise IndexOutOfRangeError(f"endingIndex {beyond} is beyond the end: {available}")
-        return first, beyond
+        bounds = cluster.bounds(group, options.isolation)
+        first = position_of("startingIndex", options.starting, "earliest", group, bounds)
+        beyond = position_of("endingIndex", options.ending, "latest", group, bounds)
+        if first > beyond:
+            raise IndexOutOfRangeError(
+                f"group {group}: startingIndex {first} is behind endingIndex {beyond}"
+            )
+        first = LossRules(options.fail_on_data_loss).first_kept(
+            group, first, beyond - 1, bounds.begin
+        )
+        return IndexRange(group, first, beyond - 1)
+
+    def _narrowed(self, cluster: Cluster, part: IndexRange) -> IndexRange:
+        """Return what a job needs of a range."""
+        return part
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
         if not isinstance(partition, IndexRange):
-            return
+            return iter(())
         options = self._options
-        client = client_for(options)
-        index = partition.first
-        while index <= partition.last:
-            fetched = client.fetch(
-                index,
-                partition.last,
-                bytes_max=FETCH_BYTES,
-                wait_ms=1_000,
-                index_records=True,
-                leader_only=options.leader_only,
-            )
-            if fetched.count:
-                yield from decode(
-                    fetched.data, fetched.records, self._columns, verify_crc=options.verify_crc
-                )
-                index = fetched.first_index + fetched.count
+        cluster = self._connect(options.servers, options.fetch_timeout_ms)
+        return read_range(cluster, partition, options, self._columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers from `least` on, below `beyond`; None: without bound."""
+
+    least: int | None = None
+    beyond: int | None = None
+
+    def narrowed(self, least: int | None, beyond: int | None) -> "Interval":
+        """Return the numbers that are within other bounds, too."""
+        leasts = [bound for bound in (self.least, least) if bound is not None]
+        beyonds = [bound for bound in (self.beyond, beyond) if bound is not None]
+        return Interval(max(leasts, default=None), min(beyonds, default=None))
+
+
+class FilteringLogReader(LogReader):
+    """Takes conditions on index and term from Spark, and reads only the range that meets them."""
+
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], connect: Connect = RemoteCluster
+    ) -> None:
+        super().__init__(options, columns, connect)
+        self._intervals = {"index": Interval(), "term": Interval()}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
+        """Return the conditions that Spark must check itself. No column is ever null."""
+        return [condition for condition in filters if not self._takes(condition)]
+
+    def _takes(self, condition: Filter) -> bool:
+        """Note what a condition says of index or term; return whether that is all it says."""
+        if isinstance(condition, IsNotNull):
+            return True
+        column = ".".join(getattr(condition, "attribute", ()))
+        value: Any = getattr(condition, "value", None)
+        values = list(value) if isinstance(condition, In) else [value]
+        if column not in self._intervals or not all(type(value) is int for value in values):
+            return False
+        bounds = _bounds_of(condition, values)
+        if bounds is not None:
+            self._intervals[column] = self._intervals[column].narrowed(*bounds)
+        # of the values of a list only the least and the largest are noted
+        return bounds is not None and not isinstance(condition, In)
+
+    def _narrowed(self, cluster: Cluster, part: IndexRange) -> IndexRange:
+        index, term = self._intervals["index"], self._intervals["term"]
+        if index.least is not None:
+            part = replace(part, first=max(part.first, index.least))
+        if index.beyond is not None:
+            part = replace(part, last=min(part.last, index.beyond - 1))
+        if term.beyond is not None and part.count > 0:
+            part = replace(part, last=first_of_term(cluster.record, part, term.beyond) - 1)
+        if term.least is not None and part.count > 0:
+            part = replace(part, first=first_of_term(cluster.record, part, term.least))
+        return part
+
+
+def _bounds_of(condition: Filter, values: list[int]) -> tuple[int | None, int | None] | None:
+    """Return the least value that meets a condition and the one behind the largest."""
+    if isinstance(condition, EqualTo | EqualNullSafe | In) and values:
+        return min(values), max(values) + 1
+    if isinstance(condition, GreaterThan):
+        return values[0] + 1, None
+    if isinstance(condition, GreaterThanOrEqual):
+        return values[0], None
+    if isinstance(condition, LessThan):
+        return None, values[0]
+    if isinstance(condition, LessThanOrEqual):
+        return None, values[0] + 1
+    return None

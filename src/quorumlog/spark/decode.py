@@ -16,12 +16,10 @@ from quorumlog.model.block import (
     Block,
     block_from_index_records,
     data_mask,
-    first_damaged,
-    first_index_of,
     headers,
 )
-from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.schema import arrow_schema
+from quorumlog.spark.verify import check_bodies
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Bytes decoded into one batch; keeps offsets far below the 2 GiB of Arrow's binary type."""
@@ -34,42 +32,40 @@ def decode(
     *,
     verify_crc: bool,
     rejected: Sequence[tuple[int, int]] = (),
+    group: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """Yield the users' entries of a block as batches of at most 8 MiB (or one entry).
 
     NOOPs, entries of the system channel and those in a (first, last) of `rejected` are left out.
-    Raises `CorruptionError` when a body does not fit its CRC (only with verify_crc; entries without
-    CRCs are not checked).
+    `group` is what the column of that name says. Raises `CorruptionError` when a body does not fit
+    its CRC (only with verify_crc; entries without CRCs are not checked).
     """
     block = block_from_index_records(data, records)
     if verify_crc:
-        _verify(block)
+        check_bodies(block)
+    ends = block.offsets + block.sizes
     start = 0
     while start < block.count:
-        ends = block.offsets + block.sizes
         limit = int(block.offsets[start]) + BATCH_BYTES_MAX
         stop = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
-        yield _batch(block.slice(start, stop), columns, rejected)
+        yield _batch(block.slice(start, stop), columns, rejected, group)
         start = stop
 
 
-def _verify(block: Block) -> None:
-    damaged = first_damaged(block)
-    if damaged is not None:
-        index = first_index_of(block) + damaged
-        raise CorruptionError(f"entry {index} does not fit its body CRC", "", 0, index)
-
-
 def _batch(
-    block: Block, columns: tuple[str, ...], rejected: Sequence[tuple[int, int]]
+    block: Block, columns: tuple[str, ...], rejected: Sequence[tuple[int, int]], group: str
 ) -> pa.RecordBatch:
     mask = data_mask(block, rejected)
     table = headers(block)
     schema = arrow_schema(columns)
-    arrays = [
-        _bodies(block, mask) if name == "body" else _numbers(table, mask, name, schema)
-        for name in columns
-    ]
+    arrays: list[pa.Array] = []
+    for name in columns:
+        if name == "body":
+            arrays.append(_bodies(block, mask))
+        elif name == "group":
+            arrays.append(pa.repeat(pa.scalar(group, pa.string()), int(mask.sum())))
+        else:
+            arrays.append(_numbers(table, mask, name, schema))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -1,11 +1,20 @@
 """The columns of the data source."""
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from quorumlog.model.errors import UnexpectedArgumentError
 
 _COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
+    "group": (StringType(), pa.string()),
     "index": (LongType(), pa.int64()),
     "term": (LongType(), pa.int64()),
     "channel": (IntegerType(), pa.int32()),
@@ -20,9 +29,11 @@ PLAIN_COLUMNS = ("index", "term", "channel", "body", "body_crc")
 HEADER_COLUMNS = ("magic", "size", "pos", "chain_crc")
 
 
-def default_schema(*, include_headers: bool) -> StructType:
+def default_schema(*, include_headers: bool, include_group: bool = False) -> StructType:
     """Return the schema of a load without `.schema(...)`."""
     names = PLAIN_COLUMNS + (HEADER_COLUMNS if include_headers else ())
+    if include_group:
+        names = ("group", *names)
     return StructType([StructField(name, _COLUMNS[name][0]) for name in names])
 
 
@@ -31,6 +42,10 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
 
     Raises `UnexpectedArgumentError` for a column or type that does not exist.
     """
+    if not schema.fields:
+        raise UnexpectedArgumentError(
+            f"the schema names no column; there are {', '.join(_COLUMNS)}"
+        )
     for field in schema.fields:
         if field.name not in _COLUMNS:
             raise UnexpectedArgumentError(
@@ -41,6 +56,10 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
             raise UnexpectedArgumentError(
                 f"column {field.name} is {expected.simpleString()}, not "
                 f"{field.dataType.simpleString()}"
+            )
+        if not field.nullable:
+            raise UnexpectedArgumentError(
+                f"column {field.name}: leave NOT NULL out, Spark's batches cannot promise it"
             )
     return tuple(field.name for field in schema.fields)
 

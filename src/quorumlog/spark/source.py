@@ -1,18 +1,36 @@
 """The data source `quorumlog`.
 
 spark.read.format("quorumlog").option("servers", "h:p,h:p,h:p").option("group", "g").load()
+spark.readStream.format("quorumlog")…
+frame.write.format("quorumlog").option(…).mode("append").save()
+frame.writeStream.format("quorumlog").option(…).start()
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+import sys
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from quorumlog.spark.batch import LogReader
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark.batch import FilteringLogReader, LogReader
 from quorumlog.spark.options import parse_options
 from quorumlog.spark.schema import default_schema, wanted_columns
+from quorumlog.spark.sink import LogStreamWriter, LogWriter
+from quorumlog.spark.sink_options import WriteOptions, check_columns, parse_write_options
+from quorumlog.spark.stream import LogStreamReader
+
+FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module Spark runs, in a process of its own, to offer conditions to a reader."""
 
 
 class QuorumlogSource(DataSource):
-    """Reads committed entries of a group; options are in `quorumlog.spark.options.KNOWN`."""
+    """Reads and writes groups; options are the `KNOWN` of `options` and `sink_options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -22,8 +40,49 @@ class QuorumlogSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns without a user's `.schema(...)`."""
         options = parse_options(dict(self.options))
-        return default_schema(include_headers=options.include_headers)
+        return default_schema(
+            include_headers=options.include_headers, include_group=options.has_several_groups
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns that the schema names."""
-        return LogReader(parse_options(dict(self.options)), wanted_columns(schema))
+        kind = FilteringLogReader if offers_filters() else LogReader
+        return kind(parse_options(dict(self.options)).for_batch(), wanted_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's)
+        """Return a reader of the columns that the schema names, for a stream."""
+        return LogStreamReader(
+            parse_options(dict(self.options)).for_stream(), wanted_columns(schema)
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of a batch."""
+        return LogWriter(self._write_options(schema, overwrite=overwrite))
+
+    def streamWriter(  # noqa: N802  (Spark's)
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return a writer of a streaming query's batches."""
+        options = self._write_options(schema, overwrite=overwrite)
+        return LogStreamWriter(options.for_stream())
+
+    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise UnexpectedArgumentError(
+                "a log cannot be overwritten, only added to: use mode('append'), of a stream "
+                "outputMode('append') or 'update'"
+            )
+        options = parse_write_options(dict(self.options))
+        check_columns(schema, options)
+        return options
+
+
+def offers_filters() -> bool:
+    """Whether Spark is about to offer conditions to a reader.
+
+    It does so with spark.sql.python.filterPushdown.enabled; without, it refuses any reader that
+    takes them, and does not tell its settings to the process that makes the reader. What tells is
+    which of Spark's modules that process runs.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return FILTER_PLANNER in sys.modules or (main is not None and main.name == FILTER_PLANNER)

@@ -1,0 +1,107 @@
+"""Options as Spark hands them over: all of them strings, their names in any case."""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from quorumlog.model.errors import UnexpectedArgumentError
+
+T = TypeVar("T")
+
+_IGNORED = {"path"}
+"""Added by Spark itself: `load(path)`, CREATE TABLE."""
+_QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
+_SIZE_UNITS = {"": 1, "b": 1} | {
+    name: 1024**power
+    for power, letter in enumerate("kmgt", 1)
+    for name in (letter, letter + "b", letter + "ib")
+}
+_DURATION_UNITS = {"": 1, "ms": 1} | {
+    name: milliseconds
+    for names, milliseconds in (
+        (("s", "sec", "second", "seconds"), 1_000),
+        (("m", "min", "minute", "minutes"), 60_000),
+        (("h", "hour", "hours"), 3_600_000),
+        (("d", "day", "days"), 86_400_000),
+    )
+    for name in names
+}
+
+
+class OptionValues:
+    """The options that were given. `known`: name → what it may be, in words for the user.
+
+    `synonyms`: other name → name. Raises `UnexpectedArgumentError` for an option that is not known
+    and for one that is given twice; so does every method for a value that is wrong.
+    """
+
+    def __init__(
+        self, raw: Mapping[str, str], known: Mapping[str, str], synonyms: Mapping[str, str]
+    ) -> None:
+        self._known = known
+        names = {name.lower(): name for name in known}
+        names |= {other.lower(): name for other, name in synonyms.items()}
+        self._values: dict[str, str] = {}
+        for given, value in raw.items():
+            name = names.get(given.lower())
+            if name is None and given.lower() not in _IGNORED:
+                raise UnexpectedArgumentError(
+                    f"option {given!r} is not known; there are {', '.join(known)}"
+                )
+            if name in self._values:
+                raise UnexpectedArgumentError(
+                    f"option {name!r} is given twice, once under another name; leave one out"
+                )
+            if name is not None:
+                self._values[name] = value.strip()
+
+    def is_given(self, name: str) -> bool:
+        """Whether there is a value."""
+        return name in self._values
+
+    def text(self, name: str) -> str:
+        """Return the value, or nothing if there is none."""
+        return self._values.get(name, "")
+
+    def required(self, name: str) -> str:
+        """Return the value, which there must be."""
+        value = self.text(name)
+        if not value:
+            raise UnexpectedArgumentError(f"option {name!r} is missing: {self._known[name]}")
+        return value
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number above 0, or None if it is not given."""
+        return self._quantity(name, {"": 1})
+
+    def size(self, name: str) -> int | None:
+        """Return bytes, above 0; units as in `64m`, powers of 1024. None if it is not given."""
+        return self._quantity(name, _SIZE_UNITS)
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return milliseconds, above 0; units as in `10s` or `15m`. None if it is not given."""
+        return self._quantity(name, _DURATION_UNITS)
+
+    def _quantity(self, name: str, units: Mapping[str, int]) -> int | None:
+        if not self.is_given(name):
+            return None
+        match = _QUANTITY.fullmatch(self.text(name).lower())
+        unit = units.get(match[2]) if match else None
+        if match is None or unit is None or int(match[1]) < 1:
+            raise self.wrong(name)
+        return int(match[1]) * unit
+
+    def choice(self, name: str, choices: Mapping[str, T]) -> T:
+        """Return what one of the words stands for; the first is the default."""
+        if not self.is_given(name):
+            return next(iter(choices.values()))
+        word = self.text(name).lower()
+        if word not in choices:
+            raise self.wrong(name)
+        return choices[word]
+
+    def wrong(self, name: str) -> UnexpectedArgumentError:
+        """Return the error that says what the value is and what it may be."""
+        return UnexpectedArgumentError(
+            f"option {name}={self.text(name)!r} is wrong; it is {self._known[name]}"
+        )

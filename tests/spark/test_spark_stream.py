@@ -1,0 +1,155 @@
+"""The data source as a stream, against a real cluster of processes."""
+
+import json
+import time
+
+import msgspec
+import pytest
+from pyspark.errors import PySparkException
+
+from quorumlog.client import SyncClient, SyncProducer
+from quorumlog.local import LocalCluster
+from quorumlog.model.config import dump_config, load_config
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+ENTRIES = 10_000
+DEADLINE_SECONDS = 60.0
+DATA_FILE = 5 << 20
+
+
+class Stream:
+    """A query that writes what it reads of a group to Parquet; each directory has a checkpoint."""
+
+    def __init__(self, spark, servers, directory, **options):
+        self.spark = spark
+        self.rows = str(directory / "rows")
+        self.checkpoint = str(directory / "checkpoint")
+        self.options = {"servers": servers, "startingOffsets": "earliest", **options}
+
+    def start(self, **trigger):
+        frame = self.spark.readStream.format("quorumlog").options(**self.options).load()
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
+        return writer.trigger(**trigger).start(self.rows)
+
+    def run(self):
+        """Read all there is; return the progress of each batch that had rows."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(DEADLINE_SECONDS)
+        return [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
+
+    def bodies(self):
+        rows = self.spark.read.parquet(self.rows).select("index", "body").orderBy("index").collect()
+        return [bytes(row.body) for row in rows]
+
+
+def fill(servers, group, bodies):
+    with SyncProducer(servers, group) as producer:
+        for body in bodies:
+            producer.send(body)
+
+
+def end_of(servers, group):
+    with SyncClient(servers, group, timeout_ms=20_000) as client:
+        return client.bounds()[1] + 1
+
+
+def process_until(query, group, index):
+    """Let a query go on until it has read all entries before `index`."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        query.processAllAvailable()
+        progress = query.lastProgress
+        if progress and json.loads(progress.sources[0].endOffset)[group]["index"] >= index:
+            return
+        assert time.monotonic() < deadline, f"not at {index}: {progress}"
+
+
+def test_available_now_reads_all_in_batches_of_the_size_asked_for(spark, cluster, tmp_path):
+    stream = Stream(spark, cluster.servers, tmp_path, group="g", maxEntriesPerTrigger="4000")
+    batches = stream.run()
+    sources = [batch["sources"][0] for batch in batches]
+    ends = [source["endOffset"]["g"]["index"] for source in sources]
+    last = end_of(cluster.servers, "g")
+    assert ends == [4_000, 8_000, last]
+    assert [source["latestOffset"]["g"]["index"] for source in sources] == [last] * 3
+    assert sum(batch["numInputRows"] for batch in batches) == ENTRIES
+    assert stream.bodies() == [str(number).encode() for number in range(ENTRIES)]
+
+
+def test_a_restarted_query_reads_each_entry_once(spark, cluster, tmp_path):
+    first, second = [b"%d" % n for n in range(500)], [b"%d" % n for n in range(500, 800)]
+    start = str(end_of(cluster.servers, "live"))
+    stream = Stream(spark, cluster.servers, tmp_path, group="live", startingOffsets=start)
+    fill(cluster.servers, "live", first)
+    stream.run()
+    assert stream.bodies() == first
+    assert stream.run() == []
+    fill(cluster.servers, "live", second)
+    stream.options["maxBytesPerTrigger"] = "5k"  # 50 bytes and a header an entry
+    assert len(stream.run()) > 1
+    assert stream.bodies() == first + second
+
+
+def test_a_leader_killed_while_a_stream_runs_is_ridden_out(spark, cluster, tmp_path):
+    bodies = [b"%d" % n for n in range(2_000)]
+    start = str(end_of(cluster.servers, "live"))
+    stream = Stream(spark, cluster.servers, tmp_path, group="live", startingOffsets=start)
+    query = stream.start(processingTime="0 seconds")
+    try:
+        fill(cluster.servers, "live", bodies[:1_000])
+        process_until(query, "live", end_of(cluster.servers, "live"))
+        victim = cluster.leader("live")
+        cluster.kill(victim)
+        try:
+            fill(cluster.servers, "live", bodies[1_000:])
+            process_until(query, "live", end_of(cluster.servers, "live"))
+        finally:
+            cluster.start(victim)
+        assert query.isActive
+        assert stream.bodies() == bodies
+    finally:
+        query.stop()
+
+
+def test_retention_that_passes_a_slow_reader_is_an_error_or_a_counted_skip(spark, tmp_path):
+    cluster = LocalCluster.create(tmp_path / "nodes", nodes=1, data_file_bytes=DATA_FILE)
+    path = cluster.directory / "n0.toml"
+    config = load_config(path)
+    (group,) = config.groups
+    small = msgspec.structs.replace(group, retention_bytes=DATA_FILE, clean_interval=20)
+    path.write_bytes(dump_config(msgspec.structs.replace(config, groups=[small])))
+    cluster.up()
+    try:
+        with SyncClient(cluster.servers) as client:
+            last = client.append_batch([b"first", b"second"]).last_index
+            stream = Stream(spark, cluster.servers, tmp_path / "stream", group="default")
+            stream.run()
+            while client.bounds()[0] <= last + 1:
+                client.append_batch([b"x" * 100_000] * 40)
+        with pytest.raises(PySparkException, match=r"were removed.*failOnDataLoss=false"):
+            stream.run()
+        stream.options["failOnDataLoss"] = "false"
+        stream.run()
+        bodies = stream.bodies()
+        assert bodies[:2] == [b"first", b"second"]
+        assert set(bodies[2:]) == {b"x" * 100_000}
+    finally:
+        cluster.down()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingIndex": "5"}, "'endingIndex' is for spark.read only"),
+        ({"group": "nope"}, "does not host group 'nope'"),
+    ],
+)
+def test_what_is_wrong_ends_the_query_with_a_clear_error(
+    spark, cluster, tmp_path, options, message
+):
+    stream = Stream(spark, cluster.servers, tmp_path)
+    del stream.options["startingOffsets"]
+    stream.options |= {"group": "g", **options}
+    with pytest.raises(PySparkException, match=message):
+        stream.run()

@@ -1,0 +1,145 @@
+"""What the sink refuses before a job begins, and what it makes of tasks' messages."""
+
+import pickle
+
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.system_entry import AcceptedAttempt
+from quorumlog.spark.sink import (
+    BATCH_ID,
+    QUERY_ID,
+    RUN_ID,
+    LogWriter,
+    Writing,
+    Written,
+    WrittenPart,
+    _by_group,
+    writing_of,
+)
+from quorumlog.spark.sink_options import check_columns, parse_write_options
+
+SERVERS = {"servers": "127.0.0.1:7101"}
+
+
+def options(**given):
+    return parse_write_options({**SERVERS, "group": "g", **given})
+
+
+TYPES = {"binary": BinaryType(), "string": StringType(), "int": IntegerType()}
+
+
+def schema(text):
+    fields = [column.split() for column in text.split(", ")]
+    return StructType([StructField(name, TYPES[kind]) for name, kind in fields])
+
+
+def test_defaults_are_exactly_once():
+    found = options()
+    assert found.is_transactional
+    assert found.identity is None
+    assert (found.transaction_timeout_ms, found.delivery_timeout_ms) == (300_000, 120_000)
+    assert not options(deliveryGuarantee="at-least-once").is_transactional
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"deliveryGuarantee": "twice"}, "exactly-once (default)"),
+        ({"transactionTimeoutMs": "16m"}, "at most 15m"),
+        ({"transactionalId": "x"}, "give both or neither"),
+        ({"batchId": "3"}, "give both or neither"),
+        ({"transactionalId": "x", "batchId": "-1"}, "batchId='-1' is wrong"),
+        (
+            {"transactionalId": "x", "batchId": "1", "deliveryGuarantee": "at-least-once"},
+            "exactly-once",
+        ),
+        ({"topic": "x"}, "option 'topic' is not known"),
+        ({"group": "no group!"}, "option 'group'"),
+        ({"servers": "nowhere"}, "servers='nowhere' is wrong"),
+    ],
+)
+def test_wrong_options_are_named(given, says):
+    with pytest.raises(UnexpectedArgumentError) as raised:
+        options(**given)
+    assert says in str(raised.value)
+
+
+def test_a_stream_has_a_name_of_its_own():
+    named = options(transactionalId="app", batchId="7")
+    assert named.identity == ("app", 7)
+    with pytest.raises(UnexpectedArgumentError, match="a stream has a name"):
+        named.for_stream()
+    assert options().for_stream() == options()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["body binary", "body string", "channel int, body binary", "group string, body binary"],
+)
+def test_these_columns_can_be_written(text):
+    check_columns(schema(text), options())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("value string", "column 'value' cannot be written"),
+        ("body int", "column body must be binary or string, not int"),
+        ("body binary, channel string", "column channel must be an integer, not string"),
+        ("channel int", "there is no column body"),
+    ],
+)
+def test_other_columns_are_refused_in_words(text, says):
+    with pytest.raises(UnexpectedArgumentError) as raised:
+        check_columns(schema(text), options())
+    assert says in str(raised.value)
+
+
+def test_somebody_must_say_which_group():
+    without = parse_write_options(SERVERS)
+    check_columns(schema("group string, body binary"), without)
+    with pytest.raises(UnexpectedArgumentError, match="option 'group' is missing"):
+        check_columns(schema("body binary"), without)
+
+
+def test_a_task_learns_from_spark_what_it_writes():
+    properties = {QUERY_ID: "q", RUN_ID: "r", BATCH_ID: "12"}
+    assert writing_of(properties.get) == Writing("q", "r", 12)
+    for name in properties:
+        fewer = {key: value for key, value in properties.items() if key != name}
+        with pytest.raises(UnexpectedArgumentError, match="does not tell its tasks") as raised:
+            writing_of(fewer.get)
+        assert name in str(raised.value)
+        assert "at-least-once" in str(raised.value)
+
+
+def attempt(partition, producer_id):
+    return AcceptedAttempt(partition, producer_id, 5, 9, 4, 77)
+
+
+def test_what_the_tasks_wrote_is_gathered_by_group():
+    writing = Writing("q", "r", 3)
+    messages = [
+        Written(writing, (WrittenPart("a", 1, attempt(0, 11)), WrittenPart("b", 2, None))),
+        None,
+        Written(writing, ()),
+        Written(writing, (WrittenPart("a", 1, attempt(2, 12)),)),
+    ]
+    assert _by_group(messages) == {
+        "a": (writing, 1, [attempt(0, 11), attempt(2, 12)]),
+        "b": (writing, 2, []),
+    }
+    assert _by_group([None, Written(None, ())]) == {}
+    assert pickle.loads(pickle.dumps(messages[0])) == messages[0]
+
+
+def test_every_batch_write_has_a_name_of_its_own_unless_it_is_named():
+    first, second = LogWriter(options())._writing, LogWriter(options())._writing
+    assert first.transactional_id != second.transactional_id
+    named = options(transactionalId="app", batchId="7")
+    first, second = LogWriter(named)._writing, LogWriter(named)._writing
+    assert (first.transactional_id, first.batch_id) == ("app", 7)
+    assert first.run_id != second.run_id
+    assert pickle.loads(pickle.dumps(LogWriter(named)))._writing.batch_id == 7
