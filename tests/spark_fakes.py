@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from quorumlog.client import FetchedBlock
-from quorumlog.model.block import INDEX_RECORD_DTYPE
+from quorumlog.model.block import INDEX_RECORD_DTYPE, headers
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, UnknownGroupError
 from quorumlog.spark.clients import Bounds, IndexRecord
 from quorumlog.storage.memory_log import MemoryLog
@@ -84,7 +84,7 @@ class FakeCluster:
             raise self.report_error
         self.reports.append((group, reader, index))
 
-    def blocks(self, group, first, last, isolation, *, leader_only):
+    def blocks(self, group, first, last, isolation, *, leader_only, headers_only=False):
         log, rejected = self.group(group).log, self.group(group).rejected
         bounds = self.group(group).bounds(isolation)
         if last >= bounds.beyond:
@@ -98,9 +98,11 @@ class FakeCluster:
             if index <= log.before_begin_index:
                 raise IndexRemovedError(f"index {index} is gone")
             span = log.read(index, last, BLOCK_BYTES)
-            yield FetchedBlock(
-                index, span.count, span.data, span.records, *self._bounds(group), rejected
-            )
+            parts = (span.data, span.records)
+            if headers_only:
+                parts = (memoryview(headers(span.block()).tobytes()), memoryview(b""))
+            bounds = self._bounds(group)
+            yield FetchedBlock(index, span.count, *parts, *bounds, rejected, headers_only)
             index = span.last_index + 1
 
     def _bounds(self, group):

@@ -1,13 +1,18 @@
 """Reads for clients: what is committed, who waits, and what is refused."""
 
+import numpy as np
 import pytest
 
+from quorumlog.model.block import HEADER_DTYPE, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest
 from quorumlog.node.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.base import Span
+from quorumlog.storage.memory_log import MemoryLog
+
+FIVE = {"count": 5, "entry_bytes_max": 1_000}
 
 
 class ToyLog:
@@ -200,6 +205,17 @@ def test_74_damaged_entries_are_reported_not_served():
     failed(caught.value)
     assert world.last().code == ResponseCode.DISK_ERROR
     assert world.fetches.damaged_reads == 1
+
+
+def test_headers_come_without_their_bodies():
+    log = MemoryLog()
+    log.append(parse_block(memoryview(bytearray(encode_block([b"a" * 100] * 5))), **FIVE), 1)
+    world = World(log, committed=4)
+    world.fetch(1, headers_only=True)
+    response, attachments = world.answers[-1]
+    table = np.frombuffer(b"".join(attachments), HEADER_DTYPE)
+    assert (response.count, table["index"].tolist()) == (4, [1, 2, 3, 4])
+    assert set(table["body_size"].tolist()) == {100}
 
 
 def test_index_records_come_in_front_of_the_entries():

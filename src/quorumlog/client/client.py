@@ -312,12 +312,14 @@ class Client:
         leader_only: bool = True,
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
+        headers_only: bool = False,
         timeout_ms: int | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries from begin_index on, as stored.
 
         end_index -1: as far as committed. When begin_index is not committed yet the server waits
         up to wait_ms, then the block is empty. Retried until `timeout_ms` (plus wait_ms).
+        `bytes_max` bounds the entries that are looked at, also if only their headers are sent.
         """
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
@@ -335,6 +337,7 @@ class Client:
                 leader_only=leader_only,
                 linearizable=linearizable,
                 read_committed=isolation == "read_committed",
+                headers_only=headers_only,
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
@@ -362,6 +365,7 @@ class Client:
             response.begin_index,
             response.committed_index,
             response.rejected,
+            request.headers_only,
         )
 
     async def any_server(self) -> ServerConnection:

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from quorumlog.model.block import HEADER_SIZE, Block, block_from_index_records, parse_block
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    Block,
+    block_from_index_records,
+    block_of_headers,
+    parse_block,
+)
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.message import AppendResponse
 
@@ -58,7 +64,8 @@ class FetchedBlock:
 
     `records` are index records (32 bytes an entry) if they were asked for, else empty. The server
     can serve begin_index … committed_index (read_committed: to the last stable index). `rejected`:
-    (first, last) of those that belong to transactions and were not accepted.
+    (first, last) of those that belong to transactions and were not accepted. `headers_only`: the
+    bodies were left out.
     """
 
     first_index: int
@@ -68,10 +75,13 @@ class FetchedBlock:
     begin_index: int
     committed_index: int
     rejected: Sequence[tuple[int, int]] = ()
+    headers_only: bool = False
 
     def block(self, entry_bytes_max: int) -> Block:
         """Return the entries. Raises `RemoteProtocolError` if the bytes do not hold them."""
         try:
+            if self.headers_only:
+                return block_of_headers(self.data)
             if len(self.records):
                 return block_from_index_records(self.data, self.records)
             return parse_block(self.data, count=self.count, entry_bytes_max=entry_bytes_max)

@@ -155,6 +155,18 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
     return block
 
 
+def block_of_headers(data: memoryview) -> Block:
+    """Return a block of entries whose bodies were left out; only its `headers` are of use.
+
+    Raises `UnexpectedArgumentError` when the bytes are not whole headers.
+    """
+    count, rest = divmod(len(data), HEADER_SIZE)
+    if rest:
+        raise UnexpectedArgumentError(f"{len(data)} bytes are not whole headers")
+    offsets = np.arange(0, len(data), HEADER_SIZE, dtype=np.int64)
+    return Block(data, offsets, np.full(count, HEADER_SIZE, dtype=np.int64))
+
+
 def block_from_index_records(data: memoryview, records: Buffer) -> Block:
     """Return the block whose index records are known: no walk over the headers is needed.
 

@@ -330,7 +330,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
     (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
     `linearizable` one sees everything that was committed before it was sent. `read_committed`: only
-    as far as every transaction has ended, and with what was rejected.
+    as far as every transaction has ended, and with what was rejected. `headers_only`: the
+    entries without their bodies.
     """
 
     begin_index: int
@@ -341,6 +342,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     leader_only: bool = True
     linearizable: bool = False
     read_committed: bool = False
+    headers_only: bool = False
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer
+from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer, headers
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError, RequestError
 from quorumlog.model.limits import Limits
@@ -221,7 +221,10 @@ class Fetches:
         attachments: list[Buffer] = []
         if request.index_records:
             attachments += [span.records for span in spans]
-        attachments += [span.data for span in spans]
+        if request.headers_only:
+            attachments += [headers(span.block()).tobytes() for span in spans]
+        else:
+            attachments += [span.data for span in spans]
         self.entries_served += count
         self.bytes_served += sum(len(span.data) for span in spans)
         view = self._view()

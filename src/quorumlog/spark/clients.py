@@ -74,9 +74,16 @@ class Cluster(Protocol):
         ...
 
     def blocks(
-        self, group: str, first: int, last: int, isolation: Isolation, *, leader_only: bool
+        self,
+        group: str,
+        first: int,
+        last: int,
+        isolation: Isolation,
+        *,
+        leader_only: bool,
+        headers_only: bool = False,
     ) -> Iterator[FetchedBlock]:
-        """Yield entries first … last, all of them, in blocks with index records.
+        """Yield entries first … last, all of them, with index records or only their headers.
 
         Raises `IndexRemovedError` when the leader does not have them any more.
         """
@@ -140,7 +147,14 @@ class RemoteCluster:
         client_for(self._servers, group, REPORT_TIMEOUT_MS).report_position(reader, index)
 
     def blocks(
-        self, group: str, first: int, last: int, isolation: Isolation, *, leader_only: bool
+        self,
+        group: str,
+        first: int,
+        last: int,
+        isolation: Isolation,
+        *,
+        leader_only: bool,
+        headers_only: bool = False,
     ) -> Iterator[FetchedBlock]:
         """See `Cluster`."""
         client = self._client(group)
@@ -151,7 +165,8 @@ class RemoteCluster:
                 end,
                 bytes_max=FETCH_BYTES,
                 wait_ms=FETCH_WAIT_MS,
-                index_records=True,
+                index_records=not headers_only,
+                headers_only=headers_only,
                 leader_only=ask_leader,
                 isolation=isolation,
             )

@@ -43,6 +43,17 @@ def decode(
     block = block_from_index_records(data, records)
     if verify_crc:
         check_bodies(block)
+    return decode_block(block, columns, rejected=rejected, group=group)
+
+
+def decode_block(
+    block: Block,
+    columns: tuple[str, ...],
+    *,
+    rejected: Sequence[tuple[int, int]] = (),
+    group: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """Do what `decode` does with a block that was read; one of headers only has no `body`."""
     ends = block.offsets + block.sizes
     start = 0
     while start < block.count:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from quorumlog.client import FetchedBlock
-from quorumlog.model.block import block_from_index_records
 from quorumlog.model.errors import IndexRemovedError
+from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.spark.clients import Cluster
-from quorumlog.spark.decode import decode
+from quorumlog.spark.decode import decode_block
 from quorumlog.spark.offsets import LossRules
 from quorumlog.spark.options import ReadOptions
 from quorumlog.spark.planning import IndexRange
@@ -27,7 +27,12 @@ def read_range(
     index = part.first
     while index <= part.last:
         blocks = cluster.blocks(
-            part.group, index, part.last, options.isolation, leader_only=options.leader_only
+            part.group,
+            index,
+            part.last,
+            options.isolation,
+            leader_only=options.leader_only,
+            headers_only="body" not in columns,
         )
         try:
             for fetched in blocks:
@@ -41,13 +46,6 @@ def read_range(
 def _batches(
     fetched: FetchedBlock, group: str, verify: Verify, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    block = block_from_index_records(fetched.data, fetched.records)
-    verify_block(block, fetched.first_index, verify, bodies="body" in columns)
-    return decode(
-        fetched.data,
-        fetched.records,
-        columns,
-        verify_crc=False,
-        rejected=fetched.rejected,
-        group=group,
-    )
+    block = fetched.block(DEFAULT_LIMITS.entry_bytes_max)
+    verify_block(block, fetched.first_index, verify, bodies=not fetched.headers_only)
+    return decode_block(block, columns, rejected=fetched.rejected, group=group)

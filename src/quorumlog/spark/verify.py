@@ -28,7 +28,7 @@ def verify_block(block: Block, first_index: int, verify: Verify, *, bodies: bool
     """
     if verify is Verify.NONE:
         return
-    _check_headers(block, first_index)
+    _check_headers(block, first_index, bodies=bodies)
     table = headers(block)
     if bool(((table["body_crc"] == 0) & (table["chain_crc"] == 0)).any()):
         if bodies:
@@ -55,13 +55,14 @@ def check_bodies(block: Block) -> None:
         raise CorruptionError(f"entry {index} does not fit its body CRC", "", 0, index)
 
 
-def _check_headers(block: Block, first_index: int) -> None:
+def _check_headers(block: Block, first_index: int, *, bodies: bool) -> None:
     table = headers(block)
+    sizes = block.sizes if bodies else table["size"]  # without bodies the block has none
     magic, terms = table["magic"], table["term"]
     fits = (
         (table["index"] == np.arange(first_index, first_index + block.count))
-        & (table["size"] == block.sizes)
-        & (table["body_size"] == block.sizes - HEADER_SIZE)
+        & (table["size"] == sizes)
+        & (table["body_size"] == sizes - HEADER_SIZE)
         & (magic >= int(Magic.NORMAL))
         & (magic <= int(Magic.CONFIG_CHANGE))
     )
