@@ -149,17 +149,18 @@ def _begin_of_last_file(store: StoreFiles, begin: Mark) -> Mark:
     for start in reversed(store.data.starts):
         if start <= begin.position:
             break
-        first = _first_of_file(store, start, begin.index + 1, _INDEX_MAX)
+        first = _first_in_file(store, start, begin.index + 1, _INDEX_MAX)
         if first is not None:
-            return Mark(first - 1, start, UNKNOWN_CRC)
+            return Mark(first[0] - 1, first[1], UNKNOWN_CRC)
     return begin
 
 
-def _first_of_file(store: StoreFiles, start: int, low: int, high: int) -> int | None:
-    """Return the entry that a data file begins with, one of low … high; None: it has none.
+def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[int, int] | None:
+    """Return index and position of the first entry of a data file, one of low … high.
 
-    Also None if it cannot be told. Header and index record must agree; or else the index is
-    believed, or a header that is followed by another entry.
+    The index is believed where it has an entry at the file's begin, or else a header there that is
+    followed by another entry. If neither is of use, it is the first entry whose header and index
+    record agree. None: it has no entry, or it cannot be told.
     """
     data, index = store.data, store.index
     stated = None
@@ -171,17 +172,27 @@ def _first_of_file(store: StoreFiles, start: int, low: int, high: int) -> int | 
         if candidate is not None and low <= candidate <= high:
             record = record_at(index, candidate)
             if record is not None and record["index"] == candidate and record["pos"] == start:
-                return candidate
-    if stated is None or not low <= stated <= high:
-        return None
+                return candidate, start
+    if stated is not None and low <= stated <= high and _begins_with(data, start, stated):
+        return stated, start
+    reader = DiskReader(data, index, Boundary(before_begin_index=low - 1))
+    for candidate in range(behind, min(behind + CUT_ATTEMPTS, high + 1)):
+        if reader.is_where_stated(candidate):
+            position = reader.place_of(candidate)[0]
+            return (candidate, position) if data.start_of(position) == start else None
+    return None
+
+
+def _begins_with(data: FileSequence, start: int, first: int) -> bool:
+    """Whether the entry at the begin of a file is this one, as what follows it says, too."""
     count, scanner = 0, Scanner(data, start)
     for stretch in scanner:
-        if stretch.first_index != stated + count:
-            return None
+        if stretch.first_index != first + count:
+            return False
         count += stretch.block.count
         if count > 1 or stretch.checked:
-            return stated
-    return stated if count and scanner.stop is not None and not scanner.stop.reason else None
+            return True
+    return count > 0 and scanner.stop is not None and not scanner.stop.reason
 
 
 class RangePlanner:
@@ -215,17 +226,18 @@ class RangePlanner:
     def _files(self) -> Iterator[_Span]:
         """Yield what lies in each data file.
 
-        A file that it cannot be told of leaves its entries to the one before, to be found missing.
+        Entries whose place is not known count to the file before, where they are found missing.
         """
         data, extent = self._data, self._extent
         borders = [(extent.first, extent.position)]
         behind = data.start_of(extent.position) + data.file_size
         for start in range(behind, (data.starts or [0])[-1] + 1, data.file_size):
-            found = _first_of_file(self._store, start, borders[-1][0], extent.last)
-            if found == borders[-1][0]:
+            found = _first_in_file(self._store, start, borders[-1][0], extent.last)
+            if found is None:
+                continue
+            if found[0] == borders[-1][0]:
                 borders.pop()  # nothing but a blank there
-            if found is not None:
-                borders.append((found, start))
+            borders.append(found)
         ends = [*(first - 1 for first, _ in borders[1:]), extent.last]
         for (first, position), last in zip(borders, ends, strict=True):
             yield _Span(first, last, position, data.start_of(position) + data.file_size)

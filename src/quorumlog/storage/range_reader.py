@@ -42,9 +42,12 @@ from quorumlog.storage.scan import FOREIGN
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of entries in a piece, unless a single one is larger."""
 PIECE_ENTRIES = 32_768
+FIRST_PIECE_ENTRIES = 1_024
+"""As many are looked at first; then twice as many as the piece before turned out to have."""
 LISTED_MIN = 2
 """Index records that are believed without their headers; one alone may be wrong in its term."""
 SET_ASIDE = "the replica has set it aside as damaged"
+MISSING = "it is missing"
 DISAGREE = "header and index record disagree"
 _KNOWN = (int(Magic.NORMAL), int(Magic.NOOP), int(Magic.CONFIG_CHANGE))
 _HEADER = struct.Struct(">iiqqqIIIi")
@@ -68,11 +71,12 @@ class Piece:
 class Listing:
     """Entries of which there are only index records; the first is, or should be, at byte `offset`.
 
-    With a `reason` their headers are damaged: a record of size 0 says that it is no use, either.
+    With a `reason` their headers are damaged: a record of size 0 says that it is no use, either,
+    and without an offset it is not known where the first should be.
     """
 
     first_index: int
-    offset: int
+    offset: int | None
     records: Records
     reason: str = ""
 
@@ -100,18 +104,23 @@ class RangeReader:
         self._limit = min(part.end, len(self._view))
         self._offset = part.begin
         self._index = part.first
+        self._expected = min(PIECE_ENTRIES, FIRST_PIECE_ENTRIES)
         self._believes_index = not checks.headers and not part.damaged
         self._term = -1
         self._chain = part.chain_before
 
     def __iter__(self) -> Iterator[Piece | Listing]:
         while self._index <= self._part.last:
-            count = min(PIECE_ENTRIES, self._part.last - self._index + 1)
+            left = self._part.last - self._index + 1
+            if self._believes_index:
+                records = self._records(self._index, min(PIECE_ENTRIES, left))
+                records = records[: len(self._stated_sizes(records))]
+                if self._is_in_order(records):
+                    yield self._listed(records)
+                    continue
+            count = min(self._expected, left)
             records = self._records(self._index, count)
-            sizes = self._stated_sizes(records)
-            if self._believes_index and self._is_in_order(records[: len(sizes)]):
-                yield self._listed(records[: len(sizes)])
-                continue
+            sizes = self._stated_sizes(records, PIECE_BYTES)
             piece = self._piece(sizes, records) or self._piece(self._walked_sizes(count), records)
             if piece is not None:
                 yield piece
@@ -144,7 +153,7 @@ class RangeReader:
         there &= (sizes >= HEADER_SIZE) & (positions >= begin) & (positions <= end - sizes)
         return there
 
-    def _stated_sizes(self, records: Records) -> Int64s:
+    def _stated_sizes(self, records: Records, bytes_max: int | None = None) -> Int64s:
         """Return the sizes of the next entries as index records have them, as far as they fit."""
         sizes = records["size"].astype(np.int64)
         ends = np.cumsum(sizes)
@@ -152,8 +161,8 @@ class RangeReader:
         fits &= records["pos"] == self._part.start + self._offset + ends - sizes
         fits &= self._offset + ends <= self._limit
         count = len(fits) if fits.all() else int(np.argmin(fits))
-        if count > 1 and ends[count - 1] > PIECE_BYTES:
-            count = max(1, int(np.searchsorted(ends[:count], PIECE_BYTES, side="right")))
+        if bytes_max is not None and count > 1 and ends[count - 1] > bytes_max:
+            count = max(1, int(np.searchsorted(ends[:count], bytes_max, side="right")))
         return sizes[:count]
 
     def _walked_sizes(self, count: int) -> Int64s:
@@ -174,10 +183,10 @@ class RangeReader:
     # -- good entries -----------------------------------------------------------------------------
 
     def _is_in_order(self, records: Records) -> bool:
-        """Whether a flipped bit in these records would show: they have one term, and no end.
+        """Whether a flipped bit in these records would have shown.
 
-        Their indexes and positions follow one another already; the size of the last one is that
-        which the next begins behind.
+        Their indexes and positions are known to follow one another. So they must have one term, and
+        the next entry must begin where the last of them ends.
         """
         if len(records) < LISTED_MIN or (records["term"] != records["term"][0]).any():
             return False
@@ -214,7 +223,10 @@ class RangeReader:
         piece = Piece(self._index, self._offset, block, wrong)
         self._index += count
         self._offset += len(block.data)
-        self._term = int(table["term"][-1])
+        sound = next((row for row in reversed(range(count)) if row not in wrong), None)
+        if sound is not None:  # the term of a damaged one may be too high for those behind it
+            self._term = int(table["term"][sound])
+        self._expected = min(PIECE_ENTRIES, 2 * count)  # more would be looked at in vain
         return piece
 
     def _good_headers(
@@ -290,22 +302,26 @@ class RangeReader:
 
     def _lost(self) -> Iterator[Listing]:
         """Yield the entries up to the next one with a good header, as the index has them."""
-        reason, offset = self._reason(), self._offset
+        reason = self._reason()
+        offset = None if reason == MISSING else self._offset
         index, resumed, term = self._next_good() or (self._part.last + 1, self._limit, self._term)
         for first in range(self._index, index, PIECE_ENTRIES):
             records = self._records(first, min(PIECE_ENTRIES, index - first)).copy()
             records[~self._are_there(records, first)] = np.zeros(1, dtype=INDEX_RECORD_DTYPE)
-            if first > self._index and records["size"][0]:
+            if records["size"][0]:
                 offset = int(records["pos"][0]) - self._part.start
             yield Listing(first, offset, records, reason)
+            offset = None
         self._index, self._offset, self._term, self._chain = index, resumed, term, None
 
     def _reason(self) -> str:
         if self._part.is_missing:
             return "its file is missing"
         if self._offset + HEADER_SIZE > self._limit:
-            return "it is missing"
+            return MISSING
         magic, size, index, term, *_, body_size = _HEADER.unpack_from(self._view, self._offset)
+        if magic == Magic.BLANK:
+            return MISSING
         if magic not in _KNOWN or not HEADER_SIZE <= size <= self._limit - self._offset:
             return f"magic {magic}, size {size} is no entry"
         if size != HEADER_SIZE + body_size:

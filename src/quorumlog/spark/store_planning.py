@@ -1,0 +1,88 @@
+"""What the tasks of a scan of store files read: planned on the driver, before the job starts."""
+
+import logging
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import InputPartition
+
+from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
+from quorumlog.model.transaction import RANGES_MAX, TransactionTable
+from quorumlog.spark.store_options import StoreOptions
+from quorumlog.storage.file_ranges import (
+    Extent,
+    FileRange,
+    RangePlanner,
+    committed_index,
+    extent_of,
+)
+from quorumlog.storage.file_sequence import stored_file_size
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.layout import DATA, IDENTITY_NAME
+from quorumlog.storage.offline import open_files
+from quorumlog.storage.stored_transactions import transactions_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """A range of a data file; entries in a (first, last) of `rejected` are not read."""
+
+    part: FileRange
+    rejected: list[tuple[int, int]]
+
+
+def plan(options: StoreOptions) -> list[StorePartition]:
+    """Return the partitions of a scan, in the order of paths and indexes.
+
+    Raises `StorageError` when there is no store or it cannot be read, `IndexRemovedError` or
+    `IndexOutOfRangeError` when the range asked for is not there.
+    """
+    return [
+        partition
+        for directory in options.directories
+        for partition in _of_store(options, directory)
+    ]
+
+
+def _of_store(options: StoreOptions, directory: str) -> list[StorePartition]:
+    files = OsFileSystem()
+    data = options.data_directories or (f"{directory}/{DATA}",)
+    is_ours = files.exists(f"{directory}/{IDENTITY_NAME}")
+    if is_ours and stored_file_size(files, data) is None:
+        return []  # nothing was ever appended
+    store = open_files(files, directory, options.data_directories)
+    try:
+        committed = committed_index(files, directory, store) if options.committed_only else None
+        extent = extent_of(store, committed)
+        if extent is None:
+            return []
+        planner, transactions = RangePlanner(store, extent), TransactionTable()
+        if options.read_committed:
+            transactions = transactions_of(files, directory, store, extent, planner)
+            extent = replace(extent, last=transactions.stable_index(extent.last))
+        first, last = _range(options, directory, extent)
+        parts = planner.ranges(first, last, options.max_bytes_per_partition, options.min_partitions)
+    finally:
+        store.close()
+    return [
+        StorePartition(part, transactions.rejected_within(part.wanted, part.last, RANGES_MAX))
+        for part in parts
+    ]
+
+
+def _range(options: StoreOptions, directory: str, extent: Extent) -> tuple[int, int]:
+    """Return the first and the last entry to read."""
+    available = f"{directory} has {extent.first} to {extent.last}"
+    if extent.last < extent.first:
+        available = f"{directory} has no entries"
+        if extent.committed is not None:
+            available += " that are known to be committed (committedOnly=false reads the others)"
+            logger.warning("%s", available)
+    first = extent.first if options.start is None else options.start
+    last = extent.last if options.end is None else options.end - 1
+    if first < extent.first:
+        raise IndexRemovedError(f"startingIndex {first} is no longer kept: {available}")
+    if options.end is not None and last > extent.last:
+        raise IndexOutOfRangeError(f"endingIndex {options.end} is beyond the end: {available}")
+    return first, last

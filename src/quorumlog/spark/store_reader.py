@@ -1,0 +1,88 @@
+"""Scanning the data files of a store in one job: planned once, read by tasks where they run."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from quorumlog.model.errors import CorruptionError
+from quorumlog.spark.store_batches import Batches
+from quorumlog.spark.store_options import StoreOptions
+from quorumlog.spark.store_planning import StorePartition, plan
+from quorumlog.spark.store_schema import BODY_COLUMNS, INDEX_COLUMNS
+from quorumlog.storage.advice import REPAIR
+from quorumlog.storage.file_ranges import FileRange
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.mapped_files import MappedFiles
+from quorumlog.storage.range_reader import Checks, Listing, Piece, RangeReader
+
+_maps = MappedFiles(OsFileSystem())
+"""Files that this worker process has mapped, kept between tasks."""
+
+
+class StoreReader(DataSourceReader):
+    """Reads the entries that the store held when the job was planned."""
+
+    def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return file ranges; see `quorumlog.spark.store_planning.plan`."""
+        return plan(self._options) or [InputPartition(None)]  # Spark would make one of none itself
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of one range as Arrow batches.
+
+        Raises `CorruptionError` for a damaged entry, unless the mode is permissive.
+        """
+        if not isinstance(partition, StorePartition):
+            return
+        options, part, wanted = self._options, partition.part, frozenset(self._columns)
+        # index records tell neither NOOPs of the original nor bookkeeping entries
+        checks = Checks(
+            crcs=options.verify_crc,
+            bodies=bool(wanted & BODY_COLUMNS),
+            headers=not (options.include_all and wanted <= INDEX_COLUMNS),
+        )
+        batches = Batches(
+            self._columns,
+            part,
+            rejected=partition.rejected,
+            include_all=options.include_all,
+            checks_bodies=checks.crcs and checks.bodies,
+        )
+        for found in RangeReader(part, _maps, checks):
+            if not options.is_permissive:
+                refuse_damage(part, found)
+            if isinstance(found, Piece):
+                yield batches.of_piece(found)
+            else:
+                yield batches.of_listing(found)
+
+
+def refuse_damage(part: FileRange, found: Piece | Listing) -> None:
+    """Raise `CorruptionError` for the first wanted entry that is damaged."""
+    damaged: dict[int, tuple[int | None, str]]
+    if isinstance(found, Piece):
+        damaged = {
+            found.first_index + ordinal: (found.offset + int(found.block.offsets[ordinal]), reason)
+            for ordinal, reason in found.wrong.items()
+        }
+    else:
+        last = found.first_index + len(found.records) - 1
+        damaged = {max(found.first_index, part.wanted): (found.offset, found.reason)}
+        if not found.reason or last < part.wanted:
+            return
+    index = min((index for index in damaged if index >= part.wanted), default=None)
+    if index is not None:
+        offset, reason = damaged[index]
+        place = "" if offset is None else f"byte {offset}, "
+        raise CorruptionError(
+            f"{part.path}: {place}entry {index}: {reason}. With mode=permissive it would be a row "
+            f"with crc_ok = false. {REPAIR}",
+            part.path,
+            offset or 0,
+            index,
+            reason,
+        )

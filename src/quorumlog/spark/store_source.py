@@ -1,0 +1,29 @@
+"""The data source `quorumlog-store`.
+
+spark.read.format("quorumlog-store").load("<directory of a group>")
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from quorumlog.spark.store_options import parse_options
+from quorumlog.spark.store_reader import StoreReader
+from quorumlog.spark.store_schema import default_schema, wanted_columns
+
+
+class QuorumlogStoreSource(DataSource):
+    """Reads data files without a server; options are in `quorumlog.spark.store_options.KNOWN`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name used in `format(...)`."""
+        return "quorumlog-store"
+
+    def schema(self) -> StructType:
+        """Return the columns without a user's `.schema(...)`."""
+        options = parse_options(dict(self.options))
+        return default_schema(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns that the schema names."""
+        return StoreReader(parse_options(dict(self.options)), wanted_columns(schema))

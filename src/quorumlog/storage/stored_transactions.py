@@ -1,0 +1,45 @@
+"""What became of the transactions in a store, without its node: as a replica would derive it."""
+
+from quorumlog.model.errors import StorageError, UnexpectedArgumentError
+from quorumlog.model.session import SessionTable
+from quorumlog.model.system_entry import system_entries_in
+from quorumlog.model.transaction import TransactionTable
+from quorumlog.storage.file_ranges import Extent, RangePlanner
+from quorumlog.storage.files import FileSystem
+from quorumlog.storage.layout import IDENTITY_NAME
+from quorumlog.storage.mapped_files import MappedFiles
+from quorumlog.storage.offline import StoreFiles
+from quorumlog.storage.range_reader import Checks, Piece, RangeReader
+from quorumlog.storage.session_file import SessionFile
+
+SCAN_BYTES = 64 * 1024 * 1024
+
+
+def transactions_of(
+    files: FileSystem, directory: str, store: StoreFiles, extent: Extent, planner: RangePlanner
+) -> TransactionTable:
+    """Return the transactions of a store as its entries up to the end of `extent` have them.
+
+    From what was saved with the last checkpoint, and the headers of the entries behind it. A store
+    without our identity was written by the original, which has none. Raises `StorageError` when
+    what was saved cannot be read.
+    """
+    if not files.exists(f"{directory}/{IDENTITY_NAME}"):
+        return TransactionTable()
+    saved = SessionFile(files, directory).load()
+    try:
+        table = SessionTable() if saved is None else SessionTable.decode(saved)
+    except UnexpectedArgumentError as error:
+        raise StorageError(f"{directory}: {error}") from error
+    if saved is None and store.known.checkpoint is not None:
+        # it would have been saved before a checkpoint that covers the entry of a producer
+        table.as_of = store.known.checkpoint.committed_index
+    first = max(extent.first, table.as_of + 1)
+    if first <= extent.last:
+        maps = MappedFiles(files)
+        for part in planner.ranges(first, extent.last, SCAN_BYTES, 1):
+            for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
+                if isinstance(found, Piece):
+                    for index, entry in system_entries_in(found.block, found.first_index):
+                        table.apply(index, entry)
+    return table.transactions
