@@ -17,6 +17,7 @@ from quorumlog.cli.demo import demo_command
 from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command
+from quorumlog.cli.pipeline import app as pipeline_app
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
 from quorumlog.cli.simulate import simulate_command
@@ -45,6 +46,7 @@ app.command(name="snapshot")(snapshot_command)
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.add_typer(store_app, name="store")
+app.add_typer(pipeline_app, name="pipeline")
 app.command(name="simulate")(simulate_command)
 app.command(name="demo")(demo_command)
 
