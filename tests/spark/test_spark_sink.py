@@ -25,7 +25,7 @@ from quorumlog.spark.source import QuorumlogSource
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
-GROUPS = tuple(f"w{number}" for number in range(12))
+GROUPS = tuple(f"w{number}" for number in range(13))
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,20 @@ def test_a_failed_task_is_run_again_and_its_rows_are_there_once(spark, target, g
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert sorted(int(body) for body in bodies(target, group)) == list(range(1_000))
+
+
+def test_a_job_that_fails_holds_nobody_back(spark, target, group):
+    def fails(batches):
+        for batch in batches:
+            yield batch
+            raise RuntimeError("this task fails every time")
+
+    frame = spark.range(0, 1_000, 1, 2).selectExpr("cast(id as string) as body")
+    with pytest.raises(PySparkException):
+        sink(frame.mapInArrow(fails, "body string"), target, group).mode("append").save()
+    with SyncClient(target.servers, group) as client:
+        client.append(b"plain")
+    assert bodies(target, group) == [b"plain"]
 
 
 def test_named_batches_are_written_once_from_foreach_batch(spark, target, group):

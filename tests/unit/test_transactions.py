@@ -231,6 +231,9 @@ def test_the_table_has_a_bound():
     log.begin()
     log.table.range_count = RANGES_MAX
     assert log.write(11, 0) is ResponseCode.LEADER_PENDING_FULL
+    part = TransactionPart(QUERY, 1, 0, 0)
+    log.table.apply(log.index, SessionEntry(11, 0, 0, 3, 5, part=part))  # taken by another leader
+    assert log.table.open_ids == {QUERY}  # the bound is a leader's; all replicas derive the same
 
 
 def test_a_time_out_must_be_one():

@@ -170,12 +170,12 @@ class TransactionTable:
             del self.producers[oldest]
 
     def _add(self, index: int, entry: SessionEntry, part: TransactionPart) -> None:
-        known = self.producers.get(part.transactional_id)
         last = index + entry.count
         self.range_count += 1
-        if known is None or self.judge(entry).code is not ResponseCode.SUCCESS:
+        if self._refused(entry, part) is not None:
             insort(self.rejected, (index, last))  # no leader appends such a block
             return
+        known = self.producers[part.transactional_id]
         before = known.attempts.get(entry.producer_id)
         ranges: tuple[Range, ...] = () if before is None else before.ranges
         if ranges and ranges[-1][1] + 1 == index:
@@ -245,9 +245,35 @@ class TransactionTable:
         part = entry.part
         if part is None:
             return _TAKEN
-        return self._of_run(part) or self._judge_block(
-            entry, part, self.producers[part.transactional_id]
-        )
+        refused = self._refused(entry, part)
+        if refused is None and self.range_count >= RANGES_MAX:
+            text = (
+                f"{self.range_count} stretches of open and rejected transactions are remembered; "
+                "there is room again when some of them were removed with the oldest entries"
+            )
+            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
+        return refused or _TAKEN
+
+    def _refused(self, entry: SessionEntry, part: TransactionPart) -> TransactionVerdict | None:
+        """Return why a block cannot be part of what it says; None: it is. Alike on all replicas."""
+        refused = self._of_run(part)
+        if refused is not None:
+            return refused
+        known, who = self.producers[part.transactional_id], _named(part.transactional_id)
+        if part.batch_id <= known.last_batch:
+            text = f"{who}: batch {part.batch_id} has ended; the last was {known.last_batch}"
+            return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
+        attempt = known.attempts.get(entry.producer_id)
+        if attempt is None and entry.first_sequence:
+            text = f"{who}: batch {part.batch_id} was given up; write it again from the beginning"
+            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
+        if attempt is not None and (attempt.batch_id, attempt.partition) != (
+            part.batch_id,
+            part.partition,
+        ):
+            text = f"producer {entry.producer_id:x} writes another part; take a new producer id"
+            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+        return None
 
     def _of_run(self, entry: TransactionPart | EndTransaction) -> TransactionVerdict | None:
         """Return why an entry is not of the present run of its id; None: it is."""
@@ -272,31 +298,6 @@ class TransactionTable:
             return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
         if known is None and len(self.open_ids) >= TRANSACTIONAL_IDS_MAX:
             text = f"{len(self.open_ids)} transactional ids are writing; try again later"
-            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
-        return _TAKEN
-
-    def _judge_block(
-        self, entry: SessionEntry, part: TransactionPart, known: TransactionalProducer
-    ) -> TransactionVerdict:
-        who = _named(part.transactional_id)
-        if part.batch_id <= known.last_batch:
-            text = f"{who}: batch {part.batch_id} has ended; the last was {known.last_batch}"
-            return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
-        attempt = known.attempts.get(entry.producer_id)
-        if attempt is None and entry.first_sequence:
-            text = f"{who}: batch {part.batch_id} was given up; write it again from the beginning"
-            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
-        if attempt is not None and (attempt.batch_id, attempt.partition) != (
-            part.batch_id,
-            part.partition,
-        ):
-            text = f"producer {entry.producer_id:x} writes another part; take a new producer id"
-            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
-        if self.range_count >= RANGES_MAX:
-            text = (
-                f"{self.range_count} stretches of open and rejected transactions are remembered; "
-                "there is room again when some of them were removed with the oldest entries"
-            )
             return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
         return _TAKEN
 
