@@ -194,113 +194,6 @@ def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> N
             client.wait(transactions.commit(epoch, writing.batch_id, accepted))
 
 
-def _by_group(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if "group" not in batch.schema.names:
-            yield self._options.group or "", batch
-            return
-        column = batch.column("group")
-        named = column.unique().to_pylist()
-        for group in named:
-            if group is None:
-                raise UnexpectedArgumentError("a row has no group: its column group is null")
-            rows = batch if len(named) == 1 else batch.filter(pc.equal(column, group))
-            yield group, rows
-
-    def _send(self, group: str, rows: pa.RecordBatch) -> None:
-        if group not in self._producers:
-            self._producers[group] = self._open(group)
-        producer = self._producers[group]
-        if producer is None or not rows.num_rows:
-            return
-        bodies = rows.column("body")
-        if bodies.null_count:
-            raise UnexpectedArgumentError(
-                f"{bodies.null_count} of {rows.num_rows} rows have no body: their column body is "
-                "null; leave them out or give them an empty one"
-            )
-        if bodies.type != pa.binary():
-            bodies = bodies.cast(pa.binary())
-        producer.send_batch(bodies.to_pylist(), _channels(rows))
-
-    def _open(self, group: str) -> SyncProducer | None:
-        """Return a producer for a group; None: the batch has ended there, it is not written."""
-        if len(self._producers) >= GROUPS_PER_TASK_MAX:
-            raise UnexpectedArgumentError(
-                f"one task writes to more than {GROUPS_PER_TASK_MAX} groups; repartition the rows "
-                "by the column group before they are written"
-            )
-        try:
-            check_name("group", group)
-        except ConfigError as error:
-            raise UnexpectedArgumentError(f"column group: {error}") from None
-        options, writing, part = self._options, self._writing, None
-        if writing is not None:
-            client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, writing, group)
-            run = client.wait(transactions.begin())
-            self._epochs[group] = run.epoch
-            if run.last_batch >= writing.batch_id:
-                return None
-            part = transactions.part(run, writing.batch_id, self._partition)
-        return SyncProducer(
-            options.servers,
-            group,
-            part=part,
-            batch_bytes=BLOCK_BYTES,
-            buffer_bytes=BUFFER_BYTES,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-        )
-
-    def _finished(self, group: str) -> WrittenPart | None:
-        producer = self._producers[group]
-        if producer is None:
-            return WrittenPart(group, self._epochs[group], None)
-        producer.flush()
-        accepted = producer.attempt()
-        if accepted is None:
-            return None
-        return WrittenPart(group, self._epochs[group], accepted)
-
-
-def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
-    if "channel" not in rows.schema.names:
-        return None
-    column = rows.column("channel")
-    if column.null_count:
-        column = column.fill_null(0)
-    bounds = pc.min_max(column).as_py()
-    if bounds["min"] < 0 or bounds["max"] >= SYSTEM_CHANNEL:
-        raise UnexpectedArgumentError(
-            f"column channel has values from {bounds['min']} to {bounds['max']}; a channel is "
-            f"between 0 and {SYSTEM_CHANNEL - 1}"
-        )
-    found: list[int] = column.to_pylist()
-    return found
-
-
-def _transactions_of(options: WriteOptions, writing: Writing, group: str) -> Transactions:
-    client = client_for(options.servers, group, options.delivery_timeout_ms)
-    return Transactions(
-        client.asynchronous,
-        writing.transactional_id,
-        run_id=writing.run_id,
-        timeout_ms=options.transaction_timeout_ms,
-    )
-
-
-def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> None:
-    """End a batch in every group that was written to, with what the tasks' messages say.
-
-    Groups do not change in the same moment; each has every row once, because what has ended in one
-    is not written to it again. Raises `RequestError`.
-    """
-    for group, (writing, epoch, accepted) in _by_group(messages).items():
-        if accepted:
-            client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, writing, group)
-            client.wait(transactions.commit(epoch, writing.batch_id, accepted))
-
-
 def abort_batch(
     options: WriteOptions, messages: Sequence[Written | None], writing: Writing | None = None
 ) -> None:
@@ -315,11 +208,11 @@ def abort_batch(
         if run.last_batch < writing.batch_id:
             client.wait(transactions.abort(run.epoch, writing.batch_id))
         return
-    for group, (writing, epoch, accepted) in _by_group(messages).items():
+    for group, (told, epoch, accepted) in _by_group(messages).items():
         if accepted:
             client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, writing, group)
-            client.wait(transactions.abort(epoch, writing.batch_id))
+            transactions = _transactions_of(options, told, group)
+            client.wait(transactions.abort(epoch, told.batch_id))
 
 
 def _by_group(
