@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +37,10 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties of a streaming query's tasks."""
+
+
+Messages: TypeAlias = list[WriterCommitMessage | None]
+"""Of the tasks of a batch; None of those that gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +258,11 @@ class LogWriter(DataSourceArrowWriter):
         partition = _task_context().partitionId()
         return PartWriter(self._options, self._writing, partition).write(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         """All tasks have ended well: their rows count from now on."""
         commit_batch(self._options, _ours(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         """The job failed: what tasks wrote never counts."""
         abort_batch(self._options, _ours(messages), self._writing)
 
@@ -276,11 +281,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             writing = writing_of(context.getLocalProperty)
         return PartWriter(self._options, writing, context.partitionId()).write(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """All tasks have ended well: their rows count from now on."""
         commit_batch(self._options, _ours(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """The batch failed: what tasks wrote never counts."""
         abort_batch(self._options, _ours(messages))
 

@@ -1,0 +1,274 @@
+"""`quorumlog pipeline`: Spark jobs on a group's log."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.pipeline_audit import audit_command, stats_command
+from quorumlog.cli.pipeline_session import LOCAL_MASTER, Master, spark_needed, spark_session
+from quorumlog.cli.progress import progress_bar
+from quorumlog.cli.target import find_target
+
+if TYPE_CHECKING:
+    from quorumlog.spark.archive_run import ArchiveResult
+    from quorumlog.spark.export import ExportResult
+    from quorumlog.spark.replay import ReplayResult
+
+OUTAGE_SECONDS = 120.0
+MIB = 1024 * 1024
+
+app = typer.Typer(
+    help="Archive, replay, check, measure and export a group's log, with Spark.",
+    no_args_is_help=True,
+)
+
+Isolation = Annotated[
+    Literal["read_committed", "read_uncommitted"],
+    typer.Option("--isolation", help="What is seen of transactions."),
+]
+ReadFrom = Annotated[
+    Literal["leader", "any"], typer.Option("--read-from", help="Which replicas are read.")
+]
+FileMib = Annotated[
+    int, typer.Option("--file-mib", min=1, help="About so much of the log goes into one file.")
+]
+PartitionBy = Annotated[
+    Literal["range", "day"] | None,
+    typer.Option(
+        "--partition-by",
+        help="Files by index range, or in directories by the day they were archived (UTC).",
+        show_default="as the archive is, a new one by range",
+    ),
+]
+Follow = Annotated[
+    float | None,
+    typer.Option(
+        "--follow",
+        metavar="SECONDS",
+        min=0.1,
+        help="Go on with what is new, again and again after so long, until Ctrl-C.",
+        show_default=False,
+    ),
+]
+
+
+@app.callback()
+def _family() -> None:
+    pass
+
+
+@app.command(name="archive")
+def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    archive_directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ARCHIVE", help="Directory of the archive; made if it does not exist."
+        ),
+    ],
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    partition_by: PartitionBy = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            "--to", metavar="INDEX", min=0, help="Last index to archive.", show_default="the end"
+        ),
+    ] = None,
+    follow: Follow = None,
+    isolation: Isolation = "read_committed",
+    read_from: ReadFrom = "leader",
+    allow_data_loss: Annotated[
+        bool,
+        typer.Option(
+            "--allow-data-loss",
+            help="Go on if retention removed entries first; the manifest records the gap.",
+        ),
+    ] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact/--no-compact", help="Merge small files.")
+    ] = True,
+    file_mib: FileMib = 128,
+    master: Master = LOCAL_MASTER,
+    timeout: Timeout = OUTAGE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Write a group's log to Parquet files, each entry exactly once.
+
+    A later run goes on where the last one ended, however that was.
+    """
+    with spark_needed():
+        from quorumlog.spark.archive import archive  # noqa: PLC0415  (slow to load)
+    target = find_target(directory, servers, group, timeout)
+    with spark_session("quorumlog archive", master) as spark:
+        while True:
+            with progress_bar(f"archiving {target.group}") as progress:
+                result = archive(
+                    spark,
+                    target.servers,
+                    target.group,
+                    archive_directory,
+                    partition_by=partition_by,
+                    until=until,
+                    isolation=isolation,
+                    leader_only=read_from == "leader",
+                    fail_on_data_loss=not allow_data_loss,
+                    compact=compact,
+                    file_bytes=file_mib * MIB,
+                    timeout_ms=target.timeout_ms,
+                    progress=progress,
+                )
+            _print_archived(result, as_json)
+            if follow is None:
+                return
+            time.sleep(follow)
+
+
+def _print_archived(result: "ArchiveResult", as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    print_line(
+        f"{result.new_rows} entries added ({result.new_body_bytes} bytes, as Parquet "
+        f"{result.new_file_bytes})"
+    )
+    if result.merged_files:
+        print_line(f"{result.merged_files} small files merged")
+    if result.new_lost_entries:
+        print_line(f"{result.new_lost_entries} entries had been removed: the archive has a gap")
+    if result.last_index is None:
+        print_line(f"{result.directory} is empty, as the log is")
+        return
+    gaps = f", {result.lost_entries} are missing" if result.lost_entries else ""
+    print_line(
+        f"{result.directory} holds {result.rows} entries in {result.files} files, indexes "
+        f"{result.first_index} to {result.last_index}{gaps}"
+    )
+
+
+@app.command(name="replay")
+def replay_command(
+    archive_directory: Annotated[
+        Path, typer.Argument(metavar="ARCHIVE", help="Directory of the archive.")
+    ],
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Also an archive in which entries are missing.")
+    ] = False,
+    timeout: Timeout = OUTAGE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Append an archive's entries to a group, in order, once; prove it by a digest.
+
+    The group is empty, or holds the begin of the archive: a replay that was stopped goes on.
+    """
+    with spark_needed():
+        from quorumlog.spark.replay import replay  # noqa: PLC0415  (slow to load)
+    target = find_target(directory, servers, group, timeout)
+    with progress_bar(f"replaying to {target.group}") as progress:
+        result = replay(
+            archive_directory,
+            target.servers,
+            target.group,
+            allow_gaps=allow_gaps,
+            timeout_ms=target.timeout_ms,
+            progress=progress,
+        )
+    _print_replayed(result, as_json)
+
+
+def _print_replayed(result: "ReplayResult", as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    print_line(
+        f"{result.appended_entries} entries appended, {result.found_entries} were there already"
+    )
+    print_line(f"group {result.group} holds the {result.entries} entries of {result.directory}:")
+    print_line(f"SHA-256 of both {result.digest}")
+
+
+@app.command(name="export")
+def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Directory to make; with --single-file a file.")
+    ],
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    form: Annotated[
+        Literal["json", "csv"], typer.Option("--format", help="JSON lines or CSV.")
+    ] = "json",
+    bodies: Annotated[
+        Literal["text", "base64", "json"],
+        typer.Option(
+            "--bodies",
+            help="text: UTF-8, what is none in base64; json: embed bodies that are JSON.",
+        ),
+    ] = "text",
+    first: Annotated[
+        int | None,
+        typer.Option(
+            "--from", metavar="INDEX", min=0, help="First index.", show_default="the first kept"
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--to", metavar="INDEX", min=0, help="Last index.", show_default="the end"),
+    ] = None,
+    single_file: Annotated[bool, typer.Option("--single-file", help="Make one file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file, or what an export made.")
+    ] = False,
+    isolation: Isolation = "read_committed",
+    read_from: ReadFrom = "leader",
+    file_mib: FileMib = 128,
+    master: Master = LOCAL_MASTER,
+    timeout: Timeout = OUTAGE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Write entries as JSON lines or CSV; the path appears when all of them are there."""
+    with spark_needed():
+        from quorumlog.spark.export import export  # noqa: PLC0415  (slow to load)
+    target = find_target(directory, servers, group, timeout)
+    with (
+        spark_session("quorumlog export", master) as spark,
+        progress_bar(f"exporting {target.group}") as progress,
+    ):
+        result = export(
+            spark,
+            target.servers,
+            target.group,
+            path,
+            form,
+            bodies=bodies,
+            first=first,
+            last=last,
+            single_file=single_file,
+            overwrite=overwrite,
+            isolation=isolation,
+            leader_only=read_from == "leader",
+            file_bytes=file_mib * MIB,
+            timeout_ms=target.timeout_ms,
+            progress=progress,
+        )
+    _print_exported(result, as_json)
+
+
+def _print_exported(result: "ExportResult", as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    encoded = f", {result.base64_rows} of them in base64" if result.base64_rows else ""
+    print_line(f"{result.path}: {result.rows} entries{encoded}, {result.bytes} bytes")
+
+
+app.command(name="audit")(audit_command)
+app.command(name="stats")(stats_command)

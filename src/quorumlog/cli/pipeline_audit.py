@@ -1,0 +1,173 @@
+"""`quorumlog pipeline audit` and `quorumlog pipeline stats`: look at whole logs with Spark."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.pipeline_session import LOCAL_MASTER, Master, spark_needed, spark_session
+from quorumlog.cli.progress import progress_bar
+from quorumlog.cli.target import find_target
+from quorumlog.storage.layout import DATA
+
+EXIT_FOUND = 1
+OUTAGE_SECONDS = 120.0
+
+DataPaths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="DIR=PATH,...",
+        help="Directories of DIR's data files, if not DIR/data; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="The group's directory of each replica, ours or DLedger's."
+        ),
+    ],
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive", metavar="ARCHIVE", help="Compare this archive, too.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="PATH",
+            help="Write all findings there as Parquet.",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[int, typer.Option("--from", metavar="INDEX", min=0, help="First index.")] = 0,
+    last: Annotated[
+        int | None,
+        typer.Option("--to", metavar="INDEX", min=0, help="Last index.", show_default="the end"),
+    ] = None,
+    data: DataPaths = None,
+    master: Master = LOCAL_MASTER,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the stores of all replicas of a group, entry by entry. Changes nothing.
+
+    Finds entries that are missing, differ or are damaged, breaks in the order of terms and indexes
+    and in the chain of CRCs; with --archive also where archive and log differ. Exit status 1 if
+    there is any. Needs no server; nodes may run meanwhile.
+    """
+    with spark_needed():
+        from quorumlog.spark.audit import audit  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark.replica_files import StoreDirectory  # noqa: PLC0415
+    elsewhere = _elsewhere(data or [])
+    stores = [
+        StoreDirectory(_group_directory(path, elsewhere), elsewhere.pop(str(path), ()))
+        for path in directories
+    ]
+    for unknown in elsewhere:
+        raise typer.BadParameter(f"--data names {unknown}, which is none of the directories")
+    with (
+        spark_session("quorumlog audit", master) as spark,
+        progress_bar("comparing") as progress,
+    ):
+        report = audit(
+            spark,
+            stores,
+            archive=archive,
+            output=output,
+            first_index=first,
+            last_index=last,
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.to_object())
+    else:
+        print_line(report.text())
+    if not report.is_clean:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    store: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[STORE]", help="A group's directory; without it, a live group is counted."
+        ),
+    ] = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw a picture (PNG).", show_default=False),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Of a store: read its index files only; tells kinds less well."
+        ),
+    ] = False,
+    data: DataPaths = None,
+    master: Master = LOCAL_MASTER,
+    timeout: Timeout = OUTAGE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Count what a log holds: entries, bytes, sizes, terms, rates; of a live group or a store.
+
+    Entries carry no time: rates over time are known only of a store whose data files tell when they
+    were written.
+    """
+    with spark_needed():
+        from quorumlog.spark.replica_files import StoreDirectory  # noqa: PLC0415
+        from quorumlog.spark.stats import stats  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark.stats_plot import draw  # noqa: PLC0415
+    live = directory is not None or servers is not None
+    if live == (store is not None):
+        raise typer.BadParameter("give either a STORE, or --dir or --servers of a live group")
+    of_log, files = {}, None
+    if store is None:
+        target = find_target(directory, servers, group, timeout)
+        of_log = {"servers": target.servers, "group": target.group}
+    else:
+        elsewhere = _elsewhere(data or [])
+        path = _group_directory(store, elsewhere)
+        files = StoreDirectory(path, elsewhere.get(str(store), ()))
+    with spark_session("quorumlog stats", master) as spark, progress_bar("counting") as progress:
+        found = stats(spark, **of_log, store=files, quick=quick, progress=progress)
+    if as_json:
+        print_json(found.to_object())
+    else:
+        print_line(found.text())
+    if plot is not None:
+        draw(found, plot)
+
+
+def _elsewhere(options: list[str]) -> dict[str, tuple[str, ...]]:
+    """Return the directories of data files, by group directory, that `--data` names."""
+    found = {}
+    for option in options:
+        directory, separator, paths = option.partition("=")
+        given = tuple(path.strip() for path in paths.split(",") if path.strip())
+        if not separator or not given:
+            raise typer.BadParameter(f"--data {option!r} is not DIR=PATH,PATH")
+        found[str(Path(directory))] = given
+    return found
+
+
+def _group_directory(directory: Path, elsewhere: dict[str, tuple[str, ...]]) -> str:
+    """Return the directory if it is a group's, else say which ones below it are."""
+    if str(directory) in elsewhere or (directory / DATA).is_dir():
+        return str(directory)
+    if not directory.is_dir():
+        raise CommandError(f"{directory}: no such directory")
+    below = sorted(str(found.parent) for found in directory.glob(f"*/{DATA}") if found.is_dir())
+    hint = f"; try {' or '.join(below)}" if below else ""
+    raise CommandError(f"{directory} is no group's directory: it contains no {DATA}/{hint}")

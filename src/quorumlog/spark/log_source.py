@@ -1,0 +1,96 @@
+"""Where a pipeline's entries come from: one group of a cluster, read by index ranges."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumlog.client import SyncClient
+from quorumlog.client.values import FetchedBlock, Isolation
+from quorumlog.model.entry import Entry
+from quorumlog.spark.clients import RemoteCluster, client_for
+
+TIMEOUT_MS = 120_000
+"""How long a task rides out an outage."""
+RANGES_SMALLER = 8
+"""So much smaller than asked may ranges be, for every core to have one."""
+RANGE_ENTRIES_MAX = 10_000_000
+
+
+class LogSource(Protocol):
+    """Entries of one group; an object of this kind travels to tasks."""
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        ...
+
+    @property
+    def isolation(self) -> Isolation:
+        """What is seen of transactions."""
+        ...
+
+    def cluster(self) -> str:
+        """Return the cluster's name."""
+        ...
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first index kept and the last that may be read."""
+        ...
+
+    def get(self, index: int) -> Entry:
+        """Return one entry. Raises `IndexRemovedError`, `IndexOutOfRangeError`."""
+        ...
+
+    def blocks(self, first: int, last: int) -> Iterator[FetchedBlock]:
+        """Yield all entries first … last. Raises `IndexRemovedError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSource:
+    """A group as its servers have it. `leader_only=False`: read from whatever replica answers."""
+
+    servers: str
+    group: str
+    isolation: Isolation = "read_committed"
+    leader_only: bool = True
+    timeout_ms: int = TIMEOUT_MS
+
+    def client(self) -> SyncClient:
+        """Return this process's client for the group."""
+        return client_for(self.servers, self.group, self.timeout_ms)
+
+    def cluster(self) -> str:
+        """See `LogSource`."""
+        return self.client().metadata().cluster
+
+    def bounds(self) -> tuple[int, int]:
+        """See `LogSource`; the leader is asked."""
+        return self.client().bounds(isolation=self.isolation)
+
+    def get(self, index: int) -> Entry:
+        """See `LogSource`; the leader is asked."""
+        return self.client().get(index)
+
+    def blocks(self, first: int, last: int) -> Iterator[FetchedBlock]:
+        """See `LogSource`."""
+        cluster = RemoteCluster(self.servers, self.timeout_ms)
+        return cluster.blocks(self.group, first, last, self.isolation, leader_only=self.leader_only)
+
+
+def plan_ranges(
+    source: LogSource, first: int, last: int, range_bytes: int, cores: int
+) -> list[tuple[int, int]]:
+    """Cut entries first … last into ranges of about `range_bytes`, judged by the mean entry.
+
+    They may be smaller, for each of `cores` to have as many. Raises `IndexRemovedError`.
+    """
+    count = last - first + 1
+    total = source.get(last).pos - source.get(first).pos if count > 1 else 0
+    wanted = max(1, -(-total // range_bytes), -(-count // RANGE_ENTRIES_MAX))
+    if wanted > cores:
+        wanted = -(-wanted // cores) * cores  # all cores have work until the end
+    shared = min(cores, total * RANGES_SMALLER // range_bytes)
+    pieces = min(max(wanted, shared), count)
+    edges = [first + count * piece // pieces for piece in range(pieces + 1)]
+    return [(edges[i], edges[i + 1] - 1) for i in range(pieces)]

@@ -1,0 +1,436 @@
+"""Replicas as files: what a group directory holds, and which files hold a range of its entries."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_SIZE
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.file_sequence import FileSequence, stored_file_size
+from quorumlog.storage.files import FileSystem, OsFileSystem
+from quorumlog.storage.index_records import last_record, record_at
+from quorumlog.storage.layout import DATA, IDENTITY_NAME, read_identity
+from quorumlog.storage.notes import Notes
+from quorumlog.storage.offline import StoreFiles, open_files
+from quorumlog.storage.original import committed_index_of
+from quorumlog.storage.scan import BLANK_SIZE_MIN, Stretch, looks_torn
+from quorumlog.storage.survey import Survey
+
+FILES_LOOKED_AT = 3
+"""Newest data files in which the end of a log is looked for that left no note of it."""
+PROBES = 6
+"""Index records looked at to find the entry near a position."""
+OVERLAP = 4
+"""Entries before a range that are read with it: its first entry is judged by the one before."""
+KNOWN_MAGICS = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
+_HEADER = struct.Struct(">iiqqqIIIi")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectory:
+    """A group directory; `data_directories` are where its data files are, if not in `data/`."""
+
+    directory: str
+    data_directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file: position of its first byte, and its first entry (-1: it cannot be told)."""
+
+    start: int
+    path: str
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPart:
+    """Entries first … last of one replica and the files that hold them; travels to a task.
+
+    Reading begins at `walk_from`; the whole replica ends at `end_index`.
+    """
+
+    name: str
+    walk_from: int
+    first: int
+    last: int
+    end_index: int
+    data_file_bytes: int
+    index_file_bytes: int
+    data_paths: tuple[str, ...]
+    index_paths: tuple[str, ...]
+
+    def open(self) -> tuple[FileSequence, FileSequence]:
+        """Return its data and index files, open for reading."""
+        data = _chosen(self.data_paths, self.data_file_bytes)
+        return data, _chosen(self.index_paths, self.index_file_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What follows the last entry, if it is not empty; opening the store would cut it."""
+
+    path: str
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the files of one group directory hold, as seen once.
+
+    `committed_index` is at least committed (-1: not known), `keeps_notes` whether it is written
+    down at all: stores of the original do not. `end_position` is the byte behind the last entry.
+    """
+
+    name: str
+    directory: str
+    group: str
+    begin_index: int
+    end_index: int
+    end_position: int
+    committed_index: int
+    keeps_notes: bool
+    tail: Tail | None
+    data_file_bytes: int
+    index_file_bytes: int
+    data_files: tuple[DataFile, ...]
+    index_files: tuple[tuple[int, str], ...]
+
+    def part(self, first: int, last: int) -> ReplicaPart | None:
+        """Return what it has of entries first … last, None if nothing."""
+        lower, upper = max(first, self.begin_index), min(last, self.end_index)
+        if lower > upper:
+            return None
+        walk_from = max(self.begin_index, lower - OVERLAP)
+        behind = upper + 1  # the entry behind tells whether the last one is in its place
+        return ReplicaPart(
+            self.name,
+            walk_from,
+            lower,
+            upper,
+            self.end_index,
+            self.data_file_bytes,
+            self.index_file_bytes,
+            self._data_paths(walk_from, behind),
+            tuple(
+                path
+                for start, path in self.index_files
+                if start <= behind * INDEX_RECORD_SIZE
+                and walk_from * INDEX_RECORD_SIZE < start + self.index_file_bytes
+            ),
+        )
+
+    def _data_paths(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the files that may hold entries first … last."""
+        found = []
+        after = self.end_index
+        for file in reversed(self.data_files):
+            if file.first_index <= last and after >= first:
+                found.append(file.path)
+            if file.first_index >= 0:
+                after = file.first_index - 1
+        return tuple(reversed(found))
+
+    def marks(self) -> list[tuple[int, int]]:
+        """Return (index, position) of the first entry of each data file, and of the end."""
+        known = [(file.first_index, file.start) for file in self.data_files]
+        marks = [mark for mark in known if mark[0] >= self.begin_index]
+        return [*marks, (self.end_index + 1, self.end_position)]
+
+
+class _ChosenFiles(OsFileSystem):
+    """The file system as if there were only these files."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._names: dict[str, list[str]] = {}
+        for path in paths:
+            directory, _, name = path.rpartition("/")
+            self._names.setdefault(directory, []).append(name)
+
+    @property
+    def directories(self) -> list[str]:
+        """Where they are."""
+        return list(self._names)
+
+    def names(self, path: str) -> list[str]:
+        """See `FileSystem`."""
+        return sorted(self._names.get(path, ()))
+
+
+def _chosen(paths: tuple[str, ...], file_bytes: int) -> FileSequence:
+    files = _ChosenFiles(paths)
+    sequence = FileSequence(files, files.directories or [""], file_bytes)
+    sequence.load(read_only=True)
+    return sequence
+
+
+# -- looking at a directory -----------------------------------------------------------------------
+
+
+@contextmanager
+def opened_store(files: FileSystem, store: StoreDirectory) -> Iterator[StoreFiles]:
+    """Open the files of a group directory for reading.
+
+    Raises `StorageError` when there is no store, `CorruptionError` when it cannot be read at all.
+    """
+    opened = open_files(files, store.directory, store.data_directories)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
+    """Return what a group directory holds; reads only its notes, its end, and first entries.
+
+    Raises `StorageError` when there is no store, `CorruptionError` when it cannot be read at all.
+    """
+    empty = _without_data(files, name, store)
+    if empty is not None:
+        return empty
+    with opened_store(files, store) as opened:
+        end, tail = _end_of(opened)
+        firsts = _first_entries(opened, end.index)
+        known = opened.known
+        if known.boundary is not None:
+            begin = known.boundary.before_begin_index + 1
+        else:
+            begin = min((first for _, first in firsts if first >= 0), default=0)
+        noted = known.checkpoint.committed_index if known.checkpoint is not None else -1
+        committed = max(noted, committed_index_of(files, store.directory))
+        return Replica(
+            name=name,
+            directory=store.directory,
+            group=_group_of(files, store.directory),
+            begin_index=begin,
+            end_index=max(end.index, begin - 1),
+            end_position=end.position,
+            committed_index=min(committed, end.index),
+            keeps_notes=known.checkpoint is not None,
+            tail=tail,
+            data_file_bytes=opened.data.file_size,
+            index_file_bytes=opened.index.file_size,
+            data_files=tuple(
+                DataFile(start, opened.data.path_at(start), first) for start, first in firsts
+            ),
+            index_files=tuple(
+                (start, opened.index.path_at(start)) for start in opened.index.starts
+            ),
+        )
+
+
+def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replica | None:
+    """Return a replica of this program that has no data files; None: it has, or is no replica.
+
+    Either nothing was ever appended, or all of them are gone.
+    """
+    directory = store.directory
+    paths = list(store.data_directories) or [f"{directory}/{DATA}"]
+    has_files = stored_file_size(files, paths) is not None
+    if has_files or not files.exists(f"{directory}/{IDENTITY_NAME}"):
+        return None
+    identity = read_identity(files, directory)
+    notes = Notes(files, directory)
+    try:
+        known, _ = notes.load(read_only=True)
+    finally:
+        notes.close()
+    before = known.boundary.before_begin_index if known.boundary is not None else -1
+    durable = known.durable or Mark()
+    return Replica(
+        name=name,
+        directory=directory,
+        group=identity.group,
+        begin_index=before + 1,
+        end_index=max(before, durable.index),
+        end_position=durable.position,
+        committed_index=known.checkpoint.committed_index if known.checkpoint is not None else -1,
+        keeps_notes=True,
+        tail=None,
+        data_file_bytes=identity.data_file_bytes,
+        index_file_bytes=identity.index_file_bytes,
+        data_files=(),
+        index_files=(),
+    )
+
+
+def _group_of(files: FileSystem, directory: str) -> str:
+    """Return the group whose data a directory says it holds; empty for one of the original."""
+    if not files.exists(f"{directory}/{IDENTITY_NAME}"):
+        return ""
+    return read_identity(files, directory).group
+
+
+def _end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
+    """Return where a log ends, as opening it would find, and what lies behind."""
+    known = opened.known
+    durable = known.durable or Mark()
+    if known.checkpoint is not None and known.checkpoint.is_end:
+        return known.checkpoint.mark, None
+    last: Stretch | None = None
+    survey, broken = _late_survey(opened), None
+    try:
+        for stretch in survey:
+            last = stretch
+    except CorruptionError as error:
+        broken = Tail(error.file, error.position, error.reason)
+    end = survey.end if survey.end.index >= durable.index else durable
+    if broken is not None:
+        indexed = last_indexed(opened)
+        return (indexed, None) if indexed.index > end.index else (end, broken)
+    if last is not None and not last.checked and last.last_index == end.index:
+        torn = _before_torn(opened, last)
+        if torn is not None:
+            return torn, _tail_at(opened, torn.position, "the last entry ends in zeros: torn")
+    if survey.stop.reason and not survey.damages:
+        return end, _tail_at(opened, survey.stop.position, survey.stop.reason)
+    return end, None
+
+
+def _tail_at(opened: StoreFiles, position: int, reason: str) -> Tail:
+    offset = position - opened.data.start_of(position)
+    return Tail(opened.data.path_at(position), offset, reason)
+
+
+def _late_survey(opened: StoreFiles) -> Survey:
+    """Return a walk to the end of the log from the last point that is known to be in it."""
+    known, data = opened.known, opened.data
+    start = known.checkpoint.mark if known.checkpoint is not None else None
+    if start is None:
+        written = [file for file in data.starts if _entry_at(data, file) is not None]
+        if known.boundary is not None or len(written) <= FILES_LOOKED_AT:
+            return opened.survey()
+        position = written[-FILES_LOOKED_AT]
+        found = _entry_at(data, position)
+        if found is not None:
+            start = Mark(found[0] - 1, position, UNKNOWN_CRC, -1)
+    return Survey(data, opened.index, start, known.durable, is_recent=known.is_recent)
+
+
+def last_indexed(opened: StoreFiles) -> Mark:
+    """Return the last entry that has an index record, if its header agrees, else no entry."""
+    return indexed_entry(opened, last_record(opened.index)) or Mark()
+
+
+def indexed_entry(opened: StoreFiles, index: int) -> Mark | None:
+    """Return an entry and where it ends; None unless index record and header agree on it."""
+    record = record_at(opened.index, index)
+    position = -1 if record is None else int(record["pos"])
+    if record is None or not opened.data.has(position):
+        return None
+    found = _entry_at(opened.data, position)
+    if found != (int(record["index"]), int(record["size"])) or found[0] != index:
+        return None
+    return Mark(index, position + found[1], UNKNOWN_CRC, int(record["term"]))
+
+
+def _before_torn(opened: StoreFiles, last: Stretch) -> Mark | None:
+    """Return the end without an unchecked last entry that looks torn; None if it does not."""
+    start, view = opened.data.map_at(last.position)
+    offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
+    position = last.position + offset
+    return Mark(last.last_index - 1, position) if looks_torn(view, position - start, size) else None
+
+
+def entry_header(view: memoryview, offset: int, limit: int) -> tuple[int, int] | None:
+    """Return (index, size) of the entry whose header lies at an offset, None if none does.
+
+    It has to end at or before `limit`.
+    """
+    if offset + HEADER_SIZE > limit:
+        return None
+    magic, size, index, term, _, _, _, _, body_size = _HEADER.unpack_from(view, offset)
+    is_entry = (
+        magic in KNOWN_MAGICS
+        and body_size >= 0
+        and size == HEADER_SIZE + body_size
+        and offset + size <= limit
+        and index >= 0
+        and term >= 0
+    )
+    return (index, size) if is_entry else None
+
+
+def _entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
+    """Return (index, size) of the entry at a position, or behind a blank record there."""
+    start, view = data.map_at(position)
+    offset, limit = position - start, min(len(view), data.file_size - BLANK_SIZE_MIN)
+    if len(view) >= offset + BLANK_SIZE_MIN:
+        magic, size = struct.unpack_from(">ii", view, offset)
+        if magic == Magic.BLANK and size >= BLANK_SIZE_MIN:
+            offset += size
+    return entry_header(view, offset, limit)
+
+
+def _first_entries(opened: StoreFiles, end_index: int) -> list[tuple[int, int]]:
+    """Return (start, index of the first entry) of each data file, -1 where that is in doubt."""
+    found, before = [], -1
+    for start in opened.data.starts:
+        entry = _entry_at(opened.data, start)
+        index = entry[0] if entry is not None else -1
+        if len(opened.index) and index >= 0:
+            record = record_at(opened.index, index)
+            stated = -1 if record is None else int(record["pos"])
+            if record is None or opened.data.start_of(stated) != start:
+                index = -1
+        if not before < index <= end_index:
+            index = -1
+        before = max(before, index)
+        found.append((start, index))
+    return found
+
+
+# -- cutting into ranges --------------------------------------------------------------------------
+
+
+def cuts_of(files: FileSystem, replica: Replica, store: StoreDirectory, size: int) -> list[int]:
+    """Return the entries at which ranges of about `size` bytes of a replica begin, its first too.
+
+    By its index files where those are in order, else at the begin of data files only.
+    """
+    marks = replica.marks()
+    cuts = [replica.begin_index]
+    if len(marks) < 2:
+        return cuts
+    with opened_store(files, store) as opened:
+        since = marks[0][1]
+        for low, high in pairwise(marks):
+            if low[0] > cuts[-1] and low[1] - since >= size:
+                cuts.append(low[0])
+                since = low[1]
+            pieces = (high[1] - low[1]) // size
+            for piece in range(1, pieces):
+                cut = _index_near(opened.index, low[1] + piece * size, low, high)
+                if cuts[-1] < cut < high[0]:
+                    cuts.append(cut)
+                    since = low[1] + piece * size
+    return cuts
+
+
+def _index_near(
+    index: FileSequence, position: int, low: tuple[int, int], high: tuple[int, int]
+) -> int:
+    """Return an entry near a position; `low` and `high` are (index, position) around it."""
+    near = (high[1] - low[1]) // 64
+    guess = low[0]
+    for _ in range(PROBES):
+        if high[1] <= low[1] or high[0] <= low[0] + 1:
+            break
+        guess = low[0] + (position - low[1]) * (high[0] - low[0]) // (high[1] - low[1])
+        guess = min(max(guess, low[0] + 1), high[0] - 1)
+        record = record_at(index, guess)
+        if record is None or int(record["index"]) != guess:
+            break
+        found = int(record["pos"])
+        if not low[1] <= found <= high[1] or abs(found - position) <= near:
+            break
+        if found < position:
+            low = (guess, found)
+        else:
+            high = (guess, found)
+    return guess

@@ -1,0 +1,214 @@
+"""`quorumlog pipeline` without Spark or a cluster: what is asked of the pipelines, and printed."""
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from quorumlog.cli import pipeline
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.main import main
+from quorumlog.cli.pipeline_session import _driver_settings
+from quorumlog.spark import archive as archive_module
+from quorumlog.spark import export as export_module
+from quorumlog.spark import replay as replay_module
+from quorumlog.spark.archive_run import ArchiveResult
+from quorumlog.spark.export import ExportResult
+from quorumlog.spark.pipeline import PipelineError, reason_of
+from quorumlog.spark.replay import ReplayResult
+
+TARGET = ("--servers", "h:1,h:2", "--group", "g")
+ARCHIVED = ArchiveResult("/a", 5, 104, 90, 2, 10, 60, 55, 5_000, 900, 10, 8)
+REPLAYED = ReplayResult("/a", "g", 90, 20, 70, 93, "d1" * 32)
+EXPORTED = ExportResult("/out", "g", "json", "text", 0, 9, 10, 3, 1, 500)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command; return status, output, error and what its pipeline was called with."""
+    calls = []
+
+    def recorder(result):
+        def record(*arguments, **options):
+            calls.append((arguments, options))
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        return record
+
+    @contextmanager
+    def no_session(app_name, master):
+        calls.append(((app_name, master), {}))
+        yield "spark"
+
+    monkeypatch.setattr(pipeline, "spark_session", no_session)
+
+    def run(*arguments, archive=ARCHIVED, replay=REPLAYED, export=EXPORTED):
+        monkeypatch.setattr(archive_module, "archive", recorder(archive))
+        monkeypatch.setattr(replay_module, "replay", recorder(replay))
+        monkeypatch.setattr(export_module, "export", recorder(export))
+        status = main(["pipeline", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err, calls
+
+    return run
+
+
+def test_archive_asks_for_what_the_options_say(run):
+    status, out, err, calls = run(
+        *("archive", "/a", *TARGET, "--partition-by", "day", "--to", 99, "--read-from", "any"),
+        *("--isolation", "read_uncommitted", "--allow-data-loss", "--no-compact"),
+        *("--file-mib", 2, "--master", "local[3]", "--timeout", 7),
+    )
+    assert (status, err) == (0, "")
+    assert calls[0][0] == ("quorumlog archive", "local[3]")
+    (spark, servers, group, directory), options = calls[1]
+    assert (spark, servers, group, str(directory)) == ("spark", "h:1,h:2", "g", "/a")
+    del options["progress"]
+    assert options == {
+        "partition_by": "day",
+        "until": 99,
+        "isolation": "read_uncommitted",
+        "leader_only": False,
+        "fail_on_data_loss": False,
+        "compact": False,
+        "file_bytes": 2 << 20,
+        "timeout_ms": 7_000,
+    }
+    assert "55 entries added" in out
+    assert "10 entries had been removed: the archive has a gap" in out
+    assert "90 entries in 2 files, indexes 5 to 104, 10 are missing" in out
+
+
+def test_replay_and_export_ask_for_what_the_options_say(run):
+    status, out, _, calls = run("replay", "/a", *TARGET, "--allow-gaps")
+    assert status == 0
+    assert calls[-1][1]["allow_gaps"] is True
+    assert REPLAYED.digest in out
+    assert "70 entries appended, 20 were there already" in out
+    status, out, _, calls = run(
+        *("export", "/out", *TARGET, "--format", "csv", "--bodies", "base64", "--from", 3),
+        *("--to", 8, "--single-file", "--overwrite"),
+    )
+    assert status == 0
+    arguments, options = calls[-1]
+    assert arguments[-1] == "csv"
+    assert (options["bodies"], options["first"], options["last"]) == ("base64", 3, 8)
+    assert (options["single_file"], options["overwrite"]) == (True, True)
+    assert "10 entries, 3 of them in base64, 500 bytes" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("archive", {"rows": 90, "new_rows": 55, "lost_entries": 10, "last_index": 104}),
+        ("replay", {"appended_entries": 70, "digest": "d1" * 32}),
+        ("export", {"rows": 10, "base64_rows": 3}),
+    ],
+)
+def test_json_is_one_object(run, name, expected):
+    status, out, _, _ = run(name, "/a", *TARGET, "--json")
+    assert (status, out.count("\n")) == (0, 1)
+    assert expected.items() <= json.loads(out).items()
+
+
+@pytest.mark.parametrize("name", ["archive", "replay", "export"])
+def test_a_failure_is_one_line_and_status_1(run, name):
+    status, out, err, _ = run(name, "/a", *TARGET, **{name: PipelineError("no room; make some")})
+    assert (status, out, err) == (1, "", "quorumlog: no room; make some\n")
+
+
+def test_follow_goes_on_until_it_is_interrupted(run, monkeypatch):
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.time, "sleep", pause)
+    status, out, _, _ = run("archive", "/a", *TARGET, "--follow", "2", "--json")
+    assert (status, pauses, out.count("\n")) == (130, [2, 2, 2], 3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("archive", *TARGET),
+        ("archive", "/a"),
+        ("archive", "/a", *TARGET, "--partition-by", "hour"),
+        ("export", "/a", *TARGET, "--format", "xml"),
+        ("replay", "/a", *TARGET, "--dir", "d"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2(run, arguments):
+    status, out, err, calls = run(*arguments)
+    assert (status, out, calls) == (2, "", [])
+    assert "Usage: quorumlog pipeline" in err
+
+
+def in_a_process(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_without_spark_a_user_is_told_what_to_install():
+    done = in_a_process(
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from quorumlog.cli.main import main\n"
+        "sys.exit(main(['pipeline', 'archive', '/a', '-s', 'h:1', '-g', 'g']))"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'quorumlog[spark]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_starts_without_loading_spark():
+    done = in_a_process(
+        "import sys, quorumlog.cli.main; print(sorted({'pyspark', 'pyarrow'} & set(sys.modules)))"
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_executors_elsewhere_are_told_where_the_driver_is(monkeypatch):
+    assert _driver_settings("local[*]") == {}
+    monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.7")
+    found = _driver_settings("spark://master:7077")
+    assert found == {"spark_driver_host": "192.0.2.7", "spark_driver_bindAddress": "192.0.2.7"}
+
+    def unresolvable(name):
+        raise OSError("no such name")
+
+    monkeypatch.delenv("SPARK_LOCAL_IP")
+    monkeypatch.setattr(socket, "gethostbyname", unresolvable)
+    with pytest.raises(CommandError, match="set SPARK_LOCAL_IP"):
+        _driver_settings("yarn")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1, in f\n    raise ValueError("first")\nValueError: first\n\n'
+            "During handling another exception occurred:\n"
+            "quorumlog.model.errors.CorruptionError: entry 7 does not fit\n",
+            "CorruptionError: entry 7 does not fit",
+        ),
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: Could not parse Master URL: 'here'\n"
+            "\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3000)",
+            "SparkException: Could not parse Master URL: 'here'",
+        ),
+        ("Job aborted\nbecause", "Job aborted"),
+        ("", "no reason was given"),
+    ],
+)
+def test_the_reason_of_a_failed_task_is_found(text, reason):
+    assert reason_of(text) == reason
