@@ -3,11 +3,9 @@
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from audit_access import flip, make, places
-from quorumlog.cli.pipeline_audit import audit_command, stats_command
+from quorumlog.cli.main import main
 from quorumlog.client import SyncClient
 from quorumlog.spark.archive import archive
 from quorumlog.spark.audit import audit
@@ -30,15 +28,12 @@ def stores(tmp_path_factory):
 
 
 @pytest.fixture
-def run(spark):
-    """Run `audit` or `stats` as a command; return exit status and output."""
-    app = typer.Typer()
-    app.command(name="audit")(audit_command)
-    app.command(name="stats")(stats_command)
+def run(spark, capsys):
+    """Run a pipeline as a command, in the tests' session; return exit status and output."""
 
     def run(*arguments):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        return result.exit_code, result.output
+        status = main(["pipeline", *map(str, arguments)])
+        return status, capsys.readouterr().out
 
     return run
 

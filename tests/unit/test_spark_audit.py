@@ -177,6 +177,23 @@ def test_a_flipped_bit_anywhere_in_an_entry_is_one_finding(stores, range_bytes):
 
 
 @both_ways
+def test_a_damaged_blank_record_hides_no_entry(stores, range_bytes):
+    rows = places(stores[1])
+    second = next(row for row in rows if not row[2] and row[0].index)[0].index
+    before, path, offset = rows[second - 1]
+    blank = offset + 48 + len(before.body)
+    for at in range(8):
+        flip(path, blank + at, 2)
+        (one,) = audit(stores, range_bytes)[1]
+        assert (one.kind, one.replica, one.first, one.entries) == ("damaged", "n1", second, 0)
+        assert (one.file, one.pos) == (path, blank)
+        flip(path, blank + at, 2)
+    overwrite(path, blank, bytes(8))
+    (one,) = audit(stores, range_bytes)[1]
+    assert one.reason == "the blank record before it is damaged"
+
+
+@both_ways
 def test_a_damaged_body_is_found_in_every_replica_that_has_it(stores, range_bytes):
     for store in stores:
         entry, path, offset = places(store)[33]
@@ -245,6 +262,13 @@ def test_a_file_that_is_gone_or_cut_short_is_missing_entries(stores, range_bytes
 def test_a_replica_that_lost_all_its_files_is_missing_everything(stores):
     shutil.rmtree(stores[1] / "data")
     assert found(stores) == [("missing", "n1", 0, 99)]
+
+
+def test_a_damaged_first_entry_of_the_original_is_found(original):
+    stores = original("multi-term")
+    _, path, offset = places(stores[2])[0]
+    flip(path, offset + 3)
+    assert found(stores) == [("damaged", "dledger-n2", 0, 0)]
 
 
 @both_ways

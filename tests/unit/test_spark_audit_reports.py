@@ -21,6 +21,8 @@ from audit_access import (
     unpacked,
 )
 from quorumlog.model.errors import StorageError
+from quorumlog.spark.audit import compare_stores
+from quorumlog.spark.audit_plan import Wanted
 from quorumlog.spark.pipeline import PipelineError
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import read_identity
@@ -159,6 +161,28 @@ def test_a_replica_that_cannot_be_read_does_not_hide_the_others(stores):
     ]
     assert not report.is_clean
     assert len(report.replicas) == 2
+
+
+def test_entries_that_retention_removes_meanwhile_are_not_missing(stores):
+    def remove_and_run(pieces):
+        opened = Opened(stores[1], self_id="n1", data_file=DATA_FILE, index_file=INDEX_FILE)
+        opened.submit(opened.log.reset(70))
+        opened.close()
+        return [piece() for piece in pieces]
+
+    wanted = Wanted(range_bytes=RANGES)
+    report, findings = compare_stores(OsFileSystem(), stores, wanted, remove_and_run)
+    assert findings == []
+    assert report.is_clean
+
+
+def test_a_machine_that_does_not_see_the_stores_says_so(stores, tmp_path):
+    def elsewhere(pieces):
+        (tmp_path / "n1").rename(tmp_path / "gone")
+        return [piece() for piece in pieces]
+
+    with pytest.raises(StorageError, match="all executors must see the stores"):
+        compare_stores(OsFileSystem(), stores, Wanted(), elsewhere)
 
 
 def test_what_cannot_be_audited_is_told(stores, tmp_path):

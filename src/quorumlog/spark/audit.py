@@ -4,20 +4,23 @@ Nothing is asked of servers and nothing is changed: tasks read the files of each
 executor must be able to open every directory (a shared file system, or all on one machine).
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.audit_archive import (
     MISSING,
     ArchiveRange,
     archive_ranges,
     holes_of,
-    without_rejected,
+    with_transactions,
 )
 from quorumlog.spark.audit_compare import DIFFERING, HIGHER_TERM, LOWER_TERM, TaskResult
 from quorumlog.spark.audit_plan import (
@@ -39,7 +42,8 @@ from quorumlog.spark.audit_report import (
     Findings,
 )
 from quorumlog.spark.pipeline import Progress, RunPieces, no_progress
-from quorumlog.spark.replica_files import Replica
+from quorumlog.spark.replica_files import Replica, StoreDirectory, look_at
+from quorumlog.spark.replica_walk import MISSING as LOST
 from quorumlog.spark.watched import run_watched
 from quorumlog.storage.files import FileSystem, OsFileSystem
 
@@ -70,7 +74,7 @@ def audit(  # noqa: PLR0913  (named options of a public door)
     Raises `StorageError` when a directory is no store, `PipelineError` when the directories are not
     of one group, there is no archive, or a task fails.
     """
-    directory = None if archive is None else str(archive)
+    directory = None if archive is None else os.path.abspath(archive)
     wanted = Wanted(directory, first_index, last_index, range_bytes)
     report, findings = compare_stores(
         OsFileSystem(), stores, wanted, lambda pieces: run_watched(spark, pieces, progress)
@@ -111,12 +115,12 @@ def compare_stores(
     found = Findings(ALL_FINDINGS_MAX)
     for finding in (*unreadable, *_tails(replicas), *_extras(replicas, report)):
         found.add(finding)
-    _merge(results, replicas, report, found)
+    _merge(results, replicas, report, found, _begins(files, named, results))
     archived = [finding for result in results for finding in result.findings]
     archived = [finding for finding in archived if finding.replica == ARCHIVE]
     archived += _holes(ranges, report)
     transactions = [result.transactions for result in results]
-    for finding in without_rejected(archived, transactions, only_accepted=only_accepted):
+    for finding in with_transactions(archived, transactions, only_accepted=only_accepted):
         found.add(finding)
     _conclude(report, found, results)
     report.tasks = len(tasks)
@@ -132,14 +136,18 @@ def _merge(
     replicas: Sequence[Replica],
     report: AuditReport,
     found: Findings,
+    begins: Mapping[str, int],
 ) -> None:
     """Join what the tasks, in the order of the log, found about replicas, and what they read."""
     joined = Findings(ALL_FINDINGS_MAX)
     facts = {replica.name: replica for replica in report.replicas}
     for result in results:
         for finding in result.findings:
-            if finding.replica != ARCHIVE:
-                joined.add(finding)
+            if finding.replica == ARCHIVE:
+                continue
+            begin = begins.get(finding.replica, 0)
+            if finding.last >= begin:
+                joined.add(msgspec.structs.replace(finding, first=max(finding.first, begin)))
         for name, amount in result.amounts.items():
             facts[name].entries += amount.entries
             facts[name].bytes += amount.bytes
@@ -151,6 +159,20 @@ def _merge(
     for finding in joined.sorted():
         found.add(_judged(finding, by_name))
     found.dropped.update(joined.dropped)
+
+
+def _begins(
+    files: FileSystem, named: Mapping[str, StoreDirectory], results: Sequence[TaskResult]
+) -> dict[str, int]:
+    """Return where replicas with missing entries begin by now: a node may have removed them."""
+    names = {
+        finding.replica for result in results for finding in result.findings if finding.kind == LOST
+    }
+    begins = {}
+    for name in names:
+        with suppress(CorruptionError):
+            begins[name] = look_at(files, name, named[name]).begin_index
+    return begins
 
 
 def _judged(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:

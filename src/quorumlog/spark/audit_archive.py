@@ -24,6 +24,7 @@ from quorumlog.storage.files import FileSystem
 _SCHEMA = arrow_schema(COLUMNS)
 _NUMBERS = ("term", "channel", "chain_crc", "body_crc")
 MISSING = "archive-missing"
+ROW_MISSING = "the row is missing"
 EXTRA = "archive-extra"
 DIFFERING = "archive-differing"
 
@@ -52,13 +53,17 @@ def archive_ranges(files: FileSystem, directory: str) -> tuple[list[ArchiveRange
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """Entries first … last that one producer wrote for a transaction; `rows` are in the archive."""
+    """Blocks first … last that one producer wrote for a transaction.
+
+    Those up to `seen` were compared; all of them are in the archive, in part at least, or none.
+    """
 
     transactional_id: bytes
     producer_id: int
     first: int
     last: int
-    rows: int
+    seen: int
+    is_archived: bool
 
 
 class Transactions(msgspec.Struct, array_like=True):
@@ -96,7 +101,6 @@ class ArchiveComparison:
                 self._load(one)
                 part = block.slice(begin - first, end + 1 - first)
                 self._compare(part, begin, end)
-                self._note_attempts(part, begin)
         for _, entry in system_entries_in(block, first):
             if isinstance(entry, EndTransaction):
                 self.transactions.accepted += [
@@ -135,11 +139,15 @@ class ArchiveComparison:
         there = self._table.slice(low, high - low)
         log = _rows_of(block)
         if there.equals(log):
+            self._absent_blocks(block, first, last)
             return
         mine = log["index"].to_numpy()
         theirs = self._indexes[low:high]
+        absent = np.setdiff1d(mine, theirs)
+        for begin, end in self._absent_blocks(block, first, last):
+            absent = absent[(absent < begin) | (absent > end)]
         if not self._is_unreadable:  # that was told of the whole file
-            self._report_each(MISSING, "the row is missing", np.setdiff1d(mine, theirs))
+            self._report_each(MISSING, ROW_MISSING, absent)
         reason = "there is no such entry for readers"
         self._report_each(EXTRA, reason, np.setdiff1d(theirs, mine))
         both = np.intersect1d(mine, theirs)
@@ -149,7 +157,7 @@ class ArchiveComparison:
 
     def _compare_rows(self, log: pa.Table, rows: pa.Table, indexes: Int64s) -> None:
         differs = np.zeros(len(indexes), dtype=bool)
-        unchecked = _column(log, "body_crc") | _column(log, "chain_crc") == 0
+        unchecked = (_column(log, "body_crc") | _column(log, "chain_crc")) == 0
         for name in _NUMBERS:
             other = _column(log, name) != _column(rows, name)
             if name == "body_crc":
@@ -177,26 +185,47 @@ class ArchiveComparison:
 
     # -- transactions -------------------------------------------------------------------------
 
-    def _note_attempts(self, block: Block, first: int) -> None:
+    def _absent_blocks(self, block: Block, first: int, last: int) -> list[tuple[int, int]]:
+        """Note the blocks of transactions; return (first, last) of those without any row.
+
+        Whether they should be there is decided when it is known which transactions were accepted.
+        """
+        if self._is_unreadable:
+            return []
+        absent = []
         for index, entry in system_entries_in(block, first):
             if isinstance(entry, SessionEntry) and entry.part is not None:
-                self._note_attempt(entry, index, entry.part.transactional_id)
+                seen = min(index + entry.count, last)
+                low, high = np.searchsorted(self._indexes, [index, seen + 1]).tolist()
+                if low == high:
+                    absent.append((index, seen))
+                self._note_attempt(
+                    Attempt(
+                        entry.part.transactional_id,
+                        entry.producer_id,
+                        index,
+                        index + entry.count,
+                        seen,
+                        high > low,
+                    )
+                )
+        return absent
 
-    def _note_attempt(self, entry: SessionEntry, index: int, transactional_id: bytes) -> None:
-        low, high = np.searchsorted(self._indexes, [index, index + entry.count + 1]).tolist()
-        made = Attempt(transactional_id, entry.producer_id, index, index + entry.count, high - low)
+    def _note_attempt(self, made: Attempt) -> None:
         known = self.transactions.attempts
-        before = known[-1] if known else made
-        if (before.transactional_id, before.producer_id, before.last + 1) == (
-            transactional_id,
-            entry.producer_id,
-            index,
-        ):
-            known[-1] = msgspec.structs.replace(
-                before, last=made.last, rows=before.rows + made.rows
-            )
+        if known and _goes_on(known[-1], made):
+            known[-1] = msgspec.structs.replace(known[-1], last=made.last, seen=made.seen)
         else:
             known.append(made)
+
+
+def _goes_on(before: Attempt, made: Attempt) -> bool:
+    same = (before.transactional_id, before.producer_id, before.is_archived) == (
+        made.transactional_id,
+        made.producer_id,
+        made.is_archived,
+    )
+    return same and before.seen == before.last == made.first - 1
 
 
 def _no_rows() -> pa.Table:
@@ -239,7 +268,7 @@ def holes_of(ranges: Sequence[ArchiveRange]) -> list[tuple[int, int]]:
     ]
 
 
-def without_rejected(
+def with_transactions(
     findings: Iterable[Finding], found: Sequence[Transactions], *, only_accepted: bool
 ) -> list[Finding]:
     """Return findings without those that transactions explain, and with those they give rise to.
@@ -247,25 +276,23 @@ def without_rejected(
     Entries of transactions that were not accepted are not in an archive of accepted ones: their
     rows are not missing, and extra if they are there.
     """
-    if not only_accepted:
-        return list(findings)
     accepted = {one for part in found for one in part.accepted}
-    rejected = [
-        attempt
-        for part in found
-        for attempt in part.attempts
-        if (attempt.transactional_id, attempt.producer_id) not in accepted
-    ]
+    rejected: list[Attempt] = []
     kept: list[Finding] = []
+    for attempt in (attempt for part in found for attempt in part.attempts):
+        key = (attempt.transactional_id, attempt.producer_id)
+        is_rejected = only_accepted and key not in accepted
+        first, seen = attempt.first + 1, attempt.seen
+        if is_rejected:
+            rejected.append(attempt)
+        if is_rejected and attempt.is_archived:
+            reason = "its transaction was not accepted"
+            kept.append(Finding(EXTRA, first, attempt.last, ARCHIVE, reason))
+        elif not is_rejected and not attempt.is_archived and first <= seen:
+            kept.append(Finding(MISSING, first, seen, ARCHIVE, ROW_MISSING))
     for finding in findings:
         kept += _outside(finding, rejected) if finding.kind == MISSING else [finding]
-    reason = "its transaction was not accepted"
-    kept += [
-        Finding(EXTRA, attempt.first, attempt.last, ARCHIVE, reason)
-        for attempt in rejected
-        if attempt.rows
-    ]
-    return kept
+    return sorted(kept, key=lambda finding: finding.first)
 
 
 def _outside(finding: Finding, rejected: Sequence[Attempt]) -> list[Finding]:

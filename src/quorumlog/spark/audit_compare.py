@@ -157,7 +157,7 @@ class RangeComparison:
         """Take what a replica's walk found, as far as it concerns this range."""
         first = self._task.first
         for fault in walk.take_faults():
-            if fault.last >= first:
+            if max(fault.first, fault.last) >= first:
                 self._findings.add(
                     Finding(
                         fault.kind,

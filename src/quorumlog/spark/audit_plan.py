@@ -14,12 +14,11 @@ from quorumlog.spark.audit_archive import ArchiveRange
 from quorumlog.spark.audit_compare import RangeTask
 from quorumlog.spark.audit_report import ARCHIVE, ArchiveFacts, AuditReport, Finding, ReplicaFacts
 from quorumlog.spark.pipeline import PipelineError
+from quorumlog.spark.replica_ends import indexed_entry, last_indexed
 from quorumlog.spark.replica_files import (
     Replica,
     StoreDirectory,
     cuts_of,
-    indexed_entry,
-    last_indexed,
     look_at,
     opened_store,
 )
@@ -55,7 +54,7 @@ def named_stores(files: FileSystem, stores: Stores) -> dict[str, StoreDirectory]
     Raises `PipelineError` when there are none, one is given twice, or two are of different groups.
     """
     given = stores.items() if isinstance(stores, Mapping) else (("", store) for store in stores)
-    pairs = [(name, _directory(store)) for name, store in given]
+    pairs = [(name, absolute(store)) for name, store in given]
     if not pairs:
         raise PipelineError("no store is given; name the group directories of all replicas")
     paths = [os.path.realpath(store.directory) for _, store in pairs]
@@ -81,10 +80,11 @@ def named_stores(files: FileSystem, stores: Stores) -> dict[str, StoreDirectory]
     return {name: store for name, (_, store) in zip(names, pairs, strict=True)}
 
 
-def _directory(store: Store) -> StoreDirectory:
-    if isinstance(store, StoreDirectory):
-        return store
-    return StoreDirectory(str(store).rstrip("/") or "/")
+def absolute(store: Store) -> StoreDirectory:
+    """Return a store as tasks can open it, wherever they run."""
+    given = store if isinstance(store, StoreDirectory) else StoreDirectory(str(store))
+    elsewhere = tuple(os.path.abspath(path) for path in given.data_directories)
+    return StoreDirectory(os.path.abspath(given.directory), elsewhere)
 
 
 def _identity(files: FileSystem, directory: str) -> Identity | None:

@@ -32,12 +32,15 @@ KINDS = {
 """Kinds of findings, in the order of a report."""
 NOTES = frozenset({"uncommitted", "extra", "tail"})
 """Kinds that Raft allows: told, and no reason to worry."""
+WITHOUT_ENTRIES = frozenset({"broken-end", "unreadable", "tail"})
+"""Kinds that are about a replica, not about entries."""
 
 
 class Finding(msgspec.Struct, frozen=True, array_like=True):
     """Entries first … last of a replica (or the archive) that are not as they should be.
 
-    `file` and byte `pos` in it are where the first lies, or should (empty and 0: not known).
+    `file` and byte `pos` in it are where the first lies, or should (empty and 0: not known). With
+    last < first it is about what lies before the first.
     """
 
     kind: str
@@ -205,7 +208,7 @@ class AuditReport:
         count = self.counts.get(kind, 0)
         note = " (no fault)" if kind in NOTES else ""
         lines = [f"{kind}, {plural(count, 'entry', 'entries')}{note}: {KINDS[kind]}"]
-        if kind in ("tail", "broken-end", "unreadable"):
+        if kind in WITHOUT_ENTRIES:
             lines = [f"{kind}{note}: {KINDS[kind]}"]
         lines += [f"  {line_of(finding)}" for finding in found[:SHOWN_OF_KIND]]
         more = len(found) - SHOWN_OF_KIND
@@ -245,7 +248,9 @@ def line_of(finding: Finding) -> str:
     if finding.last > finding.first:
         entries = f"entries {finding.first} to {finding.last}: "
     else:
-        entries = f"entry {finding.first}: " if finding.last == finding.first else ""
+        entries = f"entry {finding.first}: "
+    if finding.kind in WITHOUT_ENTRIES:
+        entries = ""
     detail = f" ({finding.detail})" if finding.detail else ""
     place = f"; {finding.file}: byte {finding.pos}" if finding.file else ""
     return f"{finding.replica}: {entries}{finding.reason}{detail}{place}"

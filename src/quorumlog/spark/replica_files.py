@@ -1,33 +1,26 @@
 """Replicas as files: what a group directory holds, and which files hold a range of its entries."""
 
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_SIZE
-from quorumlog.model.codes import Magic
-from quorumlog.model.errors import CorruptionError
-from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.errors import StorageError
+from quorumlog.spark.replica_ends import Tail, begin_of, end_of, entry_at
+from quorumlog.storage.checkpoint import Mark
 from quorumlog.storage.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files import FileSystem, OsFileSystem
-from quorumlog.storage.index_records import last_record, record_at
+from quorumlog.storage.index_records import record_at
 from quorumlog.storage.layout import DATA, IDENTITY_NAME, read_identity
 from quorumlog.storage.notes import Notes
 from quorumlog.storage.offline import StoreFiles, open_files
 from quorumlog.storage.original import committed_index_of
-from quorumlog.storage.scan import BLANK_SIZE_MIN, Stretch, looks_torn
-from quorumlog.storage.survey import Survey
 
-FILES_LOOKED_AT = 3
-"""Newest data files in which the end of a log is looked for that left no note of it."""
 PROBES = 6
 """Index records looked at to find the entry near a position."""
 OVERLAP = 4
 """Entries before a range that are read with it: its first entry is judged by the one before."""
-KNOWN_MAGICS = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
-_HEADER = struct.Struct(">iiqqqIIIi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +58,18 @@ class ReplicaPart:
     index_paths: tuple[str, ...]
 
     def open(self) -> tuple[FileSequence, FileSequence]:
-        """Return its data and index files, open for reading."""
+        """Return its data and index files, open for reading, as far as they are still there.
+
+        Raises `StorageError` when this machine does not see their directories at all.
+        """
+        for directory in {path.rpartition("/")[0] for path in self.data_paths}:
+            if not OsFileSystem().exists(directory):
+                raise StorageError(
+                    f"{directory} is not there on this machine; all executors must see the "
+                    "stores under the same paths"
+                )
         data = _chosen(self.data_paths, self.data_file_bytes)
         return data, _chosen(self.index_paths, self.index_file_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What follows the last entry, if it is not empty; opening the store would cut it."""
-
-    path: str
-    offset: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,7 @@ class Replica:
 
 
 class _ChosenFiles(OsFileSystem):
-    """The file system as if there were only these files."""
+    """The file system as if there were only these files, those of them that are there."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._names: dict[str, list[str]] = {}
@@ -159,7 +152,7 @@ class _ChosenFiles(OsFileSystem):
 
     def names(self, path: str) -> list[str]:
         """See `FileSystem`."""
-        return sorted(self._names.get(path, ()))
+        return sorted(name for name in self._names.get(path, ()) if self.exists(f"{path}/{name}"))
 
 
 def _chosen(paths: tuple[str, ...], file_bytes: int) -> FileSequence:
@@ -194,13 +187,10 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
     if empty is not None:
         return empty
     with opened_store(files, store) as opened:
-        end, tail = _end_of(opened)
+        end, tail = end_of(opened)
         firsts = _first_entries(opened, end.index)
         known = opened.known
-        if known.boundary is not None:
-            begin = known.boundary.before_begin_index + 1
-        else:
-            begin = min((first for _, first in firsts if first >= 0), default=0)
+        begin = begin_of(opened, firsts)
         noted = known.checkpoint.committed_index if known.checkpoint is not None else -1
         committed = max(noted, committed_index_of(files, store.directory))
         return Replica(
@@ -266,112 +256,11 @@ def _group_of(files: FileSystem, directory: str) -> str:
     return read_identity(files, directory).group
 
 
-def _end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
-    """Return where a log ends, as opening it would find, and what lies behind."""
-    known = opened.known
-    durable = known.durable or Mark()
-    if known.checkpoint is not None and known.checkpoint.is_end:
-        return known.checkpoint.mark, None
-    last: Stretch | None = None
-    survey, broken = _late_survey(opened), None
-    try:
-        for stretch in survey:
-            last = stretch
-    except CorruptionError as error:
-        broken = Tail(error.file, error.position, error.reason)
-    end = survey.end if survey.end.index >= durable.index else durable
-    if broken is not None:
-        indexed = last_indexed(opened)
-        return (indexed, None) if indexed.index > end.index else (end, broken)
-    if last is not None and not last.checked and last.last_index == end.index:
-        torn = _before_torn(opened, last)
-        if torn is not None:
-            return torn, _tail_at(opened, torn.position, "the last entry ends in zeros: torn")
-    if survey.stop.reason and not survey.damages:
-        return end, _tail_at(opened, survey.stop.position, survey.stop.reason)
-    return end, None
-
-
-def _tail_at(opened: StoreFiles, position: int, reason: str) -> Tail:
-    offset = position - opened.data.start_of(position)
-    return Tail(opened.data.path_at(position), offset, reason)
-
-
-def _late_survey(opened: StoreFiles) -> Survey:
-    """Return a walk to the end of the log from the last point that is known to be in it."""
-    known, data = opened.known, opened.data
-    start = known.checkpoint.mark if known.checkpoint is not None else None
-    if start is None:
-        written = [file for file in data.starts if _entry_at(data, file) is not None]
-        if known.boundary is not None or len(written) <= FILES_LOOKED_AT:
-            return opened.survey()
-        position = written[-FILES_LOOKED_AT]
-        found = _entry_at(data, position)
-        if found is not None:
-            start = Mark(found[0] - 1, position, UNKNOWN_CRC, -1)
-    return Survey(data, opened.index, start, known.durable, is_recent=known.is_recent)
-
-
-def last_indexed(opened: StoreFiles) -> Mark:
-    """Return the last entry that has an index record, if its header agrees, else no entry."""
-    return indexed_entry(opened, last_record(opened.index)) or Mark()
-
-
-def indexed_entry(opened: StoreFiles, index: int) -> Mark | None:
-    """Return an entry and where it ends; None unless index record and header agree on it."""
-    record = record_at(opened.index, index)
-    position = -1 if record is None else int(record["pos"])
-    if record is None or not opened.data.has(position):
-        return None
-    found = _entry_at(opened.data, position)
-    if found != (int(record["index"]), int(record["size"])) or found[0] != index:
-        return None
-    return Mark(index, position + found[1], UNKNOWN_CRC, int(record["term"]))
-
-
-def _before_torn(opened: StoreFiles, last: Stretch) -> Mark | None:
-    """Return the end without an unchecked last entry that looks torn; None if it does not."""
-    start, view = opened.data.map_at(last.position)
-    offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
-    position = last.position + offset
-    return Mark(last.last_index - 1, position) if looks_torn(view, position - start, size) else None
-
-
-def entry_header(view: memoryview, offset: int, limit: int) -> tuple[int, int] | None:
-    """Return (index, size) of the entry whose header lies at an offset, None if none does.
-
-    It has to end at or before `limit`.
-    """
-    if offset + HEADER_SIZE > limit:
-        return None
-    magic, size, index, term, _, _, _, _, body_size = _HEADER.unpack_from(view, offset)
-    is_entry = (
-        magic in KNOWN_MAGICS
-        and body_size >= 0
-        and size == HEADER_SIZE + body_size
-        and offset + size <= limit
-        and index >= 0
-        and term >= 0
-    )
-    return (index, size) if is_entry else None
-
-
-def _entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
-    """Return (index, size) of the entry at a position, or behind a blank record there."""
-    start, view = data.map_at(position)
-    offset, limit = position - start, min(len(view), data.file_size - BLANK_SIZE_MIN)
-    if len(view) >= offset + BLANK_SIZE_MIN:
-        magic, size = struct.unpack_from(">ii", view, offset)
-        if magic == Magic.BLANK and size >= BLANK_SIZE_MIN:
-            offset += size
-    return entry_header(view, offset, limit)
-
-
 def _first_entries(opened: StoreFiles, end_index: int) -> list[tuple[int, int]]:
     """Return (start, index of the first entry) of each data file, -1 where that is in doubt."""
     found, before = [], -1
     for start in opened.data.starts:
-        entry = _entry_at(opened.data, start)
+        entry = entry_at(opened.data, start)
         index = entry[0] if entry is not None else -1
         if len(opened.index) and index >= 0:
             record = record_at(opened.index, index)

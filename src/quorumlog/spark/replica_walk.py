@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from quorumlog.model.block import HEADER_SIZE, Block, Int64s, headers
 from quorumlog.model.codes import Magic
-from quorumlog.spark.replica_files import KNOWN_MAGICS, ReplicaPart, entry_header
+from quorumlog.spark.replica_ends import KNOWN_MAGICS, entry_header
+from quorumlog.spark.replica_files import ReplicaPart
 from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.scan import BLANK_SIZE_MIN
 
@@ -116,7 +117,9 @@ class ReplicaWalk:
             if offset + BLANK_SIZE_MIN > len(view):
                 return None
             magic, length = _MAGIC_SIZE.unpack_from(view, offset)
-            if magic != Magic.BLANK or not BLANK_SIZE_MIN <= length <= size - offset:
+            # a blank record fills a file, or what a reset left before the first entry
+            fits = length == size - offset or (not offset and BLANK_SIZE_MIN <= length < size)
+            if magic != Magic.BLANK or not fits:
                 return view, offset, limit
             self._position += length
         return None
@@ -248,6 +251,10 @@ class ReplicaWalk:
         """Note what is wrong with the next entry, and go to the next that can be read."""
         place = self.place()
         index, (path, offset) = self.at, self.place_of(self._position)
+        if place is not None and self._is_elsewhere(index):
+            text = "the blank record before it is damaged"
+            self.faults.append(Fault(DAMAGED, text, index, index - 1, path, offset))
+            return
         kind, reason, detail = MISSING, "its data file is missing", ""
         if place is None and self.data.has(self._position):
             reason = "its data file is too short"
@@ -278,6 +285,15 @@ class ReplicaWalk:
         if found is not None:
             self._position = found[1]
         self._note(kind, reason, found[0] - 1 if found else self.part.last, path, offset, detail)
+
+    def _is_elsewhere(self, index: int) -> bool:
+        """Go to the next file if the next entry is its first; return whether it is."""
+        begin = self.data.start_of(self._position) + self.data.file_size
+        found = self._entry_from(begin)
+        if found is None or found[0] != index:
+            return False
+        self._position = found[1]
+        return True
 
     def _is_gap(self, index: int, following: tuple[int, int] | None) -> bool:
         """Whether the log just goes on with a later entry."""

@@ -15,6 +15,7 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
+from quorumlog.spark.audit_plan import absolute
 from quorumlog.spark.audit_report import plural, size_text, table
 from quorumlog.spark.log_source import ClusterSource, LogSource, plan_ranges
 from quorumlog.spark.pipeline import Piece, PipelineError, Progress, RunPieces, no_progress
@@ -222,8 +223,7 @@ def stats(
         leaders = _leaders(source)
         found.terms = [_with_leader(one, leaders) for one in found.terms]
         return found
-    directory = store if isinstance(store, StoreDirectory) else StoreDirectory(str(store))
-    return stats_of_store(OsFileSystem(), directory, run, quick=quick)
+    return stats_of_store(OsFileSystem(), absolute(store), run, quick=quick)
 
 
 def stats_of_log(source: LogSource, run: RunPieces, cores: int) -> LogStats:
