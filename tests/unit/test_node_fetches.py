@@ -54,6 +54,7 @@ class World:
         self.damage = []
         self.fetches = Fetches(log, Limits(), self.view, self, self.run_cold, self.damage.append)
         self.stable_index = 1 << 62
+        self.complete_from = 0
         self.rejected = []
 
     def view(self):
@@ -117,6 +118,19 @@ def test_of_transactions_only_what_has_ended_is_served_and_what_is_left_out_is_n
     assert (world.last().count, world.last().committed_index) == (0, 9)
     world.fetch(10, end_index=10, read_committed=True)
     assert world.last().code == ResponseCode.INDEX_OUT_OF_RANGE
+
+
+def test_where_it_is_not_known_what_was_rejected_only_uncommitted_readers_are_served():
+    world = World(ToyLog(20), committed=15)
+    world.complete_from = 6
+    world.fetch(5, read_committed=True)
+    assert world.last().code == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+    world.fetch(1 << 62, read_committed=True)
+    assert (world.last().begin_index, world.last().committed_index) == (6, 15)
+    world.fetch(6, read_committed=True)
+    assert (world.last().begin_index, world.last().first_index) == (6, 6)
+    world.fetch(5)
+    assert (world.last().begin_index, world.last().first_index) == (0, 5)
 
 
 def test_a_reader_waits_for_the_end_of_a_transaction():

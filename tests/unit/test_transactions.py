@@ -224,6 +224,8 @@ def test_only_stretches_that_are_asked_about_are_named_and_no_more_than_that():
     assert log.rejected() == whole[2:]
     log.table.removed(20)  # in the middle of one
     assert log.rejected() == whole[2:]
+    known = SessionTable(log.index, {}, log.table)
+    assert SessionTable.decode(known.encode()).transactions.complete_from == 21
 
 
 def test_the_table_has_a_bound():

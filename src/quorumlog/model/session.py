@@ -51,6 +51,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     sessions: list[tuple[int, Session]]
     producers: list[tuple[bytes, TransactionalProducer]] = []
     rejected: list[tuple[int, int]] = []
+    complete_from: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +98,7 @@ class SessionTable:
             list(self.sessions.items()),
             list(self.transactions.producers.items()),
             self.transactions.rejected,
+            self.transactions.complete_from,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -107,5 +109,5 @@ class SessionTable:
             saved = msgspec.msgpack.decode(raw, type=_Saved)
         except msgspec.MsgspecError as error:
             raise UnexpectedArgumentError(f"no table of producer sessions: {error}") from error
-        transactions = TransactionTable(dict(saved.producers), saved.rejected)
+        transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)
         return cls(saved.as_of, dict(saved.sessions), transactions)

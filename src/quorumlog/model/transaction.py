@@ -91,6 +91,8 @@ class TransactionTable:
 
     producers: dict[bytes, TransactionalProducer] = field(default_factory=dict)
     rejected: list[Range] = field(default_factory=list)
+    complete_from: int = 0
+    """What was rejected before this index is not known any more."""
     open_ids: set[bytes] = field(init=False)
     """Those with blocks of a batch that has not ended."""
     range_count: int = field(init=False)
@@ -104,7 +106,7 @@ class TransactionTable:
 
     def copy(self) -> "TransactionTable":
         """Return an independent copy."""
-        return TransactionTable(dict(self.producers), list(self.rejected))
+        return TransactionTable(dict(self.producers), list(self.rejected), self.complete_from)
 
     # -- for readers --------------------------------------------------------------------------
 
@@ -227,6 +229,7 @@ class TransactionTable:
 
     def removed(self, before_begin_index: int) -> None:
         """Everything up to there is not in the log any more."""
+        self.complete_from = max(self.complete_from, before_begin_index + 1)
         number = bisect_left(self.rejected, (before_begin_index + 1, 0))
         if number and self.rejected[number - 1][1] > before_begin_index:
             number -= 1

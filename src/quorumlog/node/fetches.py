@@ -70,6 +70,11 @@ class Transactions(Protocol):
         """Up to where every transaction has ended."""
         ...
 
+    @property
+    def complete_from(self) -> int:
+        """From which index on it is known what was rejected."""
+        ...
+
     def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
         """Return the first `most` stretches of rejected entries that touch first … last."""
         ...
@@ -117,7 +122,7 @@ class Fetches:
             text = f"{request.group} has a new leader, which is finding out what is committed"
             answer(self._response(view, ResponseCode.LEADER_NOT_READY, text), [])
             return
-        begin = self._log.before_begin_index + 1
+        begin = self._begin(request)
         if request.begin_index < begin:
             text = f"index {request.begin_index} is below the first index kept, {begin}"
             code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
@@ -132,6 +137,11 @@ class Fetches:
             heapq.heappush(self._waiters, waiter)
             return
         self._answer_empty(request, answer, view)
+
+    def _begin(self, request: FetchRequest) -> int:
+        """Return the first index that a request may see."""
+        begin = self._log.before_begin_index + 1
+        return max(begin, self._transactions.complete_from) if request.read_committed else begin
 
     def _limit(self, request: FetchRequest, view: View) -> int:
         """Return the last index that a request may see."""
@@ -152,8 +162,7 @@ class Fetches:
             )
             answer(self._response(view, ResponseCode.INDEX_OUT_OF_RANGE, text), [])
         else:
-            response = self._response(view, ResponseCode.SUCCESS, "", self._limit(request, view))
-            answer(response, [])
+            answer(self._response(view, ResponseCode.SUCCESS, "", request), [])
 
     def committed(self, now_ms: int) -> None:
         """The committed index rose, or leadership changed: serve or refuse those who wait."""
@@ -231,7 +240,7 @@ class Fetches:
         response = FetchResponse(
             leader_id=view.leader_id,
             term=view.term,
-            begin_index=self._log.before_begin_index + 1,
+            begin_index=self._begin(request),
             committed_index=self._limit(request, view),
             first_index=request.begin_index,
             count=count,
@@ -251,13 +260,15 @@ class Fetches:
         answer(self._response(self._view(), code, text), [])
 
     def _response(
-        self, view: View, code: ResponseCode, text: str, limit: int | None = None
+        self, view: View, code: ResponseCode, text: str, request: FetchRequest | None = None
     ) -> FetchResponse:
         return FetchResponse(
             code=code,
             text=text,
             leader_id=view.leader_id,
             term=view.term,
-            begin_index=self._log.before_begin_index + 1,
-            committed_index=view.committed_index if limit is None else limit,
+            begin_index=self._log.before_begin_index + 1
+            if request is None
+            else self._begin(request),
+            committed_index=view.committed_index if request is None else self._limit(request, view),
         )

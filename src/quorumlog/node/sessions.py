@@ -136,6 +136,14 @@ class Sessions:
         """Up to where every transaction has ended."""
         return self._base.transactions.stable_index(self._base.as_of)
 
+    @property
+    def complete_from(self) -> int:
+        """From which index on it is known what was rejected.
+
+        A table that came from another replica knows nothing of what that one had removed.
+        """
+        return self._base.transactions.complete_from
+
     def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
         """See `TransactionTable.rejected_within`; of what is committed."""
         return self._base.transactions.rejected_within(first, last, most)

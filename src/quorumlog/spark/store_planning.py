@@ -61,7 +61,8 @@ def _of_store(options: StoreOptions, directory: str) -> list[StorePartition]:
         if options.read_committed:
             transactions = transactions_of(files, directory, store, extent, planner)
             extent = replace(extent, last=transactions.stable_index(extent.last))
-        first, last = _range(options, directory, extent)
+        begin = max(extent.first, transactions.complete_from)
+        first, last = _range(options, directory, extent, begin)
         parts = planner.ranges(first, last, options.max_bytes_per_partition, options.min_partitions)
     finally:
         store.close()
@@ -71,17 +72,17 @@ def _of_store(options: StoreOptions, directory: str) -> list[StorePartition]:
     ]
 
 
-def _range(options: StoreOptions, directory: str, extent: Extent) -> tuple[int, int]:
-    """Return the first and the last entry to read."""
-    available = f"{directory} has {extent.first} to {extent.last}"
-    if extent.last < extent.first:
+def _range(options: StoreOptions, directory: str, extent: Extent, begin: int) -> tuple[int, int]:
+    """Return the first and the last entry to read; `begin` is the first that can be."""
+    available = f"{directory} has {begin} to {extent.last}"
+    if extent.last < begin:
         available = f"{directory} has no entries"
         if extent.committed is not None:
             available += " that are known to be committed (committedOnly=false reads the others)"
             logger.warning("%s", available)
-    first = extent.first if options.start is None else options.start
+    first = begin if options.start is None else options.start
     last = extent.last if options.end is None else options.end - 1
-    if first < extent.first:
+    if first < begin:
         raise IndexRemovedError(f"startingIndex {first} is no longer kept: {available}")
     if options.end is not None and last > extent.last:
         raise IndexOutOfRangeError(f"endingIndex {options.end} is beyond the end: {available}")
