@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_session import LOCAL_MASTER, Master, spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
+from quorumlog.cli.store import group_directory
 from quorumlog.cli.target import find_target
-from quorumlog.storage.layout import DATA
 
 EXIT_FOUND = 1
 OUTAGE_SECONDS = 120.0
@@ -69,7 +68,9 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         from quorumlog.spark.replica_files import StoreDirectory  # noqa: PLC0415
     elsewhere = _elsewhere(data or [])
     stores = [
-        StoreDirectory(_group_directory(path, elsewhere), elsewhere.pop(str(path), ()))
+        StoreDirectory(
+            group_directory(path, anywhere=str(path) in elsewhere), elsewhere.pop(str(path), ())
+        )
         for path in directories
     ]
     for unknown in elsewhere:
@@ -138,7 +139,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         of_log = {"servers": target.servers, "group": target.group}
     else:
         elsewhere = _elsewhere(data or [])
-        path = _group_directory(store, elsewhere)
+        path = group_directory(store, anywhere=str(store) in elsewhere)
         files = StoreDirectory(path, elsewhere.get(str(store), ()))
     with spark_session("quorumlog stats", master) as spark, progress_bar("counting") as progress:
         found = stats(spark, **of_log, store=files, quick=quick, progress=progress)
@@ -160,14 +161,3 @@ def _elsewhere(options: list[str]) -> dict[str, tuple[str, ...]]:
             raise typer.BadParameter(f"--data {option!r} is not DIR=PATH,PATH")
         found[str(Path(directory))] = given
     return found
-
-
-def _group_directory(directory: Path, elsewhere: dict[str, tuple[str, ...]]) -> str:
-    """Return the directory if it is a group's, else say which ones below it are."""
-    if str(directory) in elsewhere or (directory / DATA).is_dir():
-        return str(directory)
-    if not directory.is_dir():
-        raise CommandError(f"{directory}: no such directory")
-    below = sorted(str(found.parent) for found in directory.glob(f"*/{DATA}") if found.is_dir())
-    hint = f"; try {' or '.join(below)}" if below else ""
-    raise CommandError(f"{directory} is no group's directory: it contains no {DATA}/{hint}")

@@ -1,15 +1,11 @@
 """`quorumlog store`: look into a store's files without a server, check them, and mend them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson
@@ -21,6 +17,7 @@ from quorumlog.cli.output import (
     print_line,
     print_table,
 )
+from quorumlog.cli.progress import progress_bar
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import DATA
 from quorumlog.storage.offline import scan_store
@@ -69,7 +66,9 @@ def dump_command(
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of a store as they lie on disk, committed or not."""
-    found = scan_store(OsFileSystem(), _group_directory(directory, data), _paths(data))
+    found = scan_store(
+        OsFileSystem(), group_directory(directory, anywhere=bool(data)), _paths(data)
+    )
     wanted = (row for row in found if row[0].index >= start)
     last_file = ""
     for entry, file, offset in islice(wanted, count):
@@ -166,12 +165,12 @@ def repair_command(
     An entry is taken only if index, term, size and CRCs show that it is the very one that is
     damaged. Exit status 1 if damage is left.
     """
-    target = _group_directory(directory, data)
-    with _bar("checking") as progress:
+    target = group_directory(directory, anywhere=bool(data))
+    with progress_bar("checking") as progress:
         report = repair_store(
             OsFileSystem(),
             target,
-            [_group_directory(source, "") for source in sources],
+            [group_directory(source) for source in sources],
             _paths(data),
             progress,
         )
@@ -201,7 +200,9 @@ def truncate_command(
 
     The node must be stopped.
     """
-    removed = truncate_store(OsFileSystem(), _group_directory(directory, data), start, _paths(data))
+    removed = truncate_store(
+        OsFileSystem(), group_directory(directory, anywhere=bool(data)), start, _paths(data)
+    )
     if as_json:
         print_json({"removed": removed, "end_index": start - 1 if removed else None})
     else:
@@ -212,26 +213,9 @@ def truncate_command(
 
 
 def _verified(directory: Path, data: str) -> StoreReport:
-    target = _group_directory(directory, data)
-    with _bar("reading") as progress:
+    target = group_directory(directory, anywhere=bool(data))
+    with progress_bar("reading") as progress:
         return verify_store(OsFileSystem(), target, _paths(data), progress)
-
-
-@contextmanager
-def _bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far long work has come, on a terminal only."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _report_object(report: StoreReport) -> dict[str, object]:
@@ -270,9 +254,12 @@ def _paths(data: str) -> list[str]:
     return [path.strip() for path in data.split(",") if path.strip()]
 
 
-def _group_directory(directory: Path, data: str) -> str:
-    """Return the directory if it is a group's, else say which ones below it are."""
-    if data or (directory / DATA).is_dir():
+def group_directory(directory: Path, *, anywhere: bool = False) -> str:
+    """Return the directory if it is a group's, else say which ones below it are.
+
+    `anywhere`: its data files are elsewhere, so any directory may be one. Raises `CommandError`.
+    """
+    if anywhere or (directory / DATA).is_dir():
         return str(directory)
     if not directory.is_dir():
         raise CommandError(f"{directory}: no such directory")

@@ -1,5 +1,7 @@
 """The columns of the data source."""
 
+from typing import TypeAlias
+
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -13,7 +15,10 @@ from pyspark.sql.types import (
 
 from quorumlog.model.errors import UnexpectedArgumentError
 
-_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
+Columns: TypeAlias = dict[str, tuple[DataType, pa.DataType]]
+"""Name → type in Spark and in Arrow."""
+
+_COLUMNS: Columns = {
     "group": (StringType(), pa.string()),
     "index": (LongType(), pa.int64()),
     "term": (LongType(), pa.int64()),
@@ -37,21 +42,20 @@ def default_schema(*, include_headers: bool, include_group: bool = False) -> Str
     return StructType([StructField(name, _COLUMNS[name][0]) for name in names])
 
 
-def wanted_columns(schema: StructType) -> tuple[str, ...]:
+def wanted_columns(schema: StructType, known: Columns = _COLUMNS) -> tuple[str, ...]:
     """Return the columns that a user's schema names; any subset in any order is fine.
 
-    Raises `UnexpectedArgumentError` for a column or type that does not exist.
+    Raises `UnexpectedArgumentError` for a column or type that is not among the known ones.
     """
+    names = ", ".join(known)
     if not schema.fields:
-        raise UnexpectedArgumentError(
-            f"the schema names no column; there are {', '.join(_COLUMNS)}"
-        )
+        raise UnexpectedArgumentError(f"the schema names no column; there are {names}")
     for field in schema.fields:
-        if field.name not in _COLUMNS:
+        if field.name not in known:
             raise UnexpectedArgumentError(
-                f"column {field.name!r} does not exist; there are {', '.join(_COLUMNS)}"
+                f"column {field.name!r} does not exist; there are {names}"
             )
-        expected = _COLUMNS[field.name][0]
+        expected = known[field.name][0]
         if field.dataType != expected:
             raise UnexpectedArgumentError(
                 f"column {field.name} is {expected.simpleString()}, not "
@@ -64,6 +68,6 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields)
 
 
-def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[str, ...], known: Columns = _COLUMNS) -> pa.Schema:
     """Return the Arrow schema of batches with these columns, exactly as Spark wants it."""
-    return pa.schema([pa.field(name, _COLUMNS[name][1]) for name in columns])
+    return pa.schema([pa.field(name, known[name][1]) for name in columns])

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from quorumlog.client import SyncProducer, Transactions
+from quorumlog.client import SyncClient, SyncProducer, Transactions
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -133,8 +133,7 @@ class PartWriter:
             raise UnexpectedArgumentError(f"column group: {error}") from None
         options, writing, part = self._options, self._writing, None
         if writing is not None:
-            client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, writing, group)
+            client, transactions = _transactions_of(options, writing, group)
             run = client.wait(transactions.begin())
             self._epochs[group] = run.epoch
             if run.last_batch >= writing.batch_id:
@@ -176,9 +175,12 @@ def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
     return found
 
 
-def _transactions_of(options: WriteOptions, writing: Writing, group: str) -> Transactions:
+def _transactions_of(
+    options: WriteOptions, writing: Writing, group: str
+) -> tuple[SyncClient, Transactions]:
+    """Return a group's transactions, and the client that waits for what they do."""
     client = client_for(options.servers, group, options.delivery_timeout_ms)
-    return Transactions(
+    return client, Transactions(
         client.asynchronous,
         writing.transactional_id,
         run_id=writing.run_id,
@@ -194,8 +196,7 @@ def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> N
     """
     for group, (writing, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, writing, group)
+            client, transactions = _transactions_of(options, writing, group)
             client.wait(transactions.commit(epoch, writing.batch_id, accepted))
 
 
@@ -207,16 +208,14 @@ def abort_batch(
     If it is known what was written, also where no task came to its end.
     """
     if writing is not None and options.group is not None:
-        client = client_for(options.servers, options.group, options.delivery_timeout_ms)
-        transactions = _transactions_of(options, writing, options.group)
+        client, transactions = _transactions_of(options, writing, options.group)
         run = client.wait(transactions.begin())
         if run.last_batch < writing.batch_id:
             client.wait(transactions.abort(run.epoch, writing.batch_id))
         return
     for group, (told, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            client = client_for(options.servers, group, options.delivery_timeout_ms)
-            transactions = _transactions_of(options, told, group)
+            client, transactions = _transactions_of(options, told, group)
             client.wait(transactions.abort(epoch, told.batch_id))
 
 

@@ -4,7 +4,6 @@ import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -12,9 +11,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark import schema as schema_of_log
 
-_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
+_COLUMNS: schema_of_log.Columns = {
     "index": (LongType(), pa.int64()),
     "term": (LongType(), pa.int64()),
     "channel": (IntegerType(), pa.int32()),
@@ -43,34 +42,10 @@ def default_schema(*, include_headers: bool) -> StructType:
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns that a user's schema names; any subset in any order is fine.
-
-    Raises `UnexpectedArgumentError` for a column or type that does not exist.
-    """
-    if not schema.fields:
-        raise UnexpectedArgumentError(f"the schema names no column; there are {_names()}")
-    for field in schema.fields:
-        if field.name not in _COLUMNS:
-            raise UnexpectedArgumentError(
-                f"column {field.name!r} does not exist; there are {_names()}"
-            )
-        expected = _COLUMNS[field.name][0]
-        if field.dataType != expected:
-            raise UnexpectedArgumentError(
-                f"column {field.name} is {expected.simpleString()}, not "
-                f"{field.dataType.simpleString()}"
-            )
-        if not field.nullable:
-            raise UnexpectedArgumentError(
-                f"column {field.name}: leave NOT NULL out, Spark's batches cannot promise it"
-            )
-    return tuple(field.name for field in schema.fields)
-
-
-def _names() -> str:
-    return ", ".join(_COLUMNS)
+    """Return the columns that a user's schema names (see `schema.wanted_columns`)."""
+    return schema_of_log.wanted_columns(schema, _COLUMNS)
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the Arrow schema of batches with these columns, exactly as Spark wants it."""
-    return pa.schema([pa.field(name, _COLUMNS[name][1]) for name in columns])
+    return schema_of_log.arrow_schema(columns, _COLUMNS)
