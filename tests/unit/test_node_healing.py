@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import RepairRequest
+from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.healing import Healing
 from store_access import Opened, config
 
@@ -20,8 +21,15 @@ class Replica:
         self.config = config(scrub_bytes_per_second=0)
         self.health_text = ""
         self.counters = SimpleNamespace(entries_damaged=0, entries_repaired=0)
-        members = SimpleNamespace(ids=("n0", "n7"))
-        self.core = SimpleNamespace(self_id="n0", term=1, committed_index=29, membership=members)
+        members = SimpleNamespace(ids=("n0", "n7", "n8"))
+        self.core = SimpleNamespace(
+            self_id="n0", term=1, committed_index=29, membership=members, leader_id=None
+        )
+        self.wanted, self.removed = wanted, removed = [], []
+        self.applier = SimpleNamespace(machine=None, applied_index=29)
+        self.installs = SimpleNamespace(want=wanted.append)
+        self.sessions = SimpleNamespace(learned=lambda raw: None)
+        self.upkeep = SimpleNamespace(remove_until=removed.append)
         self.told, self.sent, self.now_ms = [], [], 0
         self.is_told = False
         doors = SimpleNamespace(
@@ -61,6 +69,24 @@ class Replica:
         self.now_ms += 2_000
         self.healing.tick(self.now_ms)
 
+    def ask(self, *, begins_at):
+        """Ask the next peer, which has removed what comes before; return which one."""
+        self.tick()
+        asked = self.sent[-1]
+        answer = RepairResponse(
+            group="g",
+            local_id=asked.remote_id,
+            remote_id="n0",
+            term=1,
+            request_id=asked.request_id,
+            code=ResponseCode.INDEX_OUT_OF_RANGE,
+            first_index=asked.first_index,
+            count=0,
+            begin_index=begins_at,
+        )
+        self.healing.answered(answer, memoryview(b""))
+        return asked.remote_id
+
 
 @pytest.fixture
 def replica(tmp_path):
@@ -76,7 +102,7 @@ def test_damage_keeps_from_leading_and_is_asked_for(replica):
     replica.tick()
     (asked,) = replica.sent
     assert isinstance(asked, RepairRequest)
-    assert (asked.remote_id, asked.first_index, asked.last_index) == ("n7", 12, 12)
+    assert (asked.remote_id, asked.first_index, asked.last_index) == ("n8", 12, 12)
 
 
 def test_damage_that_is_truncated_away_keeps_from_leading_no_more(replica):
@@ -101,3 +127,42 @@ def test_the_same_damage_is_reported_once(replica):
     assert replica.told == [True]
     assert replica.log.damaged.ranges == ((12, 13),)
     assert replica.counters.entries_damaged == 2
+
+
+def test_what_the_leader_has_removed_is_given_up_and_what_others_have_is_not(replica):
+    replica.damage(12)
+    replica.core.leader_id = "n7"
+    removed_after = []
+    for _ in range(6):
+        peer = replica.ask(begins_at=20)
+        removed_after.append((peer, list(replica.removed)))
+        replica.removed.clear()
+    assert removed_after == [("n8", []), ("n7", [19])] * 3
+
+
+def test_without_a_leader_what_a_peer_has_removed_is_given_up_once_all_were_asked(replica):
+    """The longest log may be this one: nobody else is elected, and it does not lead damaged."""
+    replica.damage(12)
+    asked = [replica.ask(begins_at=20), replica.ask(begins_at=20)]
+    assert sorted(asked) == ["n7", "n8"]
+    assert replica.removed == []
+    replica.ask(begins_at=20)
+    assert replica.removed == [19]
+
+
+def test_without_a_leader_what_the_machine_needs_comes_from_a_peer(replica):
+    replica.damage(12)
+    replica.applier.machine, replica.applier.applied_index = "a machine", 9
+    last = [replica.ask(begins_at=20) for _ in range(3)][-1]
+    assert (replica.wanted, replica.removed) == ([last], [])
+
+
+def test_a_leader_that_comes_meanwhile_is_the_one_that_counts(replica):
+    replica.damage(12)
+    replica.ask(begins_at=20)
+    replica.core.leader_id = "n9"
+    replica.ask(begins_at=20)
+    replica.core.leader_id = None
+    replica.ask(begins_at=20)
+    replica.ask(begins_at=20)
+    assert replica.removed == []

@@ -6,10 +6,15 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
-from quorumlog.model.message import InstallSnapshotRequest, SnapshotPiece, SnapshotPieceRequest
+from quorumlog.model.message import (
+    InstallSnapshotRequest,
+    SnapshotPiece,
+    SnapshotPieceRequest,
+    SnapshotWanted,
+)
 from quorumlog.node.installs import SILENT_OFFERS, Installs
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
 from quorumlog.raft.events import EntriesUnreadable, Received, SnapshotFetched
@@ -37,7 +42,14 @@ class Side:
             peer_push_quota=quota,
             max_push_time_out_ms=TIME_OUT_MS,
         )
-        self.core = SimpleNamespace(self_id=name, incarnation=7, term=4, membership_index=2)
+        self.core = SimpleNamespace(
+            self_id=name,
+            incarnation=7,
+            term=4,
+            membership_index=2,
+            role=Role.LEADER,
+            leader_id="n0",
+        )
         self.sessions = SimpleNamespace(encode=lambda: b"", learned=lambda raw: None)
         self.saves = SimpleNamespace(newest=None)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
@@ -497,3 +509,33 @@ def test_one_request_a_peer_is_held_the_last(leader, offer):
         leader.work()
     assert sorted((m.remote_id, m.request_id) for m, _ in leader.sent) == [("n1", 4), ("n2", 4)]
     assert leader.installs.next_deadline_ms() > leader.now_ms + 1_000_000, "nothing is left"
+
+
+def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_leader(
+    leader, follower, offer
+):
+    """For a machine whose entries are damaged here and removed there."""
+    loaded = []
+    follower.applier.applied_index, follower.applier.load = 10, loaded.append
+    follower.core.role = leader.core.role = Role.CANDIDATE
+    follower.core.leader_id = leader.core.leader_id = None
+    follower.installs.want("n0")
+    wanted = follower.sent.pop()[0]
+    assert isinstance(wanted, SnapshotWanted)
+    leader.installs.wanted(wanted)
+    given = leader.sent.pop()[0]
+    assert not given.from_leader
+    follower.installs.offered(given, memoryview(b""))
+    follower.work()
+    assert follower.told == []
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(given)]
+    assert [meta.last_included_index for meta in loaded] == [40]
+    assert follower.data_at(40) == DATA
+
+
+def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offer):
+    leader.core.role = Role.FOLLOWER
+    follower.installs.want("n0")
+    leader.installs.wanted(follower.sent.pop()[0])
+    assert leader.sent == []

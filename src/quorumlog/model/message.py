@@ -159,6 +159,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
     snapshot's `size_bytes` bytes, to be fetched first; empty: a plain log, there is nothing to
     fetch. `digest` is what the machine says of that state; the last `kept_bytes` are not its own.
+    Not `from_leader`: nobody leads, and your machine cannot go on without a snapshot.
     """
 
     request_id: int
@@ -171,6 +172,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     sha256: bytes = b""
     digest: bytes = b""
     kept_bytes: int = 0
+    from_leader: bool = True
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):

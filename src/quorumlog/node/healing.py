@@ -41,6 +41,7 @@ class Healing:
         self._config = replica.config
         self._request: RepairRequest | None = None
         self._requests = 0
+        self._alone = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
         self._writing = False
         self._scrubbing = False
@@ -120,6 +121,7 @@ class Healing:
         self._next_ask_ms = now_ms + REPAIR_RETRY_MS
         first, last = replica.log.damaged.ranges[0]
         self._requests += 1
+        self._alone = self._alone + 1 if replica.core.leader_id is None else 0
         self._request = RepairRequest(
             group=self._config.group,
             local_id=replica.core.self_id,
@@ -165,16 +167,23 @@ class Healing:
             )
             return
         self._writing = True
+        self._alone = 0
         self._replica.counters.entries_repaired += block.count
         self._doors.disk.submit(self, REPAIR, plan)
 
     def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
         """What the leader has removed nobody will give: go on behind it.
 
-        Producer sessions that began in it are in the leader's table, which is attached.
+        Without a leader the same goes for what a peer has removed, once all have been asked: this
+        replica may be the only one that can lead, its log being the longest, and does not while it
+        is damaged. Producer sessions that began in it are in the peer's table, which is attached.
         """
         replica = self._replica
-        if message.local_id != replica.core.leader_id or message.begin_index <= index:
+        if message.begin_index <= index:
+            return
+        leader_id = replica.core.leader_id
+        others = len(replica.core.membership.ids) - 1
+        if message.local_id != leader_id and (leader_id is not None or self._alone <= others):
             return
         if replica.applier.machine is not None and replica.applier.applied_index < index:
             replica.installs.want(message.local_id)

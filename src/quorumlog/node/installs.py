@@ -103,6 +103,7 @@ class Installs:
                 sha256=meta.sha256,
                 digest=meta.digest,
                 kept_bytes=meta.kept_bytes,
+                from_leader=core.role is Role.LEADER,
             ),
             [self._replica.sessions.encode()],
         )
@@ -197,8 +198,10 @@ class Installs:
         self._doors.network.send(request.local_id, piece, [data], bulk=True)
 
     def wanted(self, message: SnapshotWanted) -> None:
-        """A follower cannot go on without a snapshot."""
-        if self._replica.core.role is Role.LEADER and self._place_to_begin() is not None:
+        """A peer cannot go on without a snapshot; while nobody leads, anybody's will do."""
+        core = self._replica.core
+        leads = core.role is Role.LEADER or core.leader_id is None
+        if leads and self._place_to_begin() is not None:
             self.offer(OfferSnapshot(message.local_id, 0))
 
     # -- the follower -------------------------------------------------------------------------
@@ -221,20 +224,21 @@ class Installs:
             )
             return
         self._replica.sessions.learned(attachment)
-        self._replica.tell(Received(offer))
+        if offer.from_leader:
+            self._replica.tell(Received(offer))
         applier = self._replica.applier
         if self._wants and applier.applied_index < offer.last_included_index:
             self._wants = False
             self.fetch(FetchSnapshot(offer))
 
-    def want(self, leader_id: str) -> None:
+    def want(self, peer_id: str) -> None:
         """The machine cannot go on: entries that it needs are damaged, and removed elsewhere."""
         core = self._replica.core
         self._wants = True
         message = SnapshotWanted(
-            group=self._config.group, local_id=core.self_id, remote_id=leader_id, term=core.term
+            group=self._config.group, local_id=core.self_id, remote_id=peer_id, term=core.term
         )
-        self._doors.network.send(leader_id, message)
+        self._doors.network.send(peer_id, message)
 
     def fetch(self, effect: FetchSnapshot) -> None:
         """Begin to fetch what is offered, or go on.
