@@ -31,7 +31,7 @@ class Replica:
             leader_id=leader_id,
             rests=False,
             is_ready=role is Role.LEADER,
-            membership=SimpleNamespace(ids=("a", "b")),
+            membership=SimpleNamespace(ids=node.world.members),
             membership_index=0,
             vouchers=lambda: ("b",),
         )
@@ -69,15 +69,15 @@ class Node:
 
 
 class World:
-    """Nodes a, which leads, and b, which follows; messages arrive at once."""
+    """Nodes a, which leads, and others, which follow; messages arrive at once."""
 
-    def __init__(self, *groups):
-        self.now = 1_000
+    def __init__(self, *groups, members=("a", "b")):
+        self.now, self.members = 1_000, members
         self.sent = []
         self.drop = lambda message: False
         self.nodes = {}
-        self.start("a", 1, groups)
-        self.start("b", 1, groups)
+        for name in members:
+            self.start(name, 1, groups)
 
     def start(self, name, run, groups):
         node = self.nodes[name] = Node(self, name, run)
@@ -237,3 +237,16 @@ def test_a_pause_of_my_own_is_no_silence_of_others(world):
     world.now += 5_000
     world.nodes["b"].beats.tick()
     assert world.replica("b").core.rests
+
+
+def test_a_peer_that_is_silent_while_its_node_answers_keeps_the_leader_awake():
+    """Found by the simulator (seed 8600321): nobody would have asked it where it is."""
+    world = World("g", members=("a", "b", "c"))
+    world.pass_beats(5)
+    assert world.rests == [False, True], "c was not heard of, its node is"
+    world.drop = lambda message: "c" in (message.local_id, message.remote_id)
+    world.pass_beats(10)
+    assert world.rests == [True, True], "its node is silent, too"
+    world.drop = lambda message: False
+    world.pass_beats(2, asks=False)
+    assert world.rests == [False, True], "back, it may need something"

@@ -7,7 +7,7 @@ doubt (silence, another process, a group that follows somebody else) ends the re
 concerned: then their own heartbeats and time-outs decide, as they do without any of this.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
@@ -143,6 +143,8 @@ class Beats:
     def rest(self, replica: Sleeper) -> None:
         """A leader asks, now and then, whether it may rest: once all live peers vouch for it.
 
+        A peer whose node answers, but which does not (its disk may be slow), goes on to be asked:
+        it rests with the beats of this node, and so would not tell that it needs something.
         Its followers rest before, as soon as it is ready: while everything is busy, one beat
         arrives in time where a thousand heartbeats do not.
         """
@@ -153,10 +155,16 @@ class Beats:
             self._claim(replica)
             return
         vouchers = core.vouchers()
-        if vouchers and all(self._audiences[peer].vouches_for(group) for peer in vouchers):
+        if vouchers and all(
+            audience.vouches_for(group) if peer in vouchers else audience.is_silent
+            for peer, audience in self._audiences_of(group)
+        ):
             self._resting[group] = replica
             replica.tell(RestBegan(self._self_id, core.term))
             self.stepped(replica)
+
+    def _audiences_of(self, group: str) -> Iterator[tuple[str, _Audience]]:
+        return ((peer, self._audiences[peer]) for peer in self._claims[group].peers)
 
     def _claim(self, replica: Sleeper) -> None:
         core, group = replica.core, replica.config.group
