@@ -246,6 +246,7 @@ def test_a_driver_that_dies_at_the_end_of_a_batch_goes_on_where_it_was(
             lines.selectExpr("value as body")
             .repartition(partitions)
             .writeStream.format(kind)
+            .queryName("numbers")
             .option("servers", target.servers)
             .option("group", group)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -8,8 +8,10 @@ from quorumlog.model.errors import UnexpectedArgumentError
 
 T = TypeVar("T")
 
-_IGNORED = {"path"}
-"""Added by Spark itself: `load(path)`, CREATE TABLE."""
+_OF_SPARK = {"path", "checkpointlocation", "queryname"}
+"""Spark's own, which it hands on: `load(path)`, temporary views, and what names a stream."""
+_OPTION_OF_TABLE = "option."
+"""Before the names of the options of CREATE TABLE, which Spark hands on then, but not to reads."""
 _QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZE_UNITS = {"": 1, "b": 1} | {
     name: 1024**power
@@ -42,9 +44,14 @@ class OptionValues:
         names = {name.lower(): name for name in known}
         names |= {other.lower(): name for other, name in synonyms.items()}
         self._values: dict[str, str] = {}
+        if any(given.lower().startswith(_OPTION_OF_TABLE) for given in raw):
+            raise UnexpectedArgumentError(
+                "Spark keeps no options of tables for data sources in Python; instead of CREATE "
+                "TABLE say CREATE TEMPORARY VIEW … USING … OPTIONS (…)"
+            )
         for given, value in raw.items():
             name = names.get(given.lower())
-            if name is None and given.lower() not in _IGNORED:
+            if name is None and given.lower() not in _OF_SPARK:
                 raise UnexpectedArgumentError(
                     f"option {given!r} is not known; there are {', '.join(known)}"
                 )

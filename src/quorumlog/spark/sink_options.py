@@ -36,7 +36,6 @@ KNOWN = {
     ),
     "batchId": "of a batch write: its number, rising with every batch of a transactionalId",
     "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
-    "checkpointLocation": "Spark's own: where a stream keeps how far it has come",
 }
 STREAM_EXCLUDED = ("transactionalId", "batchId")
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
