@@ -19,9 +19,8 @@ from isal.isal_zlib import crc32
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
-from quorumlog.spark.audit import audit
-from quorumlog.spark.pipeline import run_pieces
-from quorumlog.spark.session import session
+from quorumlog.spark import audit, session
+from quorumlog.spark.pipelines.running import run_pieces
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.offline import scan_store
 from quorumlog.storage.store import GroupStore, open_group

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
-from quorumlog.spark.session import session
+from quorumlog.spark import session
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.store import GroupStore, open_group
 

@@ -19,8 +19,7 @@ from quorumlog.client import SyncProducer
 from quorumlog.demo.analyse import FLIGHT_SCHEMA
 from quorumlog.demo.flights import flight_bodies
 from quorumlog.local import LocalCluster
-from quorumlog.spark.listener import LagListener
-from quorumlog.spark.session import session
+from quorumlog.spark import LagListener, session
 
 records = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
 directory = Path(tempfile.mkdtemp(prefix="quorumlog-flights-"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from isal.isal_zlib import crc32
 
-from quorumlog.spark.audit import compare_stores
-from quorumlog.spark.audit_plan import Wanted
+from quorumlog.spark.pipelines.audit import compare_stores
+from quorumlog.spark.pipelines.audit_plan import Wanted
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.offline import scan_store
 from store_access import Opened

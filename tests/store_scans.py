@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from quorumlog.model.block import encode_block, parse_block
-from quorumlog.spark.store_schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema, default_schema
-from quorumlog.spark.store_source import QuorumlogStoreSource
+from quorumlog.spark.store.schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema, default_schema
+from quorumlog.spark.store.source import QuorumlogStoreSource
 from store_access import ENTRY_MAX, Opened
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.local import LocalCluster
-from quorumlog.spark.session import session
+from quorumlog.spark import session
 
 ENTRIES = 10_000
 

@@ -7,10 +7,10 @@ import pytest
 from audit_access import flip, make, places
 from quorumlog.cli.main import main
 from quorumlog.client import SyncClient
-from quorumlog.spark.archive import archive
-from quorumlog.spark.audit import audit
-from quorumlog.spark.pipeline import PipelineError
-from quorumlog.spark.stats import stats
+from quorumlog.spark.pipelines.archive import archive
+from quorumlog.spark.pipelines.audit import audit
+from quorumlog.spark.pipelines.running import PipelineError
+from quorumlog.spark.pipelines.stats import stats
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 

@@ -104,6 +104,13 @@ def test_sql_finds_the_source_without_registering(spark, cluster):
     assert (row.n, row.s) == (ENTRIES, ENTRIES * (ENTRIES - 1) // 2)
 
 
+def test_a_table_which_would_lose_its_options_is_refused_with_what_to_say_instead(spark, cluster):
+    with pytest.raises(PySparkException, match="say CREATE TEMPORARY VIEW"):
+        spark.sql(
+            f"CREATE TABLE t USING quorumlog OPTIONS (servers '{cluster.servers}', group 'g')"
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

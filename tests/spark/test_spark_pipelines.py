@@ -11,12 +11,12 @@ from pyspark.sql import functions as f
 from quorumlog.cli.main import main
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.local import LocalCluster
-from quorumlog.spark.archive import FILE_BYTES_MIN, archive, read_archive
-from quorumlog.spark.archive_manifest import load_manifest
-from quorumlog.spark.export import export
-from quorumlog.spark.output_files import OutputFileSystem
-from quorumlog.spark.pipeline import PipelineError, run_pieces
-from quorumlog.spark.replay import replay
+from quorumlog.spark.pipelines.archive import FILE_BYTES_MIN, archive, read_archive
+from quorumlog.spark.pipelines.archive_manifest import load_manifest
+from quorumlog.spark.pipelines.export import export
+from quorumlog.spark.pipelines.output_files import OutputFileSystem
+from quorumlog.spark.pipelines.replay import replay
+from quorumlog.spark.pipelines.running import PipelineError, run_pieces
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 

@@ -1,7 +1,6 @@
 """`quorumlog pipeline` without Spark or a cluster: what is asked of the pipelines, and printed."""
 
 import json
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -9,16 +8,11 @@ from contextlib import contextmanager
 import pytest
 
 from quorumlog.cli import pipeline
-from quorumlog.cli.errors import CommandError
 from quorumlog.cli.main import main
-from quorumlog.cli.pipeline_session import _driver_settings
-from quorumlog.spark import archive as archive_module
-from quorumlog.spark import export as export_module
-from quorumlog.spark import replay as replay_module
-from quorumlog.spark.archive_run import ArchiveResult
-from quorumlog.spark.export import ExportResult
-from quorumlog.spark.pipeline import PipelineError, reason_of
-from quorumlog.spark.replay import ReplayResult
+from quorumlog.spark.pipelines.archive_run import ArchiveResult
+from quorumlog.spark.pipelines.export import ExportResult
+from quorumlog.spark.pipelines.replay import ReplayResult
+from quorumlog.spark.pipelines.running import PipelineError, reason_of
 
 TARGET = ("--servers", "h:1,h:2", "--group", "g")
 ARCHIVED = ArchiveResult("/a", 5, 104, 90, 2, 10, 60, 55, 5_000, 900, 10, 8)
@@ -48,9 +42,9 @@ def run(monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "spark_session", no_session)
 
     def run(*arguments, archive=ARCHIVED, replay=REPLAYED, export=EXPORTED):
-        monkeypatch.setattr(archive_module, "archive", recorder(archive))
-        monkeypatch.setattr(replay_module, "replay", recorder(replay))
-        monkeypatch.setattr(export_module, "export", recorder(export))
+        monkeypatch.setattr("quorumlog.spark.archive", recorder(archive))
+        monkeypatch.setattr("quorumlog.spark.replay", recorder(replay))
+        monkeypatch.setattr("quorumlog.spark.export", recorder(export))
         status = main(["pipeline", *map(str, arguments)])
         captured = capsys.readouterr()
         return status, captured.out, captured.err, calls
@@ -173,21 +167,6 @@ def test_the_command_starts_without_loading_spark():
         "import sys, quorumlog.cli.main; print(sorted({'pyspark', 'pyarrow'} & set(sys.modules)))"
     )
     assert done.stdout == "[]\n"
-
-
-def test_executors_elsewhere_are_told_where_the_driver_is(monkeypatch):
-    assert _driver_settings("local[*]") == {}
-    monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.7")
-    found = _driver_settings("spark://master:7077")
-    assert found == {"spark_driver_host": "192.0.2.7", "spark_driver_bindAddress": "192.0.2.7"}
-
-    def unresolvable(name):
-        raise OSError("no such name")
-
-    monkeypatch.delenv("SPARK_LOCAL_IP")
-    monkeypatch.setattr(socket, "gethostbyname", unresolvable)
-    with pytest.raises(CommandError, match="set SPARK_LOCAL_IP"):
-        _driver_settings("yarn")
 
 
 @pytest.mark.parametrize(

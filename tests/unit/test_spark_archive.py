@@ -6,19 +6,19 @@ import pytest
 
 from pipeline_access import LogInMemory, run_here
 from quorumlog.model.errors import CorruptionError, StoreLockedError
-from quorumlog.spark.archive_files import row_groups
-from quorumlog.spark.archive_manifest import (
+from quorumlog.spark.pipelines.archive_files import row_groups
+from quorumlog.spark.pipelines.archive_manifest import (
     ArchivedFile,
     Gap,
     Manifest,
     load_manifest,
     save_manifest,
 )
-from quorumlog.spark.archive_pieces import FetchRange, groups_to_merge
-from quorumlog.spark.archive_run import ArchiveOptions, ArchiveRun
-from quorumlog.spark.log_source import ClusterSource, plan_ranges
-from quorumlog.spark.output_files import OutputFileSystem
-from quorumlog.spark.pipeline import PipelineError, no_progress
+from quorumlog.spark.pipelines.archive_pieces import FetchRange, groups_to_merge
+from quorumlog.spark.pipelines.archive_run import ArchiveOptions, ArchiveRun
+from quorumlog.spark.pipelines.log_source import ClusterSource, plan_ranges
+from quorumlog.spark.pipelines.output_files import OutputFileSystem
+from quorumlog.spark.pipelines.running import PipelineError, no_progress
 
 FILES = OutputFileSystem()
 DAY_1 = 1_772_366_400  # 2026-03-01, noon UTC

@@ -13,10 +13,15 @@ from quorumlog.model.system_entry import (
     TransactionPart,
     encode_session_block,
 )
-from quorumlog.spark.archive_manifest import ArchivedFile, Manifest, load_manifest, save_manifest
-from quorumlog.spark.audit import compare_stores
-from quorumlog.spark.audit_plan import Wanted
-from quorumlog.spark.pipeline import PipelineError
+from quorumlog.spark.pipelines.archive_manifest import (
+    ArchivedFile,
+    Manifest,
+    load_manifest,
+    save_manifest,
+)
+from quorumlog.spark.pipelines.audit import compare_stores
+from quorumlog.spark.pipelines.audit_plan import Wanted
+from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.spark.schema import arrow_schema
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.offline import scan_store
@@ -242,7 +247,7 @@ def test_entries_of_rejected_transactions_are_not_missing(transactional, tmp_pat
 
 
 def test_many_rejected_blocks_are_no_findings(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorumlog.spark.audit_plan.TASK_FINDINGS_MAX", 3)
+    monkeypatch.setattr("quorumlog.spark.pipelines.audit_plan.TASK_FINDINGS_MAX", 3)
     opened = Opened(tmp_path / "n0", **SIZES)
     for block in range(9):
         submit(opened, *written(1 + block % 2, 5 * (block // 2), 5))

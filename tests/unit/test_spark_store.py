@@ -13,9 +13,9 @@ from quorumlog.model.errors import (
     StorageError,
     UnexpectedArgumentError,
 )
-from quorumlog.spark.store_options import parse_options
-from quorumlog.spark.store_reader import StoreReader
-from quorumlog.spark.store_schema import PLAIN_COLUMNS, default_schema, wanted_columns
+from quorumlog.spark.store.options import parse_options
+from quorumlog.spark.store.reader import StoreReader
+from quorumlog.spark.store.schema import PLAIN_COLUMNS, default_schema, wanted_columns
 from quorumlog.storage import range_reader
 from store_access import Opened, stored_block
 from store_scans import (

@@ -15,9 +15,9 @@ from quorumlog.cli.progress import progress_bar
 from quorumlog.cli.target import find_target
 
 if TYPE_CHECKING:
-    from quorumlog.spark.archive_run import ArchiveResult
-    from quorumlog.spark.export import ExportResult
-    from quorumlog.spark.replay import ReplayResult
+    from quorumlog.spark.pipelines.archive_run import ArchiveResult
+    from quorumlog.spark.pipelines.export import ExportResult
+    from quorumlog.spark.pipelines.replay import ReplayResult
 
 OUTAGE_SECONDS = 120.0
 MIB = 1024 * 1024
@@ -103,7 +103,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     A later run goes on where the last one ended, however that was.
     """
     with spark_needed():
-        from quorumlog.spark.archive import archive  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark import archive  # noqa: PLC0415  (slow to load)
     target = find_target(directory, servers, group, timeout)
     with spark_session("quorumlog archive", master) as spark:
         while True:
@@ -170,7 +170,7 @@ def replay_command(
     The group is empty, or holds the begin of the archive: a replay that was stopped goes on.
     """
     with spark_needed():
-        from quorumlog.spark.replay import replay  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)
     target = find_target(directory, servers, group, timeout)
     with progress_bar(f"replaying to {target.group}") as progress:
         result = replay(
@@ -236,7 +236,7 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 ) -> None:
     """Write entries as JSON lines or CSV; the path appears when all of them are there."""
     with spark_needed():
-        from quorumlog.spark.export import export  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark import export  # noqa: PLC0415  (slow to load)
     target = find_target(directory, servers, group, timeout)
     with (
         spark_session("quorumlog export", master) as spark,

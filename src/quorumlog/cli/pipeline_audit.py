@@ -64,8 +64,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     there is any. Needs no server; nodes may run meanwhile.
     """
     with spark_needed():
-        from quorumlog.spark.audit import audit  # noqa: PLC0415  (slow to load)
-        from quorumlog.spark.replica_files import StoreDirectory  # noqa: PLC0415
+        from quorumlog.spark import StoreDirectory, audit  # noqa: PLC0415  (slow to load)
     elsewhere = _elsewhere(data or [])
     stores = [
         StoreDirectory(
@@ -127,9 +126,8 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     were written.
     """
     with spark_needed():
-        from quorumlog.spark.replica_files import StoreDirectory  # noqa: PLC0415
-        from quorumlog.spark.stats import stats  # noqa: PLC0415  (slow to load)
-        from quorumlog.spark.stats_plot import draw  # noqa: PLC0415
+        from quorumlog.spark import StoreDirectory, stats  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark.pipelines.stats_plot import draw  # noqa: PLC0415
     live = directory is not None or servers is not None
     if live == (store is not None):
         raise typer.BadParameter("give either a STORE, or --dir or --servers of a live group")

@@ -1,7 +1,6 @@
 """The Spark session of a command: loaded only by commands that need it, quiet, and ended."""
 
 import os
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,8 +49,8 @@ def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        from quorumlog.spark.pipeline import reason_of  # noqa: PLC0415
-        from quorumlog.spark.session import session  # noqa: PLC0415
+        from quorumlog.spark import session  # noqa: PLC0415
+        from quorumlog.spark.pipelines.running import reason_of  # noqa: PLC0415
     present = SparkSession.getActiveSession()
     if present is not None:
         yield present
@@ -60,7 +59,7 @@ def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
     os.close(descriptor)
     output = Path(name)
     try:
-        spark = session(app_name, master=master, output=output, **_driver_settings(master))
+        spark = session(app_name, master=master, output=output)
         try:
             yield spark
         finally:
@@ -72,20 +71,3 @@ def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
         output.unlink()
         raise
     output.unlink()
-
-
-def _driver_settings(master: str) -> dict[str, str]:
-    """Return what executors on other machines need to find this process."""
-    if master.startswith("local"):
-        return {}
-    own = os.environ.get("SPARK_LOCAL_IP")
-    if own is None:
-        try:
-            own = socket.gethostbyname(socket.gethostname())
-        except OSError as error:
-            raise CommandError(
-                "this machine's own name has no address; set SPARK_LOCAL_IP to one that Spark's "
-                f"executors can reach: {error}"
-            ) from error
-    os.environ["SPARK_LOCAL_IP"] = own  # else the session would choose the loopback address
-    return {"spark_driver_host": own, "spark_driver_bindAddress": own}

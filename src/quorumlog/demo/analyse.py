@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
-from quorumlog.spark.session import session
+from quorumlog.spark import session
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # the backend has to be chosen first

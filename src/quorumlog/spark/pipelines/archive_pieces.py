@@ -7,11 +7,11 @@ import msgspec
 import pyarrow as pa
 
 from quorumlog.model.errors import IndexRemovedError, check
-from quorumlog.spark.archive_files import COLUMNS, ArchiveFileWriter, row_groups
-from quorumlog.spark.archive_manifest import ArchivedFile
 from quorumlog.spark.decode import decode
-from quorumlog.spark.history import HistoryCheck
-from quorumlog.spark.log_source import LogSource
+from quorumlog.spark.pipelines.archive_files import COLUMNS, ArchiveFileWriter, row_groups
+from quorumlog.spark.pipelines.archive_manifest import ArchivedFile
+from quorumlog.spark.pipelines.history import HistoryCheck
+from quorumlog.spark.pipelines.log_source import LogSource
 from quorumlog.storage.files import FileSystem
 
 

@@ -18,8 +18,8 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.spark.decode import decode
-from quorumlog.spark.export_output import ExportOutput
-from quorumlog.spark.export_rows import (
+from quorumlog.spark.pipelines.export_output import ExportOutput
+from quorumlog.spark.pipelines.export_rows import (
     BASE64,
     COLUMNS,
     SUFFIX,
@@ -29,9 +29,9 @@ from quorumlog.spark.export_rows import (
     csv_header,
     rows_of,
 )
-from quorumlog.spark.history import HistoryCheck
-from quorumlog.spark.log_source import TIMEOUT_MS, ClusterSource, LogSource, plan_ranges
-from quorumlog.spark.pipeline import (
+from quorumlog.spark.pipelines.history import HistoryCheck
+from quorumlog.spark.pipelines.log_source import TIMEOUT_MS, ClusterSource, LogSource, plan_ranges
+from quorumlog.spark.pipelines.running import (
     ROUND_PIECES_PER_CORE,
     Progress,
     RunPieces,

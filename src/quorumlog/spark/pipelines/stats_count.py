@@ -10,9 +10,9 @@ import numpy.typing as npt
 from quorumlog.model.block import HEADER_SIZE, Int64s, block_from_index_records, headers
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
-from quorumlog.spark.log_source import LogSource
-from quorumlog.spark.replica_files import ReplicaPart
-from quorumlog.spark.replica_walk import ReplicaWalk
+from quorumlog.spark.pipelines.log_source import LogSource
+from quorumlog.spark.pipelines.replica_files import ReplicaPart
+from quorumlog.spark.pipelines.replica_walk import ReplicaWalk
 from quorumlog.storage.index_records import records_of
 
 FINE_BITS = 7

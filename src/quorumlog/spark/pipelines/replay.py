@@ -25,18 +25,18 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.system_entry import SessionEntry, crc_of
-from quorumlog.spark.archive_files import row_groups
-from quorumlog.spark.archive_manifest import Manifest, load_manifest
-from quorumlog.spark.log_source import TIMEOUT_MS
-from quorumlog.spark.output_files import OutputFileSystem
-from quorumlog.spark.packing import EntryDigest, packed_entries, sizes_of
-from quorumlog.spark.pipeline import PipelineError, Progress, no_progress, read_ahead
-from quorumlog.spark.replay_target import (
+from quorumlog.spark.pipelines.archive_files import row_groups
+from quorumlog.spark.pipelines.archive_manifest import Manifest, load_manifest
+from quorumlog.spark.pipelines.log_source import TIMEOUT_MS
+from quorumlog.spark.pipelines.output_files import OutputFileSystem
+from quorumlog.spark.pipelines.packing import EntryDigest, packed_entries, sizes_of
+from quorumlog.spark.pipelines.replay_target import (
     ClusterTarget,
     ReplayTarget,
     TargetReader,
     producer_id_of,
 )
+from quorumlog.spark.pipelines.running import PipelineError, Progress, no_progress, read_ahead
 from quorumlog.storage.files import FileSystem
 
 BLOCK_BYTES = 1024 * 1024

@@ -17,18 +17,18 @@ from pyspark.sql.types import DateType, StructField, StructType
 
 from quorumlog.client.values import Isolation
 from quorumlog.model.errors import ConfigError
-from quorumlog.spark.archive_files import COLUMNS
-from quorumlog.spark.archive_manifest import PartitionBy, load_manifest
-from quorumlog.spark.archive_run import (
+from quorumlog.spark.pipelines.archive_files import COLUMNS
+from quorumlog.spark.pipelines.archive_manifest import PartitionBy, load_manifest
+from quorumlog.spark.pipelines.archive_run import (
     FILE_BYTES,
     KEEP_REPLACED_S,
     ArchiveOptions,
     ArchiveResult,
     ArchiveRun,
 )
-from quorumlog.spark.log_source import TIMEOUT_MS, ClusterSource
-from quorumlog.spark.output_files import OutputFileSystem
-from quorumlog.spark.pipeline import Progress, no_progress, run_pieces
+from quorumlog.spark.pipelines.log_source import TIMEOUT_MS, ClusterSource
+from quorumlog.spark.pipelines.output_files import OutputFileSystem
+from quorumlog.spark.pipelines.running import Progress, no_progress, run_pieces
 from quorumlog.spark.schema import default_schema
 
 FILE_BYTES_MIN = 4096

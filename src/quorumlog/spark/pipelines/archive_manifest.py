@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from quorumlog.client.values import Isolation
-from quorumlog.spark.pipeline import PipelineError
+from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.storage.files import FileSystem
 
 MANIFEST_NAME = "_manifest.json"

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from quorumlog.model.block import Block, Int64s, data_mask, index_records
 from quorumlog.model.system_entry import EndTransaction, SessionEntry, system_entries_in
-from quorumlog.spark.archive_files import COLUMNS
-from quorumlog.spark.archive_manifest import load_manifest
-from quorumlog.spark.audit_report import ARCHIVE, Finding
 from quorumlog.spark.decode import decode
+from quorumlog.spark.pipelines.archive_files import COLUMNS
+from quorumlog.spark.pipelines.archive_manifest import load_manifest
+from quorumlog.spark.pipelines.audit_report import ARCHIVE, Finding
 from quorumlog.spark.schema import arrow_schema
 from quorumlog.storage.files import FileSystem
 

@@ -10,18 +10,24 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.audit_archive import ArchiveRange
-from quorumlog.spark.audit_compare import RangeTask
-from quorumlog.spark.audit_report import ARCHIVE, ArchiveFacts, AuditReport, Finding, ReplicaFacts
-from quorumlog.spark.pipeline import PipelineError
-from quorumlog.spark.replica_ends import indexed_entry, last_indexed
-from quorumlog.spark.replica_files import (
+from quorumlog.spark.pipelines.audit_archive import ArchiveRange
+from quorumlog.spark.pipelines.audit_compare import RangeTask
+from quorumlog.spark.pipelines.audit_report import (
+    ARCHIVE,
+    ArchiveFacts,
+    AuditReport,
+    Finding,
+    ReplicaFacts,
+)
+from quorumlog.spark.pipelines.replica_ends import indexed_entry, last_indexed
+from quorumlog.spark.pipelines.replica_files import (
     Replica,
     StoreDirectory,
     cuts_of,
     look_at,
     opened_store,
 )
+from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.layout import IDENTITY_NAME, Identity, read_identity
 

@@ -6,13 +6,13 @@ spark.read.format("quorumlog-store").load("<directory of a group>")
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from quorumlog.spark.store_options import parse_options
-from quorumlog.spark.store_reader import StoreReader
-from quorumlog.spark.store_schema import default_schema, wanted_columns
+from quorumlog.spark.store.options import parse_options
+from quorumlog.spark.store.reader import StoreReader
+from quorumlog.spark.store.schema import default_schema, wanted_columns
 
 
 class QuorumlogStoreSource(DataSource):
-    """Reads data files without a server; options are in `quorumlog.spark.store_options.KNOWN`."""
+    """Reads data files without a server; options are in `quorumlog.spark.store.options.KNOWN`."""
 
     @classmethod
     def name(cls) -> str:

@@ -5,9 +5,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorumlog.spark.audit_report import size_text
-from quorumlog.spark.pipeline import PipelineError
-from quorumlog.spark.stats import LogStats, TermStats
+from quorumlog.spark.pipelines.audit_report import size_text
+from quorumlog.spark.pipelines.running import PipelineError
+from quorumlog.spark.pipelines.stats import LogStats, TermStats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import HEADER_DTYPE, HEADER_SIZE, HEADER_VOID, Block, chain_crc_rows
-from quorumlog.spark.audit_archive import ArchiveComparison, ArchiveRange, Transactions
-from quorumlog.spark.audit_report import Finding, Findings
-from quorumlog.spark.replica_files import ReplicaPart
-from quorumlog.spark.replica_walk import DAMAGED, STRETCH_BYTES, Fault, ReplicaWalk, Run
+from quorumlog.spark.pipelines.audit_archive import ArchiveComparison, ArchiveRange, Transactions
+from quorumlog.spark.pipelines.audit_report import Finding, Findings
+from quorumlog.spark.pipelines.replica_files import ReplicaPart
+from quorumlog.spark.pipelines.replica_walk import DAMAGED, STRETCH_BYTES, Fault, ReplicaWalk, Run
 from quorumlog.storage.checksums import BODY_CRC, CHAIN_CRC, Words, all_agree, header_words
 
 CHAIN = "chain"

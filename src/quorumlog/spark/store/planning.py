@@ -7,7 +7,7 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.model.transaction import RANGES_MAX, TransactionTable
-from quorumlog.spark.store_options import StoreOptions
+from quorumlog.spark.store.options import StoreOptions
 from quorumlog.storage.file_ranges import (
     Extent,
     FileRange,

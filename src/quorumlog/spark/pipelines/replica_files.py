@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.errors import StorageError
-from quorumlog.spark.replica_ends import Tail, begin_of, end_of, entry_at
+from quorumlog.spark.pipelines.replica_ends import Tail, begin_of, end_of, entry_at
 from quorumlog.storage.checkpoint import Mark
 from quorumlog.storage.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files import FileSystem, OsFileSystem

@@ -6,10 +6,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.store_batches import Batches
-from quorumlog.spark.store_options import StoreOptions
-from quorumlog.spark.store_planning import StorePartition, plan
-from quorumlog.spark.store_schema import BODY_COLUMNS, INDEX_COLUMNS
+from quorumlog.spark.store.batches import Batches
+from quorumlog.spark.store.options import StoreOptions
+from quorumlog.spark.store.planning import StorePartition, plan
+from quorumlog.spark.store.schema import BODY_COLUMNS, INDEX_COLUMNS
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.file_ranges import FileRange
 from quorumlog.storage.files import OsFileSystem
@@ -28,7 +28,7 @@ class StoreReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return file ranges; see `quorumlog.spark.store_planning.plan`."""
+        """Return file ranges; see `quorumlog.spark.store.planning.plan`."""
         return plan(self._options) or [InputPartition(None)]  # Spark would make one of none itself
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from quorumlog.model.errors import StoreLockedError
-from quorumlog.spark.output_files import TOKEN_BYTES, OutputFileSystem
-from quorumlog.spark.pipeline import PipelineError
+from quorumlog.spark.pipelines.output_files import TOKEN_BYTES, OutputFileSystem
+from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.storage.files import Lock
 
 DESCRIPTION_NAME = "_export.json"

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.audit_archive import (
+from quorumlog.spark.pipelines.audit_archive import (
     MISSING,
     ArchiveRange,
     archive_ranges,
     holes_of,
     with_transactions,
 )
-from quorumlog.spark.audit_compare import DIFFERING, HIGHER_TERM, LOWER_TERM, TaskResult
-from quorumlog.spark.audit_plan import (
+from quorumlog.spark.pipelines.audit_compare import DIFFERING, HIGHER_TERM, LOWER_TERM, TaskResult
+from quorumlog.spark.pipelines.audit_plan import (
     ALL_FINDINGS_MAX,
     RANGE_BYTES,
     Stores,
@@ -33,7 +33,7 @@ from quorumlog.spark.audit_plan import (
     named_stores,
     tasks_of,
 )
-from quorumlog.spark.audit_report import (
+from quorumlog.spark.pipelines.audit_report import (
     ARCHIVE,
     FINDINGS_KEPT,
     NOTES,
@@ -41,10 +41,10 @@ from quorumlog.spark.audit_report import (
     Finding,
     Findings,
 )
-from quorumlog.spark.pipeline import Progress, RunPieces, no_progress
-from quorumlog.spark.replica_files import Replica, StoreDirectory, look_at
-from quorumlog.spark.replica_walk import MISSING as LOST
-from quorumlog.spark.watched import run_watched
+from quorumlog.spark.pipelines.replica_files import Replica, StoreDirectory, look_at
+from quorumlog.spark.pipelines.replica_walk import MISSING as LOST
+from quorumlog.spark.pipelines.running import Progress, RunPieces, no_progress
+from quorumlog.spark.pipelines.watched import run_watched
 from quorumlog.storage.files import FileSystem, OsFileSystem
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from quorumlog.model.errors import IndexRemovedError
-from quorumlog.spark.archive_files import strays
-from quorumlog.spark.archive_manifest import (
+from quorumlog.spark.pipelines.archive_files import strays
+from quorumlog.spark.pipelines.archive_manifest import (
     FORMAT_VERSION,
     ArchivedFile,
     Gap,
@@ -27,14 +27,14 @@ from quorumlog.spark.archive_manifest import (
     manifest_path,
     save_manifest,
 )
-from quorumlog.spark.archive_pieces import (
+from quorumlog.spark.pipelines.archive_pieces import (
     FetchRange,
     MergeFiles,
     RangeOutcome,
     groups_to_merge,
 )
-from quorumlog.spark.log_source import LogSource, plan_ranges
-from quorumlog.spark.pipeline import (
+from quorumlog.spark.pipelines.log_source import LogSource, plan_ranges
+from quorumlog.spark.pipelines.running import (
     ROUND_PIECES_PER_CORE,
     Piece,
     PipelineError,

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quorumlog.spark.pipeline import Piece, Progress, no_progress, run_pieces
+from quorumlog.spark.pipelines.running import Piece, Progress, no_progress, run_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

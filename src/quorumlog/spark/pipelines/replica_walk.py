@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from quorumlog.model.block import HEADER_SIZE, Block, Int64s, headers
 from quorumlog.model.codes import Magic
-from quorumlog.spark.replica_ends import KNOWN_MAGICS, entry_header
-from quorumlog.spark.replica_files import ReplicaPart
+from quorumlog.spark.pipelines.replica_ends import KNOWN_MAGICS, entry_header
+from quorumlog.spark.pipelines.replica_files import ReplicaPart
 from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.scan import BLANK_SIZE_MIN
 

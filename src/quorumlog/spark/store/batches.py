@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from quorumlog.model.block import HEADER_SIZE, Block, Int64s, data_mask, headers
-from quorumlog.spark.store_schema import arrow_schema
+from quorumlog.spark.store.schema import arrow_schema
 from quorumlog.storage.file_ranges import FileRange
 from quorumlog.storage.range_reader import Listing, Piece
 

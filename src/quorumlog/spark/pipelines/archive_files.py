@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from quorumlog.spark.archive_manifest import ArchivedFile, Manifest
-from quorumlog.spark.output_files import TOKEN_BYTES, NewFile
-from quorumlog.spark.pipeline import PipelineError
+from quorumlog.spark.pipelines.archive_manifest import ArchivedFile, Manifest
+from quorumlog.spark.pipelines.output_files import TOKEN_BYTES, NewFile
+from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.spark.schema import arrow_schema
 from quorumlog.storage.files import FileSystem
 

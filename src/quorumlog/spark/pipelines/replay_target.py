@@ -16,7 +16,7 @@ from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.message import AppendRequest, AppendResponse
 from quorumlog.model.system_entry import SessionEntry
 from quorumlog.spark.decode import decode
-from quorumlog.spark.log_source import ClusterSource, LogSource
+from quorumlog.spark.pipelines.log_source import ClusterSource, LogSource
 
 COLUMNS = ("index", "channel", "body")
 

@@ -1,0 +1,116 @@
+"""A Spark session that starts quietly and finds everything it needs."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from quorumlog.model.errors import ConfigError
+from quorumlog.spark.class_archive import class_archive_options
+from quorumlog.spark.java import JavaChoice, java_home
+from quorumlog.spark.source import QuorumlogSource
+from quorumlog.spark.store.source import QuorumlogStoreSource
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+LOOPBACK = "127.0.0.1"
+
+
+def session(
+    app_name: str = "quorumlog",
+    *,
+    master: str = "local[2]",
+    output: Path | None = None,
+    class_archive: Path | None = None,
+    **settings: str,
+) -> SparkSession:
+    """Return a session with both data sources registered and their filters pushed down.
+
+    `master`: with any but a local one, this process listens at SPARK_LOCAL_IP, or else at the
+    address of this machine's name, where executors must reach it; locally at the loopback address.
+    `output`: a file for what the JVM and Spark's workers write to standard error (None: this
+    process's). `class_archive`: a directory that keeps Spark's loaded classes, which halves the
+    JVM's start; filled on the first use (half a minute). `settings`: further Spark settings with
+    `_` for `.`, such as spark_driver_memory="4g". Where a session exists already it is returned,
+    with the settings that can still be changed. Raises `ConfigError` when there is no Java, or no
+    address.
+    """
+    local = master.startswith("local")
+    address = LOOPBACK if local else own_address()
+    choice = prepare_environment(address, own_python=local)
+    java_options = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}"
+    if class_archive is not None:
+        java_options += " " + class_archive_options(class_archive, choice)
+    builder = (
+        SparkSession.builder.appName(app_name)
+        .master(master)
+        .config("spark.driver.bindAddress", address)
+        .config("spark.driver.host", address)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.driver.extraJavaOptions", java_options)
+    )
+    if local:
+        builder = builder.config("spark.sql.shuffle.partitions", "2")
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
+    with _standard_error_to(output):
+        spark = builder.getOrCreate()
+    spark.dataSource.register(QuorumlogSource)
+    spark.dataSource.register(QuorumlogStoreSource)
+    return spark
+
+
+def prepare_environment(address: str = LOOPBACK, *, own_python: bool = True) -> JavaChoice:
+    """Set what Spark's launcher and workers read from the environment; before the first session.
+
+    `own_python`: workers run this process's interpreter, not what PYSPARK_PYTHON names. Raises
+    `ConfigError` when there is no Java.
+    """
+    choice = java_home()
+    os.environ["JAVA_HOME"] = choice.home
+    if own_python:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else python3 of PATH
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", address)  # a host name that does not resolve is fatal
+    return choice
+
+
+def own_address() -> str:
+    """Return the address at which executors on other machines find this process.
+
+    Raises `ConfigError` if this machine's own name has none.
+    """
+    named = os.environ.get("SPARK_LOCAL_IP")
+    if named:
+        return named
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError as error:
+        raise ConfigError(
+            "this machine's own name has no address; set SPARK_LOCAL_IP to one that Spark's "
+            f"executors can reach: {error}"
+        ) from error
+
+
+@contextmanager
+def _standard_error_to(path: Path | None) -> Iterator[None]:
+    """Let processes started meanwhile write their standard error to a file."""
+    if path is None:
+        yield
+        return
+    own = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)

@@ -1,0 +1,1 @@
+"""Spark jobs on whole logs: archive, replay, audit, stats and export."""

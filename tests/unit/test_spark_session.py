@@ -1,0 +1,60 @@
+"""What a session needs before there is one: addresses, workers' Python, names loaded when used."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import quorumlog.spark
+from quorumlog.model.errors import ConfigError
+from quorumlog.spark.local_session import own_address, prepare_environment
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_executors_elsewhere_find_the_driver_by_its_own_address(environment):
+    environment.setattr(socket, "gethostbyname", lambda name: "192.0.2.8")
+    assert own_address() == "192.0.2.8"
+    environment.setenv("SPARK_LOCAL_IP", "192.0.2.7")
+    assert own_address() == "192.0.2.7"
+
+
+def test_a_machine_whose_name_has_no_address_is_told_what_to_set(environment):
+    def unresolvable(name):
+        raise OSError("no such name")
+
+    environment.setattr(socket, "gethostbyname", unresolvable)
+    with pytest.raises(ConfigError, match="set SPARK_LOCAL_IP"):
+        own_address()
+
+
+def test_local_workers_run_this_interpreter_and_others_what_the_user_says(environment):
+    environment.setenv("PYSPARK_PYTHON", "/opt/workers/bin/python")
+    prepare_environment("192.0.2.7", own_python=False)
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/workers/bin/python"
+    assert os.environ["SPARK_LOCAL_IP"] == "192.0.2.7"
+    prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["SPARK_LOCAL_IP"] == "192.0.2.7", "what is set already stays"
+
+
+def test_every_name_of_the_package_is_there_and_none_is_loaded_before_its_use():
+    for name in quorumlog.spark.__all__:
+        assert callable(getattr(quorumlog.spark, name))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        quorumlog.spark.nothing  # noqa: B018
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, quorumlog.spark; print('pyspark' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"
