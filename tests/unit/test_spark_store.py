@@ -377,7 +377,7 @@ def test_defaults():
     assert options.committed_only
     assert options.read_committed
     assert not options.is_permissive
-    assert options.max_bytes_per_partition == 64 * 1024 * 1024
+    assert options.max_bytes_per_partition is None
 
 
 @pytest.mark.parametrize(

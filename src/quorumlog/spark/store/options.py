@@ -30,11 +30,12 @@ KNOWN = {
         "true (default): nothing behind the commit index, where the store knows it; false: all"
     ),
     "minPartitions": "at least so many partitions, where the index allows it (default 2)",
-    "maxBytesPerPartition": "at most so many bytes in a partition (default 64m)",
+    "maxBytesPerPartition": (
+        "at most so many bytes in a partition (default 256m, or 2g without bodies)"
+    ),
 }
 SYNONYMS = {"startingOffsets": "startingIndex", "endingOffsets": "endingIndex"}
 MIN_PARTITIONS = 2
-MAX_BYTES_PER_PARTITION = 64 * 1024 * 1024
 _BOOLEAN = {"false": False, "true": True}
 
 
@@ -53,7 +54,7 @@ class StoreOptions:
     read_committed: bool
     committed_only: bool
     min_partitions: int
-    max_bytes_per_partition: int
+    max_bytes_per_partition: int | None
 
 
 def parse_options(raw: Mapping[str, str]) -> StoreOptions:
@@ -80,7 +81,7 @@ def parse_options(raw: Mapping[str, str]) -> StoreOptions:
         ),
         committed_only=values.choice("committedOnly", {"true": True, "false": False}),
         min_partitions=values.number("minPartitions") or MIN_PARTITIONS,
-        max_bytes_per_partition=values.size("maxBytesPerPartition") or MAX_BYTES_PER_PARTITION,
+        max_bytes_per_partition=values.size("maxBytesPerPartition"),
     )
 
 

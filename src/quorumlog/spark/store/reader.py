@@ -29,7 +29,9 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return file ranges; see `quorumlog.spark.store.planning.plan`."""
-        return plan(self._options) or [InputPartition(None)]  # Spark would make one of none itself
+        with_bodies = not BODY_COLUMNS.isdisjoint(self._columns)
+        parts = plan(self._options, with_bodies=with_bodies)
+        return parts or [InputPartition(None)]  # Spark would make one of none itself
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches.

@@ -1,0 +1,204 @@
+"""Spark on the log against what Spark itself has, as ratios measured in one run.
+
+    python examples/measure_spark.py [MIB]           # default 1024
+
+Three nodes and Spark (local[2]) on this machine. A group is filled with so many MiB, in bodies of
+1 KiB; the same rows are written as Parquet. Then, several times in turn: scans of Parquet, of the
+leader's files and of the live group; the archive against Spark's own writer; the sink against the
+plain Producer; triggers of an idle stream, and of one with a row now and then, against the rate
+source. Needs a dozen times the room.
+"""
+
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from quorumlog.client import SyncClient, SyncProducer
+from quorumlog.local import LocalCluster
+from quorumlog.spark import archive, session
+
+MIB = 1 << 20
+BODY_BYTES = 1_024
+DISTINCT = 8_192
+ROUNDS = 5
+WRITES = 3
+TRIGGERS = 60
+
+PARQUET = "Parquet, sum(length(body))"
+BODIES = "store, sum(length(body))"
+HEADERS = "store, count() without bodies"
+LIVE = "live group, sum(length(body))"
+SPARKS = "Spark's own writer to Parquet, from the live group"
+ARCHIVE = "archive to Parquet with zstd, from the live group"
+PRODUCER = "Producer"
+SINK = "sink, exactly once, from Parquet"
+
+
+def bodies(count: int) -> Iterator[bytes]:
+    """Yield bodies of JSON, of which Parquet and zstd make about what they make of events."""
+    chance = random.Random(1)  # noqa: S311  (the same bodies in every run)
+    words = [f"{chance.getrandbits(40):x}" for _ in range(5_000)]
+    some = [
+        json.dumps({"at": number, "values": chance.sample(words, 90)}).encode()[:BODY_BYTES]
+        for number in range(DISTINCT)
+    ]
+    for number in range(count):
+        yield some[number % DISTINCT].ljust(BODY_BYTES)
+
+
+def fill(servers: str, group: str, count: int) -> None:
+    """Append with a Producer."""
+    with SyncProducer(servers, group, batch_bytes=MIB, buffer_bytes=64 * MIB) as producer:
+        for body in bodies(count):
+            producer.send(body)
+
+
+def lengths(frame: DataFrame) -> int:
+    """Scan all bodies."""
+    (row,) = frame.selectExpr("sum(length(body)) AS bytes").collect()
+    return int(row.bytes)
+
+
+class Bench:
+    """A cluster, a session and the files of one run."""
+
+    def __init__(self, root: Path, mib: int) -> None:
+        self.root, self.mib = root, mib
+        self.cluster = LocalCluster.create(
+            root / "nodes", groups=("log", "plain", "rows", "slow"), data_file_bytes=256 * MIB
+        )
+        self.cluster.up()
+        self.spark: SparkSession = session(
+            "measure",
+            output=root / "spark.log",
+            spark_sql_streaming_noDataProgressEventInterval="0",
+            spark_sql_streaming_numRecentProgressUpdates="2000",
+        )
+        self.parquet = str(root / "parquet")
+
+    def log(self, group: str = "log") -> DataFrame:
+        """Return the live group."""
+        reader = self.spark.read.format("quorumlog").option("servers", self.cluster.servers)
+        return reader.option("group", group).schema("index long, term long, body binary").load()
+
+    def store(self, schema: str) -> DataFrame:
+        """Return what the leader's files hold."""
+        directory = self.cluster.group_directory(self.cluster.leader("log"), "log")
+        return self.spark.read.format("quorumlog-store").schema(schema).load(str(directory))
+
+    def scans(self) -> dict[str, Callable[[], object]]:
+        """Return what is scanned."""
+        return {
+            PARQUET: lambda: lengths(self.spark.read.parquet(self.parquet)),
+            BODIES: lambda: lengths(self.store("body binary")),
+            HEADERS: lambda: self.store("index long").count(),
+            LIVE: lambda: lengths(self.log()),
+        }
+
+    def writers(self) -> dict[str, Callable[[], object]]:
+        """Return what writes Parquet; each run into a directory that is not there."""
+
+        def fresh(name: str) -> Path:
+            shutil.rmtree(self.root / name, ignore_errors=True)
+            return self.root / name
+
+        return {
+            SPARKS: lambda: self.log().write.parquet(str(fresh("spark"))),
+            ARCHIVE: lambda: archive(self.spark, self.cluster.servers, "log", fresh("archive")),
+        }
+
+    def appenders(self, count: int) -> dict[str, Callable[[], object]]:
+        """Return what appends so many rows to a group."""
+
+        def sink() -> None:
+            rows = self.spark.read.parquet(self.parquet).where(f"index < {count}").select("body")
+            writer = rows.write.format("quorumlog").option("servers", self.cluster.servers)
+            writer.option("group", "rows").mode("append").save()
+
+        return {PRODUCER: lambda: fill(self.cluster.servers, "plain", count), SINK: sink}
+
+    def triggers(self, source: str) -> tuple[list[int], list[int]]:
+        """Return the milliseconds of triggers without rows, and with one."""
+        reader = self.spark.readStream.format(source)
+        if source == "quorumlog":
+            reader = reader.option("servers", self.cluster.servers).option("group", "slow")
+        else:
+            reader = reader.option("rowsPerSecond", 1)
+        checkpoint = tempfile.mkdtemp(dir=self.root)
+        writer = reader.load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", checkpoint).start()
+        with SyncClient(self.cluster.servers, "slow") as client:
+            return self._watched(query, client)
+
+    def _watched(self, query: StreamingQuery, client: SyncClient) -> tuple[list[int], list[int]]:
+        found: tuple[list[int], list[int]] = ([], [])
+        try:
+            while len(found[1]) < TRIGGERS // 4:
+                client.append(b"a row now and then")
+                time.sleep(1)
+                found = ([], [])
+                for progress in query.recentProgress[TRIGGERS:]:
+                    milliseconds = int(progress["durationMs"]["triggerExecution"])
+                    found[int(progress["numInputRows"]) > 0].append(milliseconds)
+        finally:
+            query.stop()
+        return found
+
+    def close(self) -> None:
+        """End all."""
+        self.spark.stop()
+        self.cluster.down()
+
+
+def measure(cases: dict[str, Callable[[], object]], rounds: int, mib: float) -> dict[str, float]:
+    """Return the median seconds of each, run in turn; the first round warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            begun = time.perf_counter()
+            case()
+            if number:
+                seconds[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    for name, median in medians.items():
+        print(f"{median:7.2f} s  {mib / median:7.0f} MiB/s  {name}", flush=True)
+    return medians
+
+
+def main() -> None:
+    """Fill, measure, print."""
+    mib = int(sys.argv[1]) if len(sys.argv) > 1 else 1_024
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), mib)
+        try:
+            fill(bench.cluster.servers, "log", mib * MIB // BODY_BYTES)
+            bench.log().write.parquet(bench.parquet)
+            took = measure(bench.scans(), ROUNDS, mib) | measure(bench.writers(), WRITES, mib)
+            took |= measure(bench.appenders(mib * MIB // BODY_BYTES // 4), WRITES, mib / 4)
+            ours, rate = bench.triggers("quorumlog"), bench.triggers("rate")
+        finally:
+            bench.close()
+    print(f"\nstore scan            {took[PARQUET] / took[BODIES]:5.2f} x the Parquet scan")
+    print(f"count without bodies  {took[BODIES] / took[HEADERS]:5.2f} x the store scan")
+    print(f"live scan             {took[BODIES] / took[LIVE]:5.2f} x the store scan")
+    print(f"archive               {took[SPARKS] / took[ARCHIVE]:5.2f} x Spark's writer")
+    print(f"sink                  {took[PRODUCER] / took[SINK]:5.2f} x the Producer")
+    for kind, mine, other in zip(("without rows", "with one row"), ours, rate, strict=True):
+        own, spark = statistics.fmean(mine), statistics.fmean(other)
+        print(
+            f"trigger {kind:13} {own / spark:5.2f} x the rate source's ({own:.1f} ms against "
+            f"{spark:.1f} ms; mean of {len(mine)} and {len(other)})"
+        )
+
+
+if __name__ == "__main__":
+    main()
