@@ -314,10 +314,18 @@ def test_batches_are_of_bounded_size(tmp_path, monkeypatch):
     assert [row["body"] for row in rows_of(tmp_path / "g")] == bodies
 
 
+def test_small_files_share_a_task(ours):
+    files = len(list((ours / "data").iterdir()))
+    assert files >= 5
+    for wanted in (2, 3, files):
+        reader, parts = parts_of(ours, minPartitions=str(wanted))
+        assert wanted <= len(parts) <= 2 * wanted, "two neighbours are more than one may be"
+        found = [row["index"] for part in parts for b in reader.read(part) for row in b.to_pylist()]
+        assert found == list(range(60))
+
+
 def test_partitions_are_cut_at_files_and_by_size(ours):
     files = len(list((ours / "data").iterdir()))
-    _, parts = parts_of(ours)
-    assert len(parts) == files
     for options in ({"maxBytesPerPartition": "1k"}, {"minPartitions": str(3 * files)}):
         reader, parts = parts_of(ours, **options)
         assert len(parts) >= 2 * files

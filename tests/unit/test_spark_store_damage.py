@@ -252,11 +252,11 @@ def test_a_flip_that_would_hide_an_entry_is_damage(ours):
 def test_the_first_entry_of_a_partition_is_checked_against_the_one_before(ours):
     _, parts = parts_of(ours, maxBytesPerPartition="1k")
     good = {row["index"]: row for row in rows_of(ours)}
-    for part in parts:
-        path, pos = place_of(good[part.part.first])
+    for part in (one.part for partition in parts for one in partition.ranges):
+        path, pos = place_of(good[part.first])
         flip(path, pos + 35)  # the channel: only the chain of CRCs covers it
         marked = rows_of(ours, mode="permissive", maxBytesPerPartition="1k")
-        assert damaged_of(marked) == [part.part.first]
+        assert damaged_of(marked) == [part.first]
         flip(path, pos + 35)
 
 

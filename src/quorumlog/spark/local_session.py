@@ -54,7 +54,6 @@ def session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.python.daemon.module", "quorumlog.spark.daemon")
         .config("spark.driver.extraJavaOptions", java_options)
     )
     if local:

@@ -1,6 +1,7 @@
 """What the tasks of a scan of store files read: planned on the driver, before the job starts."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
@@ -29,12 +30,19 @@ PARTITION_BYTES_WITHOUT_BODIES = 8 * PARTITION_BYTES
 """Where only headers are read, which takes about an eighth of the time."""
 
 
-@dataclass
-class StorePartition(InputPartition):
+@dataclass(frozen=True, slots=True)
+class StoreRange:
     """A range of a data file; entries in a (first, last) of `rejected` are not read."""
 
     part: FileRange
     rejected: list[tuple[int, int]]
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """What one task reads: neighbouring ranges, in order."""
+
+    ranges: list[StoreRange]
 
 
 def plan(options: StoreOptions, *, with_bodies: bool) -> list[StorePartition]:
@@ -73,10 +81,29 @@ def _of_store(options: StoreOptions, directory: str, bytes_max: int) -> list[Sto
         parts = planner.ranges(first, last, bytes_max, options.min_partitions)
     finally:
         store.close()
-    return [
-        StorePartition(part, transactions.rejected_within(part.wanted, part.last, RANGES_MAX))
+    ranges = [
+        StoreRange(part, transactions.rejected_within(part.wanted, part.last, RANGES_MAX))
         for part in parts
     ]
+    return list(_packed(ranges, bytes_max, options.min_partitions))
+
+
+def _packed(ranges: list[StoreRange], bytes_max: int, count_min: int) -> Iterator[StorePartition]:
+    """Yield partitions of neighbouring ranges: small files are not worth a task each."""
+    total = sum(_bytes_of(one) for one in ranges)
+    bytes_max = min(bytes_max, -(-total // count_min))
+    packed: list[StoreRange] = []
+    for one in ranges:
+        if packed and sum(map(_bytes_of, packed)) + _bytes_of(one) > bytes_max:
+            yield StorePartition(packed)
+            packed = []
+        packed.append(one)
+    if packed:
+        yield StorePartition(packed)
+
+
+def _bytes_of(one: StoreRange) -> int:
+    return one.part.end - one.part.begin
 
 
 def _range(options: StoreOptions, directory: str, extent: Extent, begin: int) -> tuple[int, int]:

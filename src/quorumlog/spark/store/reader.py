@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.store.batches import Batches
 from quorumlog.spark.store.options import StoreOptions
-from quorumlog.spark.store.planning import StorePartition, plan
+from quorumlog.spark.store.planning import StorePartition, StoreRange, plan
 from quorumlog.spark.store.schema import BODY_COLUMNS, INDEX_COLUMNS
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.file_ranges import FileRange
@@ -38,9 +38,12 @@ class StoreReader(DataSourceReader):
 
         Raises `CorruptionError` for a damaged entry, unless the mode is permissive.
         """
-        if not isinstance(partition, StorePartition):
-            return
-        options, part, wanted = self._options, partition.part, frozenset(self._columns)
+        if isinstance(partition, StorePartition):
+            for one in partition.ranges:
+                yield from self._rows(one)
+
+    def _rows(self, one: StoreRange) -> Iterator[pa.RecordBatch]:
+        options, part, wanted = self._options, one.part, frozenset(self._columns)
         # index records tell neither NOOPs of the original nor bookkeeping entries
         checks = Checks(
             crcs=options.verify_crc,
@@ -50,7 +53,7 @@ class StoreReader(DataSourceReader):
         batches = Batches(
             self._columns,
             part,
-            rejected=partition.rejected,
+            rejected=one.rejected,
             include_all=options.include_all,
             checks_bodies=checks.crcs and checks.bodies,
         )
