@@ -20,7 +20,7 @@ import pytest
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.local import LocalCluster
 
-ROUNDS = int(os.environ.get("QUORUMLOG_SPARK_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("QUORUMLOG_SPARK_ROUNDS", "1"))
 SEED = int(os.environ.get("QUORUMLOG_SPARK_SEED", "7"))
 
 pytestmark = [

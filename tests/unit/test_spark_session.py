@@ -5,10 +5,13 @@ import socket
 import subprocess
 import sys
 
+import pyspark
 import pytest
 
 import quorumlog.spark
 from quorumlog.model.errors import ConfigError
+from quorumlog.spark import class_archive
+from quorumlog.spark.java import JavaChoice
 from quorumlog.spark.local_session import own_address, prepare_environment
 
 
@@ -58,3 +61,45 @@ def test_every_name_of_the_package_is_there_and_none_is_loaded_before_its_use():
         check=True,
     )
     assert done.stdout == "False\n"
+
+
+JAVA = JavaChoice("/jdk", "17.0.15", "Java 17")
+
+
+@pytest.fixture
+def maker(monkeypatch):
+    """Stands for the process that makes an archive; `leaves` is what it does with the path."""
+    made = []
+
+    def run(arguments, **options):
+        made.append(arguments[-1])
+        maker.leaves(arguments[-1])
+        return subprocess.CompletedProcess(arguments, 0, "", "no such option")
+
+    monkeypatch.setattr(class_archive.subprocess, "run", run)
+    maker = run
+    maker.made = made
+    return maker
+
+
+def test_an_archive_of_classes_is_made_once_for_each_java_and_spark(maker, tmp_path):
+    maker.leaves = lambda path: open(path, "w").close()
+    directory = tmp_path / "new" / "classes"
+    for _ in range(2):
+        options = class_archive.class_archive_options(directory, JAVA)
+    (archive,) = directory.iterdir()
+    assert archive.name == f"spark-{pyspark.__version__}-java-17.0.15.jsa"
+    assert options.startswith(f"-XX:SharedArchiveFile={archive} -Xshare:auto")
+    assert len(maker.made) == 1
+
+
+def test_a_java_that_makes_no_archive_is_told_of_and_leaves_nothing(maker, tmp_path):
+    maker.leaves = lambda path: None
+    with pytest.raises(ConfigError, match=r"made no class archive; .*no such option"):
+        class_archive.class_archive_options(tmp_path, JAVA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_with_a_blank_which_java_would_cut_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="blank"):
+        class_archive.class_archive_options(tmp_path / "my classes", JAVA)
