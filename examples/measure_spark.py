@@ -71,8 +71,8 @@ def lengths(frame: DataFrame) -> int:
 class Bench:
     """A cluster, a session and the files of one run."""
 
-    def __init__(self, root: Path, mib: int) -> None:
-        self.root, self.mib = root, mib
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.cluster = LocalCluster.create(
             root / "nodes", groups=("log", "plain", "rows", "slow"), data_file_bytes=256 * MIB
         )
@@ -85,10 +85,10 @@ class Bench:
         )
         self.parquet = str(root / "parquet")
 
-    def log(self, group: str = "log") -> DataFrame:
+    def log(self) -> DataFrame:
         """Return the live group."""
         reader = self.spark.read.format("quorumlog").option("servers", self.cluster.servers)
-        return reader.option("group", group).schema("index long, term long, body binary").load()
+        return reader.option("group", "log").schema("index long, term long, body binary").load()
 
     def store(self, schema: str) -> DataFrame:
         """Return what the leader's files hold."""
@@ -178,7 +178,7 @@ def main() -> None:
     """Fill, measure, print."""
     mib = int(sys.argv[1]) if len(sys.argv) > 1 else 1_024
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), mib)
+        bench = Bench(Path(name))
         try:
             fill(bench.cluster.servers, "log", mib * MIB // BODY_BYTES)
             bench.log().write.parquet(bench.parquet)

@@ -58,9 +58,9 @@ def _make(path: Path) -> None:
 
 def _use_spark(path: str) -> None:
     """Do once what sessions do, then end the JVM, which writes its classes to the path."""
-    from quorumlog.spark.local_session import LOG_CONFIGURATION, session  # noqa: PLC0415  (circle)
+    from quorumlog.spark.local_session import JAVA_OPTIONS, session  # noqa: PLC0415  (circle)
 
-    options = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION} -XX:ArchiveClassesAtExit={path}"
+    options = f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={path}"
     spark = session(spark_driver_extraJavaOptions=options)
     gateway: Any = spark.sparkContext._gateway
     with tempfile.TemporaryDirectory() as directory:

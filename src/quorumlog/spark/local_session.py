@@ -15,7 +15,7 @@ from quorumlog.spark.java import JavaChoice, java_home
 from quorumlog.spark.source import QuorumlogSource
 from quorumlog.spark.store.source import QuorumlogStoreSource
 
-LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 LOOPBACK = "127.0.0.1"
 
 
@@ -41,7 +41,7 @@ def session(
     local = master.startswith("local")
     address = LOOPBACK if local else own_address()
     choice = prepare_environment(address, own_python=local)
-    java_options = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}"
+    java_options = JAVA_OPTIONS
     if class_archive is not None:
         java_options += " " + class_archive_options(class_archive, choice)
     builder = (

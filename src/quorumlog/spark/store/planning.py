@@ -93,11 +93,14 @@ def _packed(ranges: list[StoreRange], bytes_max: int, count_min: int) -> Iterato
     total = sum(_bytes_of(one) for one in ranges)
     bytes_max = min(bytes_max, -(-total // count_min))
     packed: list[StoreRange] = []
+    filled = 0
     for one in ranges:
-        if packed and sum(map(_bytes_of, packed)) + _bytes_of(one) > bytes_max:
+        size = _bytes_of(one)
+        if packed and filled + size > bytes_max:
             yield StorePartition(packed)
-            packed = []
+            packed, filled = [], 0
         packed.append(one)
+        filled += size
     if packed:
         yield StorePartition(packed)
 
