@@ -24,7 +24,7 @@ def test_defaults():
     options = parse_options(REQUIRED)
     assert (options.starting, options.ending) == (None, "latest")
     assert (options.groups, options.group_pattern) == (("g",), None)
-    assert options.verify is Verify.ALL
+    assert options.verify is Verify.SCREEN
     assert options.leader_only
     assert options.fail_on_data_loss
     assert options.isolation == "read_committed"
@@ -57,7 +57,7 @@ def test_defaults():
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("includeHeaders", "TRUE", "include_headers", True),
         ("verifyCrc", "none", "verify", Verify.NONE),
-        ("verifyCrc", "Screen", "verify", Verify.SCREEN),
+        ("verifyCrc", "All", "verify", Verify.ALL),
         ("readFrom", "any", "leader_only", False),
         ("isolationLevel", "read_uncommitted", "isolation", "read_uncommitted"),
         ("fetchTimeoutMs", "5000", "fetch_timeout_ms", 5_000),

@@ -14,7 +14,7 @@ from quorumlog.model import transaction_message as tm
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.wire.decoder import FrameDecoder
+from quorumlog.wire.decoder import DIRECT_BYTES_MIN, STAGED_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
 
@@ -164,6 +164,52 @@ def test_any_split_gives_the_same_frames(sent, cuts):
         while (frame := decoder.next_frame()) is not None:
             found.append((frame.correlation_id, frame.message, bytes(frame.attachment)))
     assert found == [(i, message, body) for i, (message, body) in enumerate(sent)]
+
+
+class Socket:
+    """Fills what it is given as far as it can, as an operating system does."""
+
+    def __init__(self, raw):
+        self.raw = memoryview(raw)
+        self.largest = 0
+
+    def receive(self, decoder, most=1 << 40):
+        space = decoder.space()
+        self.largest = max(self.largest, len(space))
+        count = min(len(space), len(self.raw), most)
+        space[:count] = self.raw[:count]
+        self.raw = self.raw[count:]
+        decoder.received(count)
+
+
+@pytest.mark.parametrize("most", [7_001, DIRECT_BYTES_MIN, 1 << 40])
+def test_large_frames_between_small_ones_arrive_as_they_were_sent(most):
+    sizes = [3, 4 * DIRECT_BYTES_MIN, 0, DIRECT_BYTES_MIN - 1, 10 * DIRECT_BYTES_MIN + 1, 5, 70_000]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
+    decoder = FrameDecoder(LIMITS)
+    socket = Socket(b"".join(encoded(MESSAGES[0], attachments=[body]) for body in bodies))
+    found = []
+    while socket.raw:
+        socket.receive(decoder, most)
+        while (frame := decoder.next_frame()) is not None:
+            found.append(frame)
+    assert [bytes(frame.attachment) for frame in found] == bodies
+    for frame in found:
+        frame.attachment[:] = bytes(len(frame.attachment))  # its own: no other one changes
+    assert not any(bytes(frame.attachment).strip(b"\0") for frame in found)
+
+
+def test_room_for_small_frames_grows_with_what_comes_and_has_a_bound():
+    decoder = FrameDecoder(LIMITS)
+    quiet = len(decoder.space())
+    socket = Socket(encoded(MESSAGES[0], attachments=[b"x" * 900]) * 2_000)
+    count = 0
+    while socket.raw:
+        socket.receive(decoder)
+        while decoder.next_frame() is not None:
+            count += 1
+    assert count == 2_000
+    assert quiet < socket.largest <= STAGED_BYTES_MAX
 
 
 @given(st.binary(min_size=1, max_size=500))

@@ -42,8 +42,8 @@ KNOWN = {
     ),
     "readFrom": "leader (default), or any: whatever replica answers",
     "verifyCrc": (
-        "all (default): check every body; screen: one check over each block, several times faster; "
-        "none: trust the servers"
+        "screen (default): check all bodies of a block by one CRC; all: each by its own, which "
+        "takes several times as long; none: trust the servers"
     ),
     "includeHeaders": "true: also magic, size, pos and chain_crc (default false)",
     "isolationLevel": (

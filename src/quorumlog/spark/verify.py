@@ -13,8 +13,8 @@ from quorumlog.storage.checksums import bodies_agree, chain_agrees, header_words
 class Verify(Enum):
     """What is checked; the first is the default."""
 
-    ALL = "all"
     SCREEN = "screen"
+    ALL = "all"
     NONE = "none"
 
 

@@ -48,7 +48,7 @@ class ConnectionHandler(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Either side of a connection.
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self.hello: Hello | None = None
         self.remote_address = "?"
 
-    # -- asyncio.Protocol -------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who we are, and wait for the other side to do so."""
@@ -94,11 +94,15 @@ class Connection(asyncio.Protocol):
         )
         self._write(self._own_hello, 0, ())
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where bytes are received: for a large frame, where it will stay."""
+        return self._decoder.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and hand them on."""
-        self.bytes_in += len(data)
+        self.bytes_in += nbytes
         try:
-            self._decoder.receive_data(data)
+            self._decoder.received(nbytes)
             while self._transport is not None and not self._transport.is_closing():
                 frame = self._decoder.next_frame()
                 if frame is None:

@@ -4,11 +4,13 @@ This is the only code that touches bytes of strangers. Whatever they are, they e
 refused as one frame (`RefusedFrame`), or raise `RemoteProtocolError`: the connection must close.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 from isal.isal_zlib import crc32
 
+from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -18,101 +20,137 @@ from quorumlog.wire.kinds import MESSAGE_OF_KIND
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: a stranger costs no more memory than this."""
+STAGED_BYTES_MIN: Final = 4 * 1024
+STAGED_BYTES_MAX: Final = 256 * 1024
+"""Room for frames that come together; it grows for a connection that fills it."""
+DIRECT_BYTES_MIN: Final = 32 * 1024
+"""When so much of a frame is still to come it is received where it will stay."""
 _NO_ATTACHMENT = memoryview(bytearray())
 _DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
 
 
-class FrameDecoder:
-    """`receive_data` takes bytes, `next_frame` gives the next whole frame or None.
+class _Header(NamedTuple):
+    version: int
+    kind: int
+    length: int
+    attached: int
+    correlation_id: int
+    crc: int
 
-    `frame_bytes_max` may be raised once the other side is known.
+
+class FrameDecoder:
+    """`space` says where the next bytes go, `received` how many came; `next_frame` gives the next
+    whole frame or None.
+
+    Whole frames are to be taken before more is received. `frame_bytes_max` may be raised once the
+    other side is known.
     """
 
     def __init__(self, limits: Limits, *, frame_bytes_max: int | None = None) -> None:
         self._limits = limits
         self.frame_bytes_max = frame_bytes_max or limits.frame_bytes_max
-        self._small = bytearray()
-        self._consumed = 0
-        self._header: tuple[int, int, int, int, int, int] | None = None
-        self._payload: bytearray | None = None
+        self._staged = memoryview(bytearray(STAGED_BYTES_MIN))
+        self._begin = self._end = 0
+        self._header: _Header | None = None
+        self._payload: memoryview | None = None
         self._filled = 0
+        self._is_direct = False
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes in the order they came."""
-        if self._payload is not None and not self._small:
-            wanted = len(self._payload) - self._filled
-            part = memoryview(data)[:wanted]
-            self._payload[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            if len(part) == len(data):
-                return
-            data = memoryview(data)[wanted:]
-        self._small += data
+    def space(self) -> memoryview:
+        """Return memory for bytes to come, at least one."""
+        self._is_direct = False
+        if self._payload is not None and self._begin == self._end:
+            missing = len(self._payload) - self._filled
+            if missing >= DIRECT_BYTES_MIN:
+                self._is_direct = True
+                return self._payload[self._filled :]
+        if self._begin:
+            rest = bytes(self._staged[self._begin : self._end])  # less than a header
+            self._staged[: len(rest)] = rest
+            self._begin, self._end = 0, len(rest)
+        if self._end == len(self._staged):
+            self._grow()
+        return self._staged[self._end :]
+
+    def _grow(self) -> None:
+        staged = memoryview(bytearray(2 * len(self._staged)))
+        staged[: self._end] = self._staged[: self._end]
+        self._staged = staged
+
+    def received(self, count: int) -> None:
+        """So many bytes were written to the begin of what `space` returned last."""
+        if self._is_direct:
+            self._filled += count
+            return
+        self._end += count
+        if self._end == len(self._staged) < STAGED_BYTES_MAX:
+            self._grow()
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take bytes that were received elsewhere."""
+        rest = memoryview(data)
+        while rest:
+            space = self.space()
+            count = min(len(space), len(rest))
+            space[:count] = rest[:count]
+            self.received(count)
+            rest = rest[count:]
 
     def next_frame(self) -> Frame | RefusedFrame | None:
         """Return the next whole frame, or None until more bytes come.
 
         Raises `RemoteProtocolError` when the bytes are no frame of ours.
         """
-        if self._header is None and not self._read_header():
+        header = self._header
+        if header is None:
+            header = self._header = self._read_header()
+            if header is None:
+                return None
+        total = header.length + header.attached
+        available = self._end - self._begin
+        if self._payload is None:
+            if available >= total:  # most frames came whole: only what is attached is copied
+                payload = self._staged[self._begin : self._begin + total]
+                self._begin += total
+                return self._finish(header, payload, is_own=False)
+            # large ones are not filled with zeros first
+            is_small = total < DIRECT_BYTES_MIN
+            self._payload = memoryview(bytearray(total)) if is_small else np.empty(total, "B").data
+            self._filled = 0
+        count = min(total - self._filled, available)
+        if count:
+            part = self._staged[self._begin : self._begin + count]
+            self._payload[self._filled : self._filled + count] = part
+            self._filled += count
+            self._begin += count
+        if self._filled < total:
             return None
-        self._fill_payload()
-        if self._payload is None or self._filled < len(self._payload):
-            return None
-        return self._finish()
+        payload, self._payload = self._payload, None
+        return self._finish(header, payload, is_own=True)
 
-    def _read_header(self) -> bool:
-        available = len(self._small) - self._consumed
-        begin = bytes(self._small[self._consumed : self._consumed + HEADER_SIZE])
+    def _read_header(self) -> _Header | None:
+        begin = bytes(self._staged[self._begin : min(self._end, self._begin + HEADER_SIZE)])
         if begin[:4] != MAGIC[: len(begin)]:
             raise RemoteProtocolError(f"bytes {begin[:4]!r} are not the beginning of a frame")
-        if available < HEADER_SIZE:
-            return False
+        if len(begin) < HEADER_SIZE:
+            return None
         if crc32(begin[: HEADER.size]) != int.from_bytes(begin[HEADER.size :], "big"):
             raise RemoteProtocolError("the CRC of a frame's header does not fit")
-        _, version, kind, flags, length, attached, correlation_id, crc = HEADER.unpack(
-            begin[: HEADER.size]
-        )
+        _, version, kind, flags, length, attached, correlation_id, crc = HEADER.unpack_from(begin)
         if flags:
             version = -1
-        total = length + attached
-        if length > self._limits.message_bytes_max or total > self.frame_bytes_max:
+        if length > self._limits.message_bytes_max or length + attached > self.frame_bytes_max:
             raise RemoteProtocolError(
                 f"a frame of {length} + {attached} bytes is above the limit of "
                 f"{self._limits.message_bytes_max} or {self.frame_bytes_max} in all"
             )
-        self._header = (version, kind, length, attached, correlation_id, crc)
-        self._payload = bytearray(total)
-        self._filled = 0
-        self._consumed += HEADER_SIZE
-        return True
+        self._begin += HEADER_SIZE
+        return _Header(version, kind, length, attached, correlation_id, crc)
 
-    def _fill_payload(self) -> None:
-        """Move what is already here into the payload."""
-        if self._payload is None:
-            return
-        wanted = len(self._payload) - self._filled
-        available = len(self._small) - self._consumed
-        count = min(wanted, available)
-        if count:
-            with memoryview(self._small) as view:
-                part = view[self._consumed : self._consumed + count]
-                self._payload[self._filled : self._filled + count] = part
-                part.release()
-            self._filled += count
-            self._consumed += count
-        if self._consumed == len(self._small):
-            self._small.clear()
-            self._consumed = 0
-        elif self._consumed > HANDSHAKE_BYTES_MAX:
-            del self._small[: self._consumed]
-            self._consumed = 0
-
-    def _finish(self) -> Frame | RefusedFrame:
-        header, payload = self._header, self._payload
-        if header is None or payload is None:
-            raise RemoteProtocolError("no frame was begun")
-        self._header = self._payload = None
+    def _finish(
+        self, header: _Header, payload: memoryview, *, is_own: bool
+    ) -> Frame | RefusedFrame:
+        self._header = None
         version, kind, length, attached, correlation_id, crc = header
         if crc32(payload) != crc:
             raise RemoteProtocolError("the CRC of a frame does not fit")
@@ -123,10 +161,12 @@ class FrameDecoder:
         if decoder is None:
             text = f"kind {kind} is not known here"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED, text)
-        view = memoryview(payload)
         try:
-            message: Message = decoder.decode(view[:length])
+            message: Message = decoder.decode(payload[:length])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             code = ResponseCode.UNEXPECTED_ARGUMENT
             return RefusedFrame(correlation_id, code, f"kind {kind} is malformed: {error}")
-        return Frame(correlation_id, message, view[length:] if attached else _NO_ATTACHMENT)
+        attachment = _NO_ATTACHMENT
+        if attached:
+            attachment = payload[length:] if is_own else memoryview(bytearray(payload[length:]))
+        return Frame(correlation_id, message, attachment)
