@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+from quorumlog.model.message import HeartBeatResponse
 from raft_members import begun, entries_but_to, no_message
 from raft_messages import push_response, vote_request, vote_response
 
@@ -173,7 +174,7 @@ def test_answers_of_an_earlier_directory_are_not_believed():
     emptied, other = group.followers()
     group.crash(other)
     wiped_and_back(group, emptied)
-    group.run_for(100)
+    group.run_for(150)
     number = group.propose(leader)
     group.run_for(0)
     sent = group.pushes(PushType.APPEND, emptied)[-1]
@@ -189,9 +190,30 @@ def test_answers_of_an_earlier_directory_are_not_believed():
         end_index=sent.last_index,
     )
     group.deliver(msgspec.structs.replace(answer, incarnation=1, remote_incarnation=1))
-    group.run_for(300)
+    group.run_for(150)
 
     assert number not in group.finished
+
+
+def test_late_answers_of_an_earlier_directory_do_not_drive_out_the_new_one():
+    """They were under way when the disk was emptied; the one that took its place answers, too."""
+    group, leader = begun(3)
+    emptied = group.followers()[0]
+    wiped_and_back(group, emptied)
+    group.run_until(lambda: group.core(leader).membership.member(emptied).incarnation == 2)
+    group.settle()
+    members = group.core(leader).membership
+    term, end_index = group.core(leader).term, group.core(leader).end_index
+    of_before = {"local_id": emptied, "remote_id": leader, "term": term, "group": "g"}
+    of_before |= {"incarnation": 1, "remote_incarnation": 1, "end_index": end_index}
+    assert group.deliver(HeartBeatResponse(**of_before, code=OK, round=1)) == []
+    push = push_response(PushType.COMPARE, emptied, leader, term, 1, OK, end_index=end_index)
+    push = msgspec.structs.replace(push, incarnation=1, remote_incarnation=1)
+    assert group.deliver(push) == []
+    group.run_for(2_000)
+
+    assert group.core(leader).membership == members
+    assert group.leader == leader
 
 
 def test_a_message_meant_for_the_earlier_directory_changes_nothing():

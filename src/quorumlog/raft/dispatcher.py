@@ -68,15 +68,18 @@ class Dispatcher:
 
     # -- who the peer is ----------------------------------------------------------------------
 
+    def is_other(self, incarnation: int) -> bool:
+        """Whether an answer is of another data directory than the answers before."""
+        return 0 not in (incarnation, self.incarnation) and incarnation != self.incarnation
+
     def met(self, incarnation: int) -> None:
         """The peer answered: forget what another data directory under its name had."""
-        if incarnation and incarnation != self.incarnation:
-            if self.incarnation:
-                self.match_index = -1
-                self.commit_known = self._commit_sent = -1
-                self.write_index = self._state.log.end_index + 1
-                self.compare()
-            self.incarnation = incarnation
+        if self.is_other(incarnation):
+            self.match_index = -1
+            self.commit_known = self._commit_sent = -1
+            self.write_index = self._state.log.end_index + 1
+            self.compare()
+        self.incarnation = incarnation or self.incarnation
 
     @property
     def is_live(self) -> bool:

@@ -304,6 +304,8 @@ class Leadership:
         dispatcher = self.dispatchers.get(response.local_id)
         if dispatcher is None or response.term != state.term:
             return None
+        if dispatcher.is_other(response.incarnation) and not self._is_news(response):
+            return None  # the disk it speaks for is gone
         if response.code is ResponseCode.INCONSISTENT_LEADER:
             state.alarm(f"{response.local_id} follows another leader of this term")
             state.enter(Role.CANDIDATE, None)
@@ -311,6 +313,16 @@ class Leadership:
         dispatcher.met(response.incarnation)
         dispatcher.contact_ms = state.now_ms
         return dispatcher
+
+    def _is_news(
+        self, response: HeartBeatResponse | PushResponse | InstallSnapshotResponse
+    ) -> bool:
+        """Whether the peer said this after all that it said before.
+
+        An answer to an earlier round may be that of a data directory that was emptied since.
+        """
+        known = self._round_answered.get(response.local_id, 0)
+        return isinstance(response, HeartBeatResponse) and known < response.round <= self._round
 
     def _beat(self) -> None:
         state = self._state
