@@ -23,8 +23,8 @@ def session(
     app_name: str = "quorumlog",
     *,
     master: str = "local[2]",
-    output: Path | None = None,
-    class_archive: Path | None = None,
+    output: str | Path | None = None,
+    class_archive: str | Path | None = None,
     **settings: str,
 ) -> SparkSession:
     """Return a session with both data sources registered and their filters pushed down.
@@ -43,7 +43,7 @@ def session(
     choice = prepare_environment(address, own_python=local)
     java_options = JAVA_OPTIONS
     if class_archive is not None:
-        java_options += " " + class_archive_options(class_archive, choice)
+        java_options += " " + class_archive_options(Path(class_archive), choice)
     builder = (
         SparkSession.builder.appName(app_name)
         .master(master)
@@ -101,13 +101,13 @@ def own_address() -> str:
 
 
 @contextmanager
-def _standard_error_to(path: Path | None) -> Iterator[None]:
+def _standard_error_to(path: str | Path | None) -> Iterator[None]:
     """Let processes started meanwhile write their standard error to a file."""
     if path is None:
         yield
         return
     own = os.dup(2)
-    with path.open("ab") as file:
+    with Path(path).open("ab") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
