@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.joined import JoinedAppends
 from quorumlog.client.machine import MachineCalls
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.retry import Backoff
@@ -92,6 +93,7 @@ class Client:
         self.view = ClusterView(addresses, group, cluster, limits, self._generator)
         self.admin = GroupAdmin(self)
         self.machine = MachineCalls(self)
+        self._joined = JoinedAppends(limits, self._append_block)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -113,10 +115,11 @@ class Client:
     async def append(self, body: Buffer, *, timeout_ms: int | None = None) -> Appended:
         """Append one entry; return where it went, once a majority has it on disk.
 
-        Raises `RequestError`; its `outcome` says whether the append did not happen or is unknown.
+        What several tasks append at the same time travels together. Raises `RequestError`; its
+        `outcome` says whether the append did not happen or is unknown.
         """
-        batch = await self.append_batch([body], timeout_ms=timeout_ms)
-        return Appended(batch.first_index, batch.term, batch.positions[0])
+        self.checked_sizes([body])
+        return await self._joined.append(body, timeout_ms)
 
     async def append_batch(
         self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
@@ -126,6 +129,11 @@ class Client:
         Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
         `append` raises.
         """
+        return await self._append_block(bodies, timeout_ms)
+
+    async def _append_block(
+        self, bodies: Sequence[Buffer], timeout_ms: int | None
+    ) -> AppendedBatch:
         sizes = self.checked_sizes(bodies)
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))
