@@ -2,13 +2,13 @@
 
 import pytest
 
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.message import InstallSnapshotRequest, InstallSnapshotResponse
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 from raft_members import begun
-from raft_messages import Contents, log_of
+from raft_messages import Contents, log_of, push_response
 
 TRIMMED = log_of((1, 150))
 TRIMMED.begin(99, 1, TRIMMED.chain_at(99))
@@ -175,6 +175,37 @@ def test_a_follower_that_falls_behind_while_it_is_fetched_begins_once_more():
         cluster.trim(node_id, 300)
     cluster.settle()
     assert cluster.nodes["n2"].stored.base == 300
+
+
+def test_one_that_loses_its_new_begin_is_asked_anew_for_all_that_it_acknowledged():
+    """Its disk fails behind its answer; where its log ends is the first that the leader hears."""
+    cluster = Cluster(3).start()
+    leader = cluster.elect()
+    cluster.propose(count=50)
+    cluster.settle()
+    lost, other = cluster.followers()
+    cluster.crash(lost)
+    cluster.propose(count=100)
+    cluster.settle()
+    for node_id in (leader, other):
+        cluster.trim(node_id, 100)
+    cluster.drop = lambda message: (
+        message.remote_id == lost and getattr(message, "type", None) is PushType.COMPARE
+    )
+    cluster.start(lost)
+    cluster.run_until(lambda: cluster.nodes[lost].stored.base == 100)
+    cluster.run_for(50)
+    asked = cluster.pushes(PushType.COMPARE, lost)[-1]
+    assert asked.prev_index >= 100
+    code = ResponseCode.INCONSISTENT_STATE
+    cluster.deliver(
+        push_response(
+            PushType.COMPARE, lost, leader, asked.term, asked.request_id, code, end_index=-1
+        )
+    )
+    assert [text for _, text in cluster.alarms if f"{lost} had acknowledged" in text]
+    cluster.drop = lambda message: False
+    cluster.settle()
 
 
 def test_the_membership_that_was_left_out_comes_along():

@@ -260,7 +260,8 @@ class Dispatcher:
             self._stuck = False
             self._ask(PushType.TRUNCATE, self.match_index)
         elif response.code is ResponseCode.INCONSISTENT_STATE:
-            if 0 <= asked.prev_index <= self.match_index:
+            differs = 0 <= asked.prev_index <= self.match_index
+            if differs or response.end_index < self.match_index:
                 self._forget_match(response.end_index)
             if response.x_term < 0 and response.end_index >= asked.prev_index:
                 self._outstanding = None
