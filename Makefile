@@ -2,11 +2,12 @@
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
 # make test    all tests; ARGS="tests/unit -k batch" for some
 # make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"
+# make bench   what a cluster does on this machine; ARGS="append --sizes 1024 --plot bench.png"
 # make lint    what CI checks before the tests
 
 SETUP_DONE := .venv/.setup-done
 
-.PHONY: setup demo test soak lint
+.PHONY: setup demo test soak bench lint
 .DEFAULT_GOAL := setup
 
 setup: $(SETUP_DONE)
@@ -23,6 +24,9 @@ test: setup
 
 soak: setup
 	@.venv/bin/quorumlog simulate --seeds 0 --seconds 60 $(ARGS)
+
+bench: setup
+	@.venv/bin/quorumlog bench $(ARGS)
 
 lint: setup
 	@.venv/bin/ruff check src tests examples

@@ -1,22 +1,16 @@
 """How long appends stand still when the leader dies, with the default timers.
 
-    python examples/measure_failover.py [KILLS] [SIMULATED_KILLS]
+    python examples/measure_failover.py [KILLS]
 
-First in simulation, each time from another seed, then with three processes on this machine, whose
-leader is killed with SIGKILL under a steady trickle of appends.
+In simulation, each time from another seed. `quorumlog bench failover silence` does the same with
+processes.
 """
 
-import asyncio
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from quorumlog import Client, QuorumlogError
-from quorumlog.local import LocalCluster
 from quorumlog.sim.cluster import SimulatedCluster
 
 PAUSE_MS = 5
@@ -45,39 +39,6 @@ def simulated_ms(seed: int) -> int:
     return cluster.world.now_ms - killed_ms
 
 
-async def acknowledged(client: Client, seconds: float) -> None:
-    """Append until one was acknowledged and so many seconds have passed."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            await client.append(b"x" * 40)
-        except QuorumlogError:
-            continue  # of unknown fate, or refused: the next one is what counts
-        if time.monotonic() >= end:
-            return
-        await asyncio.sleep(PAUSE_MS / 1_000)
-
-
-async def processes_ms(directory: Path, kills: int) -> list[float]:
-    """Return the times without an acknowledgement of one cluster of processes."""
-    cluster = LocalCluster.create(directory, groups=("g",), data_file_bytes=64 << 20)
-    await asyncio.to_thread(cluster.up)
-    found = []
-    try:
-        for _ in range(kills):
-            async with Client(cluster.servers, "g") as client:
-                await acknowledged(client, 2.0)
-                leader = await asyncio.to_thread(cluster.leader, "g")
-                begun = time.monotonic()
-                await asyncio.to_thread(cluster.kill, leader)
-                await acknowledged(client, 0.0)
-                found.append((time.monotonic() - begun) * 1_000)
-            await asyncio.to_thread(cluster.start, leader)
-    finally:
-        await asyncio.to_thread(cluster.down)
-    return found
-
-
 def show(what: str, milliseconds: Sequence[float]) -> None:
     """Print a line of percentiles."""
     p50, p99 = np.percentile(milliseconds, (50, 99))
@@ -90,11 +51,8 @@ def show(what: str, milliseconds: Sequence[float]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    simulated = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000
-    show("simulated", [simulated_ms(seed) for seed in range(simulated)])
-    with tempfile.TemporaryDirectory(prefix="quorumlog-failover-") as name:
-        show("processes", asyncio.run(processes_ms(Path(name) / "cluster", kills)))
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+    show("simulated", [simulated_ms(seed) for seed in range(kills)])
 
 
 if __name__ == "__main__":

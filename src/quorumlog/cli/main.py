@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.append import append_command
+from quorumlog.cli.bench import bench_command
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.demo import demo_command
 from quorumlog.cli.kv import app as kv_app
@@ -48,6 +49,7 @@ app.command(name="transfer")(transfer_command)
 app.add_typer(store_app, name="store")
 app.add_typer(pipeline_app, name="pipeline")
 app.command(name="simulate")(simulate_command)
+app.command(name="bench")(bench_command)
 app.command(name="demo")(demo_command)
 
 

@@ -1,0 +1,166 @@
+"""What happens to a cluster: a leader dies or falls silent, a follower was away, all start anew.
+
+These stop and kill nodes, so they are only for clusters that the bench has made.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from quorumlog.bench.figures import Sample
+from quorumlog.bench.loads import body_of, fill
+from quorumlog.bench.processes import cpu_seconds
+from quorumlog.client import Client
+from quorumlog.local import LocalCluster
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import QuorumlogError
+
+TRICKLE_S = 0.005
+"""Between two appends of those that show how long a group stands still."""
+STEADY_S = 1.0
+"""A group works so long before its leader is taken away."""
+POLL_S = 0.01
+CATCH_UP_SECONDS = 120.0
+LIVE_IN_FLIGHT = 64
+
+
+async def appended(log: Client, seconds: float) -> None:
+    """Append small entries until one was acknowledged and so many seconds have passed."""
+    end = time.perf_counter() + seconds
+    body = body_of(40)
+    while True:
+        try:
+            await log.append(body)
+        except QuorumlogError:
+            continue  # of unknown fate, or refused: the next one is what counts
+        if time.perf_counter() >= end:
+            return
+        await asyncio.sleep(TRICKLE_S)
+
+
+async def leader_lost(cluster: LocalCluster, group: str, *, silent: bool) -> float:
+    """Return the seconds from the loss of the leader to the next append that is acknowledged.
+
+    It is killed, or with `silent` frozen: its connections stay open and say nothing. Afterwards it
+    is back.
+    """
+    async with Client(cluster.servers, group) as log:
+        await appended(log, STEADY_S)
+        leader = await asyncio.to_thread(cluster.leader, group)
+        take, give_back = (
+            (cluster.pause, cluster.resume) if silent else (cluster.kill, cluster.start)
+        )
+        begun = time.perf_counter()
+        await asyncio.to_thread(take, leader)
+        await appended(log, 0.0)
+        taken = time.perf_counter() - begun
+    await asyncio.to_thread(give_back, leader)
+    await _in_step(cluster, group)
+    return taken
+
+
+async def _ends(log: Client) -> dict[str, int]:
+    """Return how far the log of each replica that answers goes."""
+    return {
+        status.node_id: status.end_index
+        for status in await log.status()
+        if status.code == ResponseCode.SUCCESS
+    }
+
+
+async def _in_step(cluster: LocalCluster, group: str) -> None:
+    """Wait until all replicas have what was committed when this was called."""
+    async with Client(cluster.servers, group) as log:
+        _, committed = await log.bounds()
+        deadline = time.perf_counter() + CATCH_UP_SECONDS
+        while time.perf_counter() < deadline:
+            ends = await _ends(log)
+            if len(ends) == len(cluster.node_ids) and min(ends.values()) >= committed:
+                return
+            await asyncio.sleep(POLL_S)
+    raise TimeoutError(f"not all replicas of {group} caught up in {CATCH_UP_SECONDS:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Bytes a second of the log; appends a second before, and while a follower caught up."""
+
+    bytes_per_second: float
+    rate_before: float
+    rate_meanwhile: float
+
+
+async def caught_up(
+    cluster: LocalCluster, group: str, size: int, count: int, *, live_s: float
+) -> CatchUp:
+    """Stop a follower, append `count` entries, start it, and see how fast it has them.
+
+    With live_s above 0, 64 appends are in flight for so many seconds before and all the while.
+    """
+    async with Client(cluster.servers, group) as log:
+        leader = await asyncio.to_thread(cluster.leader, group)
+        follower = next(node for node in cluster.node_ids if node != leader)
+        await asyncio.to_thread(cluster.stop, follower)
+        await fill(log, size, count)
+        _, target = await log.bounds()
+        async with _live(log, size if live_s else 0) as done:
+            begun, before = time.perf_counter(), done()
+            await asyncio.sleep(live_s)
+            rate_before = (done() - before) / max(live_s, POLL_S)
+            await asyncio.to_thread(cluster.start, follower)
+            first = (await _ends(log)).get(follower, target - count)
+            begun, before = time.perf_counter(), done()
+            while (await _ends(log)).get(follower, -1) < target:
+                await asyncio.sleep(POLL_S)
+                if time.perf_counter() - begun > CATCH_UP_SECONDS:
+                    raise TimeoutError(f"{follower} did not catch up")
+            taken = time.perf_counter() - begun
+            return CatchUp((target - first) * size / taken, rate_before, (done() - before) / taken)
+
+
+@asynccontextmanager
+async def _live(log: Client, size: int) -> AsyncIterator[Callable[[], int]]:
+    """Append from many tasks meanwhile (size 0: none); yield what says how many there were."""
+    count = 0
+    body = body_of(size)
+
+    async def work() -> None:
+        nonlocal count
+        while True:
+            await log.append(body)
+            count += 1
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(LIVE_IN_FLIGHT if size else 0)]
+    try:
+        yield lambda: count
+    finally:
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+async def restarted(cluster: LocalCluster, group: str) -> float:
+    """Stop all nodes; return the seconds from their start to the first append acknowledged."""
+    await asyncio.to_thread(cluster.down)
+    begun = time.perf_counter()
+    starting = asyncio.ensure_future(asyncio.to_thread(cluster.up))
+    async with Client(cluster.servers, group) as log:
+        await appended(log, 0.0)
+        taken = time.perf_counter() - begun
+    await starting
+    return taken
+
+
+async def idle(cluster: LocalCluster, seconds: float) -> Sample:
+    """Let nothing happen; the sample's CPU seconds are what the nodes take all the same."""
+    pids = cluster.running()
+    before = {node: cpu_seconds(pid) for node, pid in pids.items()}
+    begun = time.perf_counter()
+    await asyncio.sleep(seconds)
+    taken = time.perf_counter() - begun
+    used = {node: cpu_seconds(pid) - before[node] for node, pid in pids.items()}
+    return Sample(0, taken, node_cpu_seconds=used)

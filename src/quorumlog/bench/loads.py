@@ -1,0 +1,172 @@
+"""Loads on a group: so many appends in flight, a producer, batches, reads; for a while each."""
+
+import asyncio
+import itertools
+import os
+import random
+import struct
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+
+from quorumlog.bench.figures import Sample
+from quorumlog.client import Client, Producer
+from quorumlog.client.delivery import Delivery
+from quorumlog.client.reader import BlockReader
+from quorumlog.client.values import FetchedBlock
+
+BATCH_ENTRIES = 128
+BATCHES_IN_FLIGHT = 4
+GETS_IN_FLIGHT = 16
+SEND_CHUNK = 256
+"""Entries given to a producer between two looks at the clock; one of them is timed."""
+PRODUCER_BATCH_BYTES = 1_048_576
+PRODUCER_BUFFER_BYTES = 64 * 1_048_576
+FETCH_BYTES = 4 * 1_048_576
+_SENT_AT = struct.Struct(">d")
+TAIL_WAIT_SECONDS = 10.0
+
+
+def body_of(size: int) -> bytes:
+    """Return a body that nothing compresses."""
+    return os.urandom(size)
+
+
+async def _closed_loop(
+    append: Callable[[], Awaitable[object]], in_flight: int, seconds: float, entries: int = 1
+) -> Sample:
+    """Keep so many calls under way; each stores `entries`."""
+    latencies = array("d")
+    begun = time.perf_counter()
+    end = begun + seconds
+
+    async def work() -> None:
+        while (asked := time.perf_counter()) < end:
+            await append()
+            latencies.append(time.perf_counter() - asked)
+
+    await asyncio.gather(*(work() for _ in range(in_flight)))
+    return Sample(len(latencies) * entries, time.perf_counter() - begun, latencies)
+
+
+async def single_appends(log: Client, size: int, in_flight: int, seconds: float) -> Sample:
+    """Append entries one by one from so many tasks."""
+    body = body_of(size)
+    return await _closed_loop(lambda: log.append(body), in_flight, seconds)
+
+
+async def batches(log: Client, size: int, seconds: float) -> Sample:
+    """Append atomic batches of 128 entries, or as many as are allowed, four at a time."""
+    fitting = max(1, log.limits.block_bytes_max // (2 * size))
+    bodies = [body_of(size)] * min(BATCH_ENTRIES, fitting)
+    return await _closed_loop(
+        lambda: log.append_batch(bodies), BATCHES_IN_FLIGHT, seconds, len(bodies)
+    )
+
+
+async def produced(log: Client, size: int, seconds: float) -> Sample:
+    """Give a producer as much as it takes; one entry in 256 is timed."""
+    body = body_of(size)
+    latencies = array("d")
+    waiting: set[asyncio.Task[None]] = set()
+
+    async def timed(delivery: Delivery, asked: float) -> None:
+        await delivery
+        latencies.append(time.perf_counter() - asked)
+
+    count = 0
+    async with Producer(
+        log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES
+    ) as producer:
+        await producer.send(body)
+        await producer.flush()
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            asked = time.perf_counter()
+            task = asyncio.ensure_future(timed(await producer.send(body), asked))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
+            for _ in range(SEND_CHUNK - 1):
+                await producer.send(body)
+            count += SEND_CHUNK
+        await producer.flush()
+        taken = time.perf_counter() - begun
+        await asyncio.gather(*waiting)
+    return Sample(count, taken, latencies)
+
+
+async def fill(log: Client, size: int, count: int) -> None:
+    """Append so many entries."""
+    body = body_of(size)
+    async with Producer(
+        log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES
+    ) as producer:
+        for _ in range(count):
+            await producer.send(body)
+        await producer.flush()
+
+
+# -- reads -------------------------------------------------------------------------------------
+
+
+async def read_entries(log: Client, first: int, last: int) -> Sample:
+    """Read a range as Python entries, one consumer."""
+    begun = time.perf_counter()
+    count = 0
+    async for entries in log.read_blocks(first, end=last, follow=False):
+        count += len(entries)
+    return Sample(count, time.perf_counter() - begun)
+
+
+async def read_blocks(log: Client, first: int, last: int) -> Sample:
+    """Read a range as blocks whose entries are told apart but not touched, one consumer."""
+
+    async def fetch(begin: int, end: int, wait_ms: int) -> FetchedBlock:
+        return await log.fetch(
+            begin, end, bytes_max=FETCH_BYTES, wait_ms=wait_ms, index_records=True
+        )
+
+    begun = time.perf_counter()
+    count = 0
+    async for fetched in BlockReader(fetch, first, last, follow=False).blocks():
+        count += fetched.block(log.limits.entry_bytes_max).count
+    return Sample(count, time.perf_counter() - begun)
+
+
+async def random_gets(log: Client, first: int, last: int, seconds: float) -> Sample:
+    """Get single entries anywhere in a range, 16 at a time."""
+    chance = random.Random(1)  # noqa: S311  (places to read, nothing secret)
+    return await _closed_loop(lambda: log.get(chance.randint(first, last)), GETS_IN_FLIGHT, seconds)
+
+
+async def tail(log: Client, size: int, seconds: float) -> Sample:
+    """Follow the log while single entries are appended: from the append to its reader."""
+    latencies = array("d")
+    rest = body_of(max(0, size - _SENT_AT.size))
+    _, committed = await log.bounds()
+    seen = asyncio.Event()
+
+    async def follow() -> None:
+        async for entry in log.read(committed + 1):
+            (sent_at,) = _SENT_AT.unpack_from(entry.body)
+            latencies.append(time.perf_counter() - sent_at)
+            seen.set()
+
+    reader = asyncio.ensure_future(follow())
+    begun = time.perf_counter()
+    try:
+        for _ in itertools.takewhile(
+            lambda _: time.perf_counter() - begun < seconds, itertools.count()
+        ):
+            seen.clear()
+            await log.append(_SENT_AT.pack(time.perf_counter()) + rest)
+            async with asyncio.timeout(TAIL_WAIT_SECONDS):
+                await seen.wait()
+    finally:
+        reader.cancel()
+    return Sample(len(latencies), time.perf_counter() - begun, latencies)
+
+
+def merged(samples: Sequence[Sample]) -> list[float]:
+    """Return the latencies of all samples."""
+    return [latency for sample in samples for latency in sample.latencies]

@@ -1,0 +1,56 @@
+"""Processor time and memory of the processes of nodes, as /proc tells them."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from quorumlog.bench.figures import Sample
+
+RESET_PEAK = "5"
+"""Written to clear_refs, it makes VmHWM begin anew (proc(5))."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time a process has taken, 0 if it is gone or /proc is not there."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory a process held since `reset_peak`; 0 where nobody knows."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmHWM:"))
+
+
+def reset_peak(pid: int) -> None:
+    """Let the peak of a process begin anew, where that is allowed."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK)
+
+
+class Usage:
+    """What nodes and this process use from now on; `pids` by node."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = dict(pids)
+        for pid in self._pids.values():
+            reset_peak(pid)
+        self._nodes = {node: cpu_seconds(pid) for node, pid in self._pids.items()}
+        self._own = time.process_time()
+
+    def into(self, sample: Sample) -> Sample:
+        """Note in a sample what was used since."""
+        sample.client_cpu_seconds = time.process_time() - self._own
+        sample.node_cpu_seconds = {
+            node: round(cpu_seconds(pid) - self._nodes[node], 3) for node, pid in self._pids.items()
+        }
+        sample.memory_bytes = max(map(peak_bytes, self._pids.values()), default=0)
+        return sample

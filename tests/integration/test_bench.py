@@ -1,0 +1,55 @@
+"""`quorumlog bench` as a user runs it, with little of everything."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from quorumlog.local import LocalCluster
+
+pytestmark = pytest.mark.processes
+
+
+def bench(*arguments):
+    """Return (exit status, figures by case, what was said on standard error)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", *map(str, arguments)],
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, {figure["case"]: figure for figure in figures}, done.stderr.decode()
+
+
+def test_a_cluster_of_its_own_is_loaded_and_loses_its_leader(tmp_path):
+    plot = tmp_path / "bench.png"
+    status, figures, error = bench("append", "failover", "--sizes", 256, "--plot", plot)
+    assert (status, error) == (0, "")
+    assert {"append, 1 in flight", "append, 64 in flight", "append, 512 in flight"} < set(figures)
+    one = figures["append, 1 in flight"]
+    assert one["value"] > 0
+    assert one["p50_ms"] <= one["p99_ms"]
+    assert one["of_limit"] > 0
+    assert len(one["node_cpu_seconds"]) == 3
+    assert figures["leader killed: no append for"]["value"] > 0
+    assert figures["machine: memcpy"]["value"] > 0
+    assert plot.stat().st_size > 10_000
+
+
+def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "c", groups=("g",))
+    cluster.up()
+    try:
+        running = cluster.running()
+        status, figures, error = bench("--dir", tmp_path / "c", "read", "--sizes", 1_024)
+        assert (status, error) == (0, "")
+        assert figures["read in order, as entries"]["value"] > 0
+        assert figures["append to its reader, one at a time"]["p50_ms"] > 0
+        status, _, error = bench("--dir", tmp_path / "c", "failover")
+        assert status == 2
+        assert "leave --dir and --servers out" in " ".join(error.replace("│", " ").split())
+        assert cluster.running() == running
+    finally:
+        cluster.down()
