@@ -125,7 +125,7 @@ class Node:
             self.config.listen_address,
             self.peer_addresses,
             self.config.limits,
-            on_connected=self._peer_connected,
+            watcher=self,
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
@@ -277,9 +277,15 @@ class Node:
 
     # -- news -------------------------------------------------------------------------------
 
-    def _peer_connected(self, peer_id: str) -> None:
+    def peer_connected(self, peer_id: str) -> None:
+        """See `LinkWatcher`."""
         for replica in self.replicas.values():
             replica.peer_connected(peer_id)
+
+    def peer_lost(self, peer_id: str) -> None:
+        """See `LinkWatcher`."""
+        for replica in self.replicas.values():
+            replica.peer_lost(peer_id)
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))

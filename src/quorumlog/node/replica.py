@@ -293,6 +293,10 @@ class Replica:
         """The bulk link to a peer is up (again)."""
         self._handle(_Item(ev.PeerConnected(peer_id)))
 
+    def peer_lost(self, peer_id: str) -> None:
+        """A peer's process has ended, it seems."""
+        self._handle(_Item(ev.PeerLost(peer_id)))
+
     def tick(self) -> None:
         """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
         now_ms = self._doors.now_ms()

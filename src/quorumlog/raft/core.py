@@ -37,6 +37,7 @@ from quorumlog.raft.events import (
     Event,
     FitnessChanged,
     PeerConnected,
+    PeerLost,
     Proposed,
     ReadRequested,
     Received,
@@ -83,6 +84,7 @@ class RaftCore:
             FitnessChanged: self._fitness_changed,
             BeginMoved: self._begin_moved,
             PeerConnected: self._peer_connected,
+            PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
@@ -330,6 +332,10 @@ class RaftCore:
     def _peer_connected(self, event: PeerConnected) -> None:
         if self._leadership is not None:
             self._leadership.peer_connected(event.peer_id)
+
+    def _peer_lost(self, event: PeerLost) -> None:
+        if self._leadership is None and event.peer_id == self._state.leader_id:
+            self._state.lost_leader()
 
     def _transfer_requested(self, event: TransferRequested) -> None:
         if self._leadership is None:

@@ -116,6 +116,13 @@ class PeerConnected:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A peer's process has ended, it seems: its connection closed, and nobody listens there."""
+
+    peer_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransferRequested:
     """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
 
@@ -191,6 +198,7 @@ Event: TypeAlias = (
     | FitnessChanged
     | BeginMoved
     | PeerConnected
+    | PeerLost
     | TransferRequested
     | ChangeRequested
     | ReadRequested

@@ -235,6 +235,24 @@ class RaftState:
         pause_ms = self.config.heartbeat_ms
         self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
 
+    def lost_leader(self) -> None:
+        """The leader's process has ended, it seems: do not wait for it, and vote for others.
+
+        It is a hint. A leader that is there all the same goes on to be followed by everybody else,
+        who refuse my pre-vote, and with its next heartbeat by me. The pause differs between
+        replicas, so that one of them asks before the others do.
+        """
+        self.end_rest(self.now_ms)
+        self._leader_heard_ms = self.now_ms - self.config.election_timeout_max_ms
+        pause_ms = 1 + self._random.randrange(max(1, self.config.heartbeat_ms // 2))
+        self.election_deadline_ms = min(self.election_deadline_ms, self.now_ms + pause_ms)
+        self.tell(f"lost {self.leader_id}, which led: its connection closed and cannot be renewed")
+
+    def give_way(self) -> None:
+        """Somebody who may win campaigns: let a heartbeat pass before I do (fewer split votes)."""
+        later = self.now_ms + self.config.heartbeat_ms
+        self.election_deadline_ms = max(self.election_deadline_ms, later)
+
     def heard_leader(self) -> None:
         """Note a sign of life of the leader."""
         self._leader_heard_ms = self.now_ms

@@ -23,6 +23,8 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
             state.enter(Role.FOLLOWER, None, term=term, vote=vote)
         if granted:
             state.restart_election_timer()
+        elif result is VoteResult.ACCEPT and state.role is not Role.LEADER:
+            state.give_way()
     asked = "would vote" if request.pre_vote else "votes"
     state.tell(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
     small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER

@@ -38,6 +38,8 @@ DATA_FILE_BYTES = 16_384
 INDEX_FILE_BYTES = 32 * 64
 STEP_MS = 100
 READ_BYTES = 1 << 20
+NOTICED_US = (100, 30_000)
+"""After so long a node sees that another process has ended."""
 
 
 class SimulatedCluster:
@@ -137,6 +139,20 @@ class SimulatedCluster:
             node = self.nodes[node_id]
             if node.is_up and (node_id, peer_id) not in self.network.cut:
                 node.enter(partial(node.running.peer_connected, peer_id))
+
+    def ended(self, gone: SimulatedNode) -> None:
+        """A process ends and its machine does not: others see connections closed, then refused."""
+        for node_id in self.nodes:
+            if node_id != gone.node_id:
+                delay_us = self.world.random.randint(*NOTICED_US)
+                self.world.after_us(delay_us, partial(self.lose, node_id, gone.node_id))
+
+    def lose(self, node_id: str, peer_id: str, *, is_there: bool = False) -> None:
+        """Let a node see that nobody listens at a peer; `is_there`: although the peer runs."""
+        node, peer, cut = self.nodes[node_id], self.nodes[peer_id], self.network.cut
+        reached = not {(node_id, peer_id), (peer_id, node_id)} & cut
+        if node.is_up and reached and (is_there or not peer.is_up):
+            node.enter(partial(node.running.peer_lost, peer_id))
 
     # -- time -------------------------------------------------------------------------------
 

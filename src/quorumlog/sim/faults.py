@@ -213,8 +213,11 @@ class Faults:
             self._after((start, start + 200), lambda: self._cut_for({(one, two)}, (20, 250)))
 
     def break_connections(self) -> None:
-        """Lose what is on its way between two machines."""
-        self._cluster.reconnect(*self._random.sample(list(self._cluster.nodes), 2))
+        """Lose what is on its way between two machines, which may take one another for dead."""
+        one, two = self._random.sample(list(self._cluster.nodes), 2)
+        self._cluster.reconnect(one, two)
+        if self._random.random() < 0.5:
+            self._cluster.lose(one, two, is_there=True)
 
     # -- disks ------------------------------------------------------------------------------
 

@@ -393,6 +393,8 @@ class SimulatedNode:
         """End the process; with `power` the machine goes off, too."""
         if self.replica is not None:
             self.stories.append(self.replica.core.story.lines())
+            if not power:
+                self.cluster.ended(self)
         self.life += 1
         self.why_stopped = why
         self.replica = self.beats = self._opened = self._wake_us = self._paused = None

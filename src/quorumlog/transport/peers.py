@@ -7,7 +7,8 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import parse_address
@@ -21,12 +22,29 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S = 0.02
 BACKOFF_MAX_S = 1.0
+STEADY_S = 0.1
+"""A connection that lasted so long is made again at once."""
+LOST_S = 1.0
+"""If nobody listens any more so soon after it ended, the peer's process is gone. The first attempt
+may still succeed: a dying process closes its sockets one by one."""
 CONNECT_TIMEOUT_S = 1.5
 SILENCE_MS = 1_500
 """A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
 about as long as the silence lasted."""
 VISITORS_MAX = 32
 """Nodes of the cluster that are no members as far as this node knows, and yet may be (R18)."""
+
+
+class LinkWatcher(Protocol):
+    """Who is told of links."""
+
+    def peer_connected(self, peer_id: str) -> None:
+        """A bulk link is up (again): what was on its way before may be lost."""
+        ...
+
+    def peer_lost(self, peer_id: str) -> None:
+        """A control link has ended, and nobody listens at the peer's address."""
+        ...
 
 
 class _Link:
@@ -37,30 +55,40 @@ class _Link:
         links: "PeerLinks",
         peer_id: str,
         role: str,
-        on_connected: Callable[[str], None] | None,
+        watcher: LinkWatcher,
     ) -> None:
         self._links = links
         self.peer_id = peer_id
         self._hello = Hello(
             cluster=links.cluster, node_id=links.self_id, role=role, address=links.own_address
         )
-        self._on_connected = on_connected
+        self._is_bulk = role == "bulk"
+        self._watcher = watcher
         self._ended = asyncio.Event()
         self._refusal = ""
         self.connection: Connection | None = None
 
     async def run(self) -> None:
         """Connect, wait for the end, pause, again; until cancelled."""
-        pause = BACKOFF_MIN_S
+        loop = asyncio.get_running_loop()
+        pause, ended_at = BACKOFF_MIN_S, -LOST_S
         while True:
             self._ended.clear()
+            begun = loop.time()
             try:
                 await self._connect()
                 await self._ended.wait()
                 pause = BACKOFF_MIN_S
+                if loop.time() - begun >= STEADY_S:
+                    ended_at = loop.time()
+                    continue
             except (OSError, TimeoutError) as error:
                 logger.debug("cannot reach %s: %s", self.peer_id, error)
                 pause = min(BACKOFF_MAX_S, pause * 2)
+                if isinstance(error, ConnectionRefusedError) and not self._is_bulk:
+                    if loop.time() - ended_at < LOST_S:
+                        self._watcher.peer_lost(self.peer_id)
+                    ended_at = -LOST_S
             await asyncio.sleep(pause * self._links.generator.uniform(0.5, 1.0))
 
     async def _connect(self) -> None:
@@ -95,8 +123,8 @@ class _Link:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self.connection = connection  # before anyone is told that it can be used
-        if self._on_connected is not None:
-            self._on_connected(self.peer_id)
+        if self._is_bulk:
+            self._watcher.peer_connected(self.peer_id)
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Peers answer over their own links; what comes back here is a refusal."""
@@ -123,7 +151,7 @@ class _Link:
 
 
 class PeerLinks:
-    """All links of a node. `on_connected(peer_id)` is called when a bulk link is up (again).
+    """All links of a node.
 
     `addresses` are those of the peers known at first; members that join later are met, and nodes
     that connect without being known are visitors: whoever asks must be answered.
@@ -137,7 +165,7 @@ class PeerLinks:
         addresses: Mapping[str, str],
         limits: Limits,
         *,
-        on_connected: Callable[[str], None],
+        watcher: LinkWatcher,
         generator: random.Random,
     ) -> None:
         self.self_id = self_id
@@ -147,7 +175,7 @@ class PeerLinks:
         self.limits = limits
         self.counters = TransportCounters()
         self.generator = generator
-        self._on_connected = on_connected
+        self._watcher = watcher
         self._control: dict[str, _Link] = {}
         self._bulk: dict[str, _Link] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
@@ -206,8 +234,8 @@ class PeerLinks:
             self._open(peer_id)
 
     def _open(self, peer_id: str) -> None:
-        control = self._control[peer_id] = _Link(self, peer_id, "control", None)
-        bulk = self._bulk[peer_id] = _Link(self, peer_id, "bulk", self._on_connected)
+        control = self._control[peer_id] = _Link(self, peer_id, "control", self._watcher)
+        bulk = self._bulk[peer_id] = _Link(self, peer_id, "bulk", self._watcher)
         self._tasks[peer_id] = [
             asyncio.create_task(link.run(), name=f"link to {peer_id}") for link in (control, bulk)
         ]
