@@ -7,6 +7,7 @@ from quorumlog.model.hard_state import HardState
 from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
+from quorumlog.raft.dispatcher import COMMIT_DELAY_MS
 from raft_cluster import Cluster
 from raft_messages import heartbeat, log_of, push_response, vote_request
 
@@ -219,7 +220,7 @@ def test_104_an_append_in_an_idle_group_waits_for_no_timer():
         cluster.run_until(lambda number=number: number in cluster.finished)
         assert cluster.now - proposed == 2 + 1 + 2
         committed = cluster.core(leader).end_index
-        cluster.run_for(2)
+        cluster.run_for(COMMIT_DELAY_MS + 2)
         assert {cluster.core(one).committed_index for one in cluster.followers()} == {committed}
 
 

@@ -125,7 +125,7 @@ class Appends:
         for item in waiting:
             stored = item.stored
             if stored.last_index <= replica.applied_index:
-                replica.locate(stored.index, stored.last_index, partial(self._tell, item))
+                replica.fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
 
     def _tell(self, repeated: "_Repeated", spans: list[tuple[int, int]]) -> None:
         core, applier, stored = self._replica.core, self._replica.applier, repeated.stored

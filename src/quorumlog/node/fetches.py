@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer, headers
+from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer, headers, position_of
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.errors import CorruptionError, RequestError
+from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest, FetchResponse
 from quorumlog.model.transaction import Range
@@ -18,6 +18,8 @@ FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
 REJECTED_PER_FETCH_MAX = 4_096
 """Stretches of rejected entries in one answer; it ends before the next one."""
+LOCATE_BYTES = 16 * 1024 * 1024
+"""Entries looked through at a time to tell where they lie."""
 SPANS_PER_READ_MAX = 256
 """Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
 
@@ -248,6 +250,37 @@ class Fetches:
             rejected=[one for one in rejected if one[0] < request.begin_index + count],
         )
         answer(response, attachments)
+
+    def locate(
+        self, first_index: int, last_index: int, done: Callable[[list[Range]], None]
+    ) -> None:
+        """Tell where committed entries lie: (first index, position) of each contiguous stretch.
+
+        (first_index, -1) if that is not known any more.
+        """
+
+        def read() -> list[Span]:
+            spans, index = [], first_index
+            while index <= last_index:
+                spans.append(self._log.read(index, last_index, LOCATE_BYTES))
+                index = spans[-1].last_index + 1
+            return spans
+
+        def found(spans: list[Span]) -> None:
+            done([(span.first_index, position_of(span.records)) for span in spans])
+
+        def unknown(error: Exception) -> None:
+            done([(first_index, -1)])
+
+        if not self._log.is_in_memory(first_index):
+            self._run_cold(read, found, unknown)
+            return
+        try:
+            spans = read()
+        except (StorageError, RequestError) as error:
+            unknown(error)
+        else:
+            found(spans)
 
     def _fail(self, answer: FetchAnswer, error: Exception) -> None:
         code, text = ResponseCode.INTERNAL_ERROR, repr(error)

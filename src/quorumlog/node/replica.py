@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.block import Block, Buffer, first_index_of, is_noop, position_of
+from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import (
@@ -65,8 +65,8 @@ from quorumlog.storage.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
 
-LOCATE_BYTES = 16 * 1024 * 1024
-"""Entries looked through at a time to tell where they lie."""
+LOOK_MS = 5
+"""Timers may be so late: looking at all of them after each event would cost more than the event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class Replica:
         self.counters = ReplicaCounters()
         self.health_text = ""
         self.broken = False
+        self._looks_ms = 0
         self._hard_states = opened.hard_states
         self._doors = doors
         self._limits = limits
@@ -263,32 +264,6 @@ class Replica:
         """Index of the last entry that is applied; of a plain log: committed."""
         return self.applier.applied_index
 
-    def locate(
-        self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
-    ) -> None:
-        """Tell where committed entries lie: (first index, position) of each contiguous stretch.
-
-        (first_index, -1) if that is not known any more.
-        """
-
-        unknown = [(first_index, -1)]
-
-        def find() -> list[tuple[int, int]]:
-            spans, index = [], first_index
-            while index <= last_index:
-                try:
-                    span = self.log.read(index, last_index, LOCATE_BYTES)
-                except (StorageError, RequestError):
-                    return unknown
-                spans.append((index, position_of(span.records)))
-                index = span.last_index + 1
-            return spans
-
-        if self.log.is_in_memory(first_index):
-            done(find())
-        else:
-            self._doors.background.run(find, done, lambda _: done(unknown))
-
     def peer_connected(self, peer_id: str) -> None:
         """The bulk link to a peer is up (again)."""
         self._handle(_Item(ev.PeerConnected(peer_id)))
@@ -374,7 +349,15 @@ class Replica:
         self._doors.broken(self.health_text)
 
     def wake(self) -> None:
-        """Have `tick` called when the next thing is due."""
+        """Have `tick` called when the next thing is due.
+
+        What changes within the next milliseconds is looked at together, in one `tick` after them.
+        """
+        now_ms = self._doors.now_ms()
+        if now_ms < self._looks_ms:
+            self._doors.wake_at(self._looks_ms)
+            return
+        self._looks_ms = now_ms + LOOK_MS
         deadlines = [
             self.core.next_deadline_ms(),
             self.appends.next_deadline_ms(),

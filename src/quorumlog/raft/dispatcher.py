@@ -27,6 +27,8 @@ from quorumlog.raft.state import NEVER_MS, RaftState
 
 QUOTA_LAG_ENTRIES = 1_000
 """A peer further behind is sent what lies on disk at a bounded rate (spec 30 section 7)."""
+COMMIT_DELAY_MS = 2
+"""An idle peer is told what is committed so late: the next entries may be first, and say it."""
 
 
 class Phase(Enum):
@@ -61,6 +63,7 @@ class Dispatcher:
         self._retry_ms = NEVER_MS
         self._stuck = False
         self._commit_sent = -1
+        self._commit_due_ms = NEVER_MS
         self.commit_known = -1
         self.incarnation = 0
         self._quota = Quota(state.config.push_quota_bytes)
@@ -142,6 +145,10 @@ class Dispatcher:
     def tick(self) -> None:
         """Send again what was not answered in time."""
         now_ms, timeout_ms = self._state.now_ms, self._state.config.push_timeout_ms
+        if now_ms >= self._commit_due_ms:
+            self._commit_due_ms = NEVER_MS
+            if self._is_idle and self._commit_sent < self._state.committed_index:
+                self._send_commit()
         oldest = self._in_flight.oldest_sent_ms
         if oldest is not None and now_ms >= oldest + timeout_ms:
             self.restart()
@@ -187,7 +194,7 @@ class Dispatcher:
                     )
                 )
         elif self._commit_sent < state.committed_index and self._is_idle:
-            self._send_commit()
+            self._commit_due_ms = min(self._commit_due_ms, state.now_ms + COMMIT_DELAY_MS)
 
     def entries_read(self, event: EntriesRead) -> None:
         """Push the entries that were asked for."""
@@ -206,6 +213,7 @@ class Dispatcher:
         )
         self.write_index = last + 1
         self._commit_sent = min(state.committed_index, last)
+        self._commit_due_ms = NEVER_MS
         self._in_flight.add(
             Push(event.request_id, last, event.size_bytes, state.now_ms, message.commit_index)
         )
@@ -405,6 +413,7 @@ class Dispatcher:
         if self._commit is None or self._commit.commit_index != state.committed_index:
             self._commit = self._request(PushType.COMMIT, state.next_request_id(), self.match_index)
         self._commit_sent = state.committed_index
+        self._commit_due_ms = NEVER_MS
         state.send(self._commit)
 
     def _request(
@@ -441,10 +450,11 @@ class Dispatcher:
 
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
+        deadline_ms = min(self._retry_ms, self._commit_due_ms)
         oldest = self._in_flight.oldest_sent_ms
         if oldest is None:
-            return self._retry_ms
-        return min(self._retry_ms, oldest + self._state.config.push_timeout_ms)
+            return deadline_ms
+        return min(deadline_ms, oldest + self._state.config.push_timeout_ms)
 
     def status(self) -> PeerStatus:
         """Return a view for people."""
