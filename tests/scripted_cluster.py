@@ -1,4 +1,4 @@
-"""Two scripted servers behind real sockets: what a client sees of a cluster, step by step."""
+"""Scripted servers behind real sockets: what a client sees of a cluster, step by step."""
 
 import asyncio
 from collections import deque
@@ -24,13 +24,16 @@ LIMITS = Limits()
 DROP = "drop the connection"
 SILENT = "never answer"
 LOSE_ANSWER = "store, then drop the connection"
+FREEZE = "store nothing and be frozen from now on"
 
 
 class Server:
     """One node's worth of answers; stores what it accepts.
 
     `script` is used up append by append. While `is_frozen` it takes everything and says nothing,
-    like a stopped process.
+    like a stopped process; while `keeps_fetches` it answers no fetch. `belief` is the leader and
+    the term that it names, if not those of the world. `asked` is set when it is asked for them,
+    `asked_count` counts that.
     """
 
     def __init__(self, node_id, world):
@@ -38,6 +41,11 @@ class Server:
         self.world = world
         self.script = deque()
         self.is_frozen = False
+        self.keeps_fetches = False
+        self.hosts_group = True
+        self.belief = None
+        self.asked = asyncio.Event()
+        self.asked_count = 0
         self.listener = Listener(
             "127.0.0.1",
             0,
@@ -71,8 +79,12 @@ class Handler:
         attachments = []
         if isinstance(message, MetadataRequest):
             world.asked.set()
-            response = world.metadata(message.group)
+            self.server.asked.set()
+            self.server.asked_count += 1
+            response = world.metadata(message.group, self.server)
         elif isinstance(message, FetchRequest):
+            if self.server.keeps_fetches:
+                return
             response, attachments = self.fetch(message)
         else:
             assert isinstance(message, AppendRequest)
@@ -109,7 +121,9 @@ class Handler:
         planned = self.server.script.popleft() if self.server.script else None
         if world.leader_id != self.server.node_id:
             planned = planned or ResponseCode.NOT_LEADER
-        if planned is SILENT:
+        if planned is FREEZE:
+            self.server.is_frozen = True
+        if planned in (SILENT, FREEZE):
             return None
         if planned is DROP:
             connection.abort("scripted")
@@ -130,9 +144,12 @@ class Handler:
 
 
 class World:
-    """Two servers, one of them the leader."""
+    """Servers, one of them the leader; `elsewhere` are addresses given out instead of theirs."""
 
-    def __init__(self):
+    def __init__(self, *node_ids):
+        self.node_ids = node_ids or ("n0", "n1")
+        self.term = 1
+        self.elsewhere = {}
         self.stored = []
         self.requests = 0
         self.asked = asyncio.Event()
@@ -141,7 +158,7 @@ class World:
         self.servers = {}
 
     async def start(self):
-        for node_id in ("n0", "n1"):
+        for node_id in self.node_ids:
             self.servers[node_id] = Server(node_id, self)
             await self.servers[node_id].listener.start()
 
@@ -153,12 +170,18 @@ class World:
     def addresses(self):
         return ",".join(server.address for server in self.servers.values())
 
-    def metadata(self, group):
-        if group != "g":
+    def elect(self, node_id):
+        self.leader_id = node_id
+        self.term += 1
+
+    def metadata(self, group, server):
+        if group != "g" or not server.hosts_group:
             text = f"node does not host group {group!r}"
             return Response(code=ResponseCode.UNKNOWN_GROUP, text=text)
         peers = {node_id: server.address for node_id, server in self.servers.items()}
-        return MetadataResponse(groups=[GroupMetadata("g", peers, self.leader_id, 1)])
+        leader_id, term = server.belief or (self.leader_id, self.term)
+        peers |= self.elsewhere
+        return MetadataResponse(groups=[GroupMetadata("g", peers, leader_id, term)])
 
     def script(self, *steps, node_id="n0"):
         self.servers[node_id].script.extend(steps)

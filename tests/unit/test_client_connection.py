@@ -1,6 +1,7 @@
 """One connection of a client: what is given up leaves nothing behind."""
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from quorumlog.client import connection as connections
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, Outcome
-from quorumlog.model.message import AppendRequest
+from quorumlog.model.message import AppendRequest, FetchRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from scripted_cluster import LIMITS, SILENT
 
@@ -19,10 +20,20 @@ def appending():
     return AppendRequest(group="g", count=1), [data]
 
 
-async def opened(world):
-    connection = ServerConnection(world.servers["n0"].address, "", LIMITS, group="g")
+def polling():
+    return FetchRequest(group="g", begin_index=0, wait_ms=60_000)
+
+
+async def opened(world, on_silent=None):
+    address = world.servers["n0"].address
+    connection = ServerConnection(address, "", LIMITS, group="g", on_silent=on_silent)
     await connection.open(2.0)
     return connection
+
+
+async def ended(connection, *waiting):
+    connection.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_a_request_that_is_given_up_keeps_no_place(world):
@@ -43,6 +54,7 @@ async def test_a_request_that_is_given_up_keeps_no_place(world):
 
 @pytest.fixture
 def quick(monkeypatch):
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
     monkeypatch.setattr(connections, "SILENCE_S", 0.05)
     monkeypatch.setattr(connections, "GONE_S", 0.2)
 
@@ -87,6 +99,197 @@ async def test_a_client_that_did_not_run_itself_gives_nobody_up(world, quick):
     assert connection.is_open
     connection.close()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Prompt requests are looked after often, long polls never, and nobody is given up."""
+    monkeypatch.setattr(connections, "LOOK_S", 0.02)
+    monkeypatch.setattr(connections, "AGAIN_S", 0.02)
+    monkeypatch.setattr(connections, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(connections, "GONE_S", 10_000.0)
+
+
+async def test_who_made_a_connection_is_told_of_every_look_that_finds_it_silent(world, patient):
+    told = asyncio.Queue()
+    connection = await opened(world, told.put_nowait)
+    world.servers["n0"].is_frozen = True
+    waiting = connection.request(*appending())
+    async with asyncio.timeout(5.0):
+        assert [await told.get() for _ in range(3)] == [connection] * 3
+    assert connection.is_silent
+    assert not waiting.done()
+    connection.abort("is given up")
+    with pytest.raises(NetworkError, match=r"is given up.*may have been executed"):
+        await waiting
+    assert not connection.is_open
+
+
+async def test_a_server_that_is_there_is_not_told_of(world, patient):
+    told = []
+    connection = await opened(world, told.append)
+    world.script(SILENT)
+    waiting = connection.request(*appending())
+    for _ in range(6):
+        world.asked.clear()
+        async with asyncio.timeout(5.0):
+            await world.asked.wait()
+    assert not told
+    await ended(connection, waiting)
+
+
+async def test_silence_is_asked_about_once(world, patient):
+    told = asyncio.Queue()
+    connection = await opened(world, told.put_nowait)
+    sent = []
+    world.servers["n0"].is_frozen = True
+    send = connection._connection.send
+
+    def counting(message, **options):
+        sent.append(message)
+        return send(message, **options)
+
+    connection._connection.send = counting
+    waiting = connection.request(*appending())
+    async with asyncio.timeout(5.0):
+        for _ in range(3):
+            await told.get()
+    assert len(sent) == 2
+    await ended(connection, waiting)
+
+
+async def test_a_long_poll_is_not_looked_after_as_often(world, monkeypatch):
+    monkeypatch.setattr(connections, "LOOK_S", 0.01)
+    monkeypatch.setattr(connections, "SILENCE_S", 0.3)
+    world.servers["n0"].keeps_fetches = True
+    connection = await opened(world)
+    begun = time.monotonic()
+    waiting = connection.request(polling())
+    async with asyncio.timeout(5.0):
+        await world.asked.wait()
+    assert time.monotonic() - begun >= 0.29
+    assert not waiting.done()
+    await ended(connection, waiting)
+
+
+async def test_a_prompt_request_beside_a_long_poll_is_looked_after_as_often(world, patient):
+    world.servers["n0"].keeps_fetches = True
+    connection = await opened(world)
+    poll = connection.request(polling())
+    world.script(SILENT)
+    waiting = connection.request(*appending())
+    async with asyncio.timeout(5.0):
+        await world.asked.wait()
+    waiting.cancel()
+    looked = asyncio.Event()
+    met = connection._look_later
+
+    def look_later(*, is_slow=False):
+        if is_slow:
+            looked.set()
+        met(is_slow=is_slow)
+
+    connection._look_later = look_later
+    async with asyncio.timeout(5.0):
+        await looked.wait()  # once nothing prompt waits any more
+    await ended(connection, poll)
+
+
+async def test_a_connection_that_nobody_uses_has_no_timer(world, patient):
+    connection = await opened(world)
+    assert connection._watch is None
+    await connection.request(*appending())
+    connection._look_no_more()
+    connection._look()
+    assert connection._watch is None
+    assert not connection.is_silent
+    connection.close()
+
+
+async def test_what_was_given_up_still_tells_that_a_server_is_silent(world, patient):
+    told = asyncio.Event()
+    connection = await opened(world, lambda _: told.set())
+    world.servers["n0"].is_frozen = True
+    while not connection.is_silent:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await connection.request(*appending())
+    connection._look_no_more()
+    connection._look()  # nobody waits
+    assert connection._watch is None
+    told.clear()
+    waiting = connection.request(*appending())
+    connection._look()
+    assert told.is_set()
+    await ended(connection, waiting)
+
+
+async def test_bytes_that_cannot_leave_do_not_hide_that_a_server_is_gone(world, quick):
+    connection = await opened(world)
+    for taken in world.servers["n0"].listener.connections:
+        taken.pause_reading()
+    data = encode_block([bytes(1 << 20)] * 3)
+    message = AppendRequest(group="g", count=3)
+    waiting = [connection.request(message, [data]) for _ in range(5)]
+    async with asyncio.timeout(20.0):
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all("has not said anything" in str(error) for error in found)
+
+
+async def test_bytes_that_leave_slowly_are_no_silence(patient):
+    class Slow:
+        is_open = True
+        bytes_in = outbox_bytes = 0
+
+        def send(self, message, *, correlation_id, attachments):
+            self.outbox_bytes += 1_000
+            return True
+
+    connection = ServerConnection("h:1", "", LIMITS, group="g")
+    slow = connection._connection = Slow()
+    connection.request(*appending())
+    connection._look_no_more()
+    assert not connection._note_movement(slow)  # given, and not taken
+    slow.outbox_bytes -= 100
+    assert connection._note_movement(slow)
+    connection.request(*appending())
+    connection._look_no_more()
+    slow.outbox_bytes -= 100  # more was given than taken
+    assert connection._note_movement(slow)
+    assert not connection._note_movement(slow)
+    slow.outbox_bytes = 0
+    assert connection._note_movement(slow)
+    connection.request(*appending())
+    connection._look_no_more()
+    slow.outbox_bytes = 0  # the operating system takes a little at once, whoever is there
+    assert not connection._note_movement(slow)
+
+
+async def test_what_was_given_up_before_anybody_asked_tells_nothing(world, patient):
+    connection = await opened(world)
+    connection.request(polling()).cancel()
+    await asyncio.sleep(0)
+    connection._look_no_more()
+    connection._look()
+    assert not connection.is_silent
+    connection.close()
+
+
+async def test_an_opening_can_be_given_up(patient):
+    told = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        connection = ServerConnection(
+            address, "", LIMITS, group="g", on_silent=lambda _: told.set()
+        )
+        opening = asyncio.ensure_future(connection.open(60.0))
+        async with asyncio.timeout(5.0):
+            await told.wait()
+            assert connection.is_silent
+            connection.abort("is given up")
+            with pytest.raises(NetworkError, match=address):
+                await opening
+    assert connection._watch is None
 
 
 async def test_nothing_is_sent_once_a_connection_ends(world):

@@ -108,7 +108,7 @@ class Client:
 
     async def close(self) -> None:
         """End all connections; whatever waits fails as unknown."""
-        self.view.close()
+        await self.view.close()
 
     # -- append -----------------------------------------------------------------------------
 
@@ -378,10 +378,8 @@ class Client:
 
     async def any_server(self) -> ServerConnection:
         """Return a connection to one of the servers, by chance; raise if none can be reached."""
-        addresses = self.view.addresses()
-        self._generator.shuffle(addresses)
         error: RequestError | None = None
-        for address in addresses:
+        for address in self.view.candidates():
             try:
                 return await self.view.connection(address)
             except RequestError as failed:
@@ -446,36 +444,35 @@ class Client:
         last: RequestError | None = None
         in_doubt = False
         while True:
-            asked = False
+            connection: ServerConnection | None = None
             try:
                 async with asyncio.timeout_at(deadline):
                     connection = await locate()
-                    asked = True
                     return await ask(connection)
             except TimeoutError:
-                late = self._out_of_time(last, limit_ms, asked=asked)
+                late = self._out_of_time(last, limit_ms, connection)
                 raise _honest(late, in_doubt=in_doubt) from None
             except RequestError as error:
                 last = error
-                if error.refresh_leader and error.leader_id is None:
-                    self.view.forget_leader()
+                if error.refresh_leader and error.leader_id is None and connection is not None:
+                    self.view.forget_leader(connection.address)
                 unknown = error.outcome is Outcome.UNKNOWN
                 if not error.retriable or (unknown and not repeat_unknown):
                     _honest(error, in_doubt=in_doubt)
                     raise
-                in_doubt = in_doubt or (unknown and asked)
+                in_doubt = in_doubt or (unknown and connection is not None)
             pause = backoff.next_pause_s()
             if loop.time() + pause + attempt_s > deadline:
                 raise _honest(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
 
     def _out_of_time(
-        self, last: RequestError | None, limit_ms: int, *, asked: bool
+        self, last: RequestError | None, limit_ms: int, asked: ServerConnection | None
     ) -> RequestError:
         """The deadline passed: if a server had been asked, the fate of the request is unknown."""
-        self.view.forget_leader()
+        self.view.forget_leader(asked.address if asked is not None else None)
         said = f"; before that: {last}" if last is not None else ""
-        if not asked:
+        if asked is None:
             servers = ", ".join(self.view.addresses())
             return NoLeaderError(
                 f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"

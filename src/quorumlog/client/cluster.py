@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections import deque
+from collections.abc import Awaitable, Callable
 
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.model.errors import (
@@ -17,10 +19,90 @@ from quorumlog.model.message import GroupMetadata, MetadataRequest, MetadataResp
 CONNECT_TIMEOUT_S = 1.5
 METADATA_TIMEOUT_S = 1.5
 MEMBERS_MAX = 1_024
+ASKED_MAX = 16
+"""So many servers are asked for the leader at the same time."""
+ASK_NEXT_S = 0.05
+"""One that has not answered after so long has the next one asked as well."""
+ASK_AGAIN_S = 0.1
+"""Pause before a server that named no leader is asked again, while others have yet to answer."""
+CHECK_S = 0.5
+"""How long the others are asked whether a silent leader still leads; the next look asks anew."""
+SUSPECTS_MAX = 16
+
+
+class _Inquiry:
+    """One search for the leader, which ends when somebody names it or everybody has answered.
+
+    Those that named none are asked again as long as others have not answered: a server that says
+    nothing holds up nobody. `accept` judges an answer: "" if that is the leader, else why not.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str], Awaitable[GroupMetadata]],
+        accept: Callable[[GroupMetadata], str],
+        candidates: list[str],
+    ) -> None:
+        self._ask = ask
+        self._accept = accept
+        self._candidates = deque(candidates)
+        self._unheard = set(candidates)
+        self._unknown_group: UnknownGroupError | None = None
+        self._is_known = False
+        self.said: dict[str, str] = {}
+
+    @property
+    def unknown_group(self) -> UnknownGroupError | None:
+        """What to raise if none of those that answered hosts the group."""
+        return None if self._is_known else self._unknown_group
+
+    async def run(self, *, next_s: float) -> GroupMetadata | None:
+        """Return the answer that was accepted, or None; see `said` for the others.
+
+        The first server is asked at once, one more every `next_s`, or when one has answered.
+        """
+        count = min(ASKED_MAX, len(self._candidates))
+        workers = [asyncio.create_task(self._work(number * next_s)) for number in range(count)]
+        try:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return next(filter(None, [worker.result() for worker in done]), None)
+
+    async def _work(self, delay_s: float) -> GroupMetadata | None:
+        await asyncio.sleep(delay_s)
+        while self._unheard:
+            address = self._candidates.popleft()
+            if address not in self._unheard:
+                await asyncio.sleep(ASK_AGAIN_S)
+            found = await self._hear(address)
+            if found is not None:
+                return found
+            self._unheard.discard(address)
+            self._candidates.append(address)
+        return None
+
+    async def _hear(self, address: str) -> GroupMetadata | None:
+        try:
+            found = await self._ask(address)
+        except RequestError as error:
+            self.said[address] = str(error)
+            if isinstance(error, UnknownGroupError):
+                self._unknown_group = error
+            return None
+        self._is_known = True
+        self.said[address] = self._accept(found)
+        return None if self.said[address] else found
 
 
 class ClusterView:
-    """Knows addresses and the leader of one group; shared by everything a client does."""
+    """Knows addresses and the leader of one group; shared by everything a client does.
+
+    When the leader falls silent the others are asked; once one of them names another leader, the
+    silent connections are ended, so that nobody waits for them.
+    """
 
     def __init__(
         self,
@@ -39,31 +121,52 @@ class ClusterView:
         self._connections: dict[str, ServerConnection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._leader_address: str | None = None
+        self._latest: str | None = None
+        self._former: str | None = None
+        self._term = -1
+        self._finding = asyncio.Lock()
+        self._suspects: dict[str, int] = {}
+        self._silent: set[ServerConnection] = set()
+        self._check: asyncio.Task[None] | None = None
 
     async def connection(self, address: str) -> ServerConnection:
         """Return an open connection to a server. Raises `NetworkError`."""
         lock = self._opening.setdefault(address, asyncio.Lock())
+        waits = lock.locked()
         async with lock:
             known = self._connections.get(address)
             if known is not None and known.is_open:
                 return known
-            fresh = ServerConnection(address, self._cluster, self._limits, group=self.group)
-            await fresh.open(CONNECT_TIMEOUT_S)
-            self._connections[address] = fresh
+            if waits and address in self._suspects:  # do not all try in vain, one after the other
+                raise NetworkError(f"cannot connect to {address}: it did not answer just now")
+            fresh = self._connections[address] = await self.open(address)
             return fresh
+
+    async def open(self, address: str) -> ServerConnection:
+        """Open a connection of the caller's own to a server. Raises `NetworkError`."""
+        fresh = ServerConnection(
+            address, self._cluster, self._limits, group=self.group, on_silent=self._fell_silent
+        )
+        try:
+            await fresh.open(CONNECT_TIMEOUT_S)
+        except NetworkError:
+            self._suspect(address)
+            self.forget_leader(address)
+            raise
+        self._suspects.pop(address, None)
+        return fresh
+
+    # -- who leads --------------------------------------------------------------------------
 
     async def leader(self) -> ServerConnection:
         """Return a connection to the leader, asking around if it is not known.
 
         Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`.
         """
-        if self._leader_address is None:
-            self._leader_address = await self._ask_for_leader()
-        address = self._leader_address
+        address = self._leader_address or await self._find_leader()
         try:
             return await self.connection(address)
         except NetworkError:
-            self.forget_leader(address)
             raise NoLeaderError(
                 f"the leader of {self.group}, {address}, cannot be reached"
             ) from None
@@ -77,29 +180,94 @@ class ClusterView:
         """A server named a leader (or none): go there next."""
         self.forget_leader(away_from)
         address = self.members.get(leader_id or "")
-        if address is not None and address != away_from:
-            self._leader_address = address
+        if address is not None and address != away_from and address not in self._suspects:
+            self._believe(address)
+
+    def _believe(self, address: str) -> None:
+        if address != self._latest:
+            self._former, self._latest = self._latest, address
+        self._leader_address = address
+        self._suspects.pop(address, None)
+
+    def _suspect(self, address: str) -> None:
+        """It says nothing: that it leads in a term known by now is not believed of others."""
+        self._suspects.pop(address, None)
+        if len(self._suspects) >= SUSPECTS_MAX:
+            del self._suspects[next(iter(self._suspects))]
+        self._suspects[address] = self._term
+
+    async def _find_leader(self) -> str:
+        async with self._finding:  # who comes meanwhile takes what the one before has found
+            return self._leader_address or await self._ask_for_leader()
 
     async def _ask_for_leader(self) -> str:
-        said: list[str] = []
-        candidates = self.addresses()
-        self._generator.shuffle(candidates)
-        unknown_group: RequestError | None = None
-        for address in candidates:
-            try:
-                found = await self._metadata_from(address)
-            except RequestError as error:
-                said.append(f"{address}: {error}")
-                if isinstance(error, UnknownGroupError):
-                    unknown_group = error
-                continue
-            leader = self.members.get(found.leader_id or "")
-            if leader is not None:
-                return leader
-            said.append(f"{address}: knows no leader in term {found.term}")
-        if unknown_group is not None and len(said) == len(candidates):
-            raise unknown_group
-        raise NoLeaderError(f"no leader of {self.group} found; " + "; ".join(said))
+        inquiry = _Inquiry(self._metadata_from, self._doubt, self.candidates())
+        found = await inquiry.run(next_s=ASK_NEXT_S)
+        if found is not None:
+            return self._learned(found)
+        if inquiry.unknown_group is not None:
+            raise inquiry.unknown_group
+        said = "; ".join(f"{address}: {text}" for address, text in inquiry.said.items())
+        raise NoLeaderError(f"no leader of {self.group} found; {said}")
+
+    def _learned(self, found: GroupMetadata) -> str:
+        address = _leader_of(found)
+        self._term = found.term
+        self._believe(address)
+        return address
+
+    def _doubt(self, found: GroupMetadata) -> str:
+        """Return why the leader that a server names is not believed to lead, or ""."""
+        address = _leader_of(found)
+        if not address:
+            return f"knows no leader in term {found.term}"
+        if found.term <= self._suspects.get(address, found.term - 1):
+            return f"names {address} in term {found.term}, which does not answer"
+        return ""
+
+    # -- a leader that says nothing ---------------------------------------------------------
+
+    def _fell_silent(self, connection: ServerConnection) -> None:
+        """A server says nothing although it should; told again as long as that lasts."""
+        address, leader = connection.address, self._leader_address
+        if address == self._former and leader is not None and leader != address:
+            connection.abort(f"says nothing, and {leader} leads now")
+        elif address == self._latest:
+            self._silent.add(connection)
+            if self._check is None:
+                self._check = asyncio.create_task(self._check_leader(address))
+
+    async def _check_leader(self, silent: str) -> None:
+        """Have the connections to a silent leader ended if somebody says that another one leads."""
+        try:
+            found = await self._ask_others(silent)
+            if found is None:
+                return
+            leader = self._learned(found)
+            self._suspect(silent)
+            for connection in self._silent:
+                if connection.is_silent:
+                    connection.abort(f"says nothing, and {leader} leads now")
+        finally:
+            self._silent.clear()
+            self._check = None
+
+    async def _ask_others(self, silent: str) -> GroupMetadata | None:
+        def doubt(found: GroupMetadata) -> str:
+            if found.term < self._term or _leader_of(found) == silent:
+                return f"knows no other leader in term {found.term}"
+            return self._doubt(found)
+
+        others = [address for address in self.candidates() if address != silent]
+        if not others:
+            return None
+        try:
+            async with asyncio.timeout(CHECK_S):
+                return await _Inquiry(self._metadata_from, doubt, others).run(next_s=0.0)
+        except TimeoutError:
+            return None
+
+    # -- servers ----------------------------------------------------------------------------
 
     async def _metadata_from(self, address: str) -> GroupMetadata:
         for found in (await self.metadata(address, self.group)).groups:
@@ -121,16 +289,33 @@ class ClusterView:
         """Wait for a quick answer. Raises `NetworkError`."""
         try:
             async with asyncio.timeout(METADATA_TIMEOUT_S):
-                return await future
+                answer = await future
         except TimeoutError:
             raise NetworkError(f"{connection.address} did not answer in time") from None
+        self._suspects.pop(connection.address, None)
+        return answer
+
+    def candidates(self) -> list[str]:
+        """All addresses known in the order to try them: by chance, those that were silent last."""
+        addresses = self.addresses()
+        self._generator.shuffle(addresses)
+        return sorted(addresses, key=self._suspects.__contains__)
 
     def addresses(self) -> list[str]:
         """All addresses known, those given first, each once."""
         return list(dict.fromkeys([*self.servers, *self.members.values()]))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all connections."""
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.gather(self._check, return_exceptions=True)
+            self._check = None
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+
+def _leader_of(found: GroupMetadata) -> str:
+    """Return the address of the leader that a server names, or ""."""
+    return found.peers.get(found.leader_id or "", "")

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorumlog.model.block import Buffer
@@ -14,14 +14,22 @@ from quorumlog.model.errors import (
     RemoteProtocolError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, MetadataRequest, Request, Response
+from quorumlog.model.machine_message import QueryRequest
+from quorumlog.model.message import FetchRequest, Hello, MetadataRequest, Request, Response
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.wire.frame import Frame
 
+LOOK_S = 0.2
+"""How often is looked whether the server says anything, while a prompt request waits."""
+AGAIN_S = 0.1
+"""How often once it was asked whether it is there and has not answered."""
 SILENCE_S = 1.0
-"""After so long without a word while a request waits, the server is asked whether it is there."""
+"""How often while nothing waits but what the server may keep on purpose (long polls)."""
 GONE_S = 4.0
 """After so long it counts as gone: a process that is frozen keeps its connections."""
+
+_LONG_POLLS = (FetchRequest, QueryRequest)
+"""Those with `wait_ms` above 0 wait at the server; every other request is prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +43,39 @@ class Answer:
 class ServerConnection:
     """An open connection to one server. When it ends, unanswered requests fail as unknown.
 
-    It ends, too, when no byte comes or goes for `GONE_S` while a request waits; `group` is asked
-    about to see that.
+    While a request (or the handshake) waits, it is looked every `LOOK_S` (`SILENCE_S` for long
+    polls) whether a byte came or went. The first look that sees none asks the server about `group`,
+    which it answers at once if it is there; every further one calls `on_silent` with this
+    connection; after `GONE_S` of silence the connection ends.
     """
 
-    def __init__(self, address: str, cluster: str, limits: Limits, *, group: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        cluster: str,
+        limits: Limits,
+        *,
+        group: str,
+        on_silent: "Callable[[ServerConnection], None] | None" = None,
+    ) -> None:
         self.address = address
         self._group = group
+        self._on_silent = on_silent
         self._hello = Hello(cluster=cluster, node_id="", role="client")
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connection: Connection | None = None
-        self._moved = (0, 0)
-        self._moved_at = self._look_at = 0.0
+        self._opening: asyncio.Timeout | None = None
+        self._polls: set[int] = set()
         self._watch: asyncio.TimerHandle | None = None
+        self._interval_s = 0.0
+        self._bytes_in = 0
+        self._unsent = 0
+        self._was_unsent = False
+        self._silent_s = 0.0
+        self._is_pinged = False
         self.node_id = ""
 
     async def open(self, timeout_s: float) -> None:
@@ -58,7 +83,8 @@ class ServerConnection:
         host, port = parse_address(self.address)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._opening:
+                self._look_later()
                 _, self._connection = await loop.create_connection(self._make, host, port)
                 await self._ready
         except (OSError, TimeoutError) as error:
@@ -68,6 +94,9 @@ class ServerConnection:
         except BaseException:
             self.close()
             raise
+        finally:
+            self._opening = None
+            self._look_no_more()
 
     def _make(self) -> Connection:
         return Connection(
@@ -104,45 +133,103 @@ class ServerConnection:
         if connection is None or not connection.is_open:
             raise _not_sent(self.address)
         number = next(self._numbers)
-        loop = asyncio.get_running_loop()
-        if self._watch is None:
-            self._moved_at = loop.time()
-            self._look_later()
-        future: asyncio.Future[Answer] = loop.create_future()
+        is_poll = isinstance(message, _LONG_POLLS) and message.wait_ms > 0
+        self._look_soon(connection, is_poll=is_poll)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         # also when the caller gives up: its place must not be kept until the connection ends
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
-        if not connection.send(message, correlation_id=number, attachments=attachments):
+        if not self._send(connection, message, number, attachments):
             self._waiting.pop(number, None)
             if not connection.is_open:
                 raise _not_sent(self.address)
             raise LeaderPendingFullError(f"{self.address} does not take bytes fast enough")
+        if is_poll:
+            self._polls.add(number)
+            future.add_done_callback(lambda _: self._polls.discard(number))
         return future
+
+    def _send(
+        self,
+        connection: Connection,
+        message: Request,
+        number: int,
+        attachments: Sequence[Buffer] = (),
+    ) -> bool:
+        before = connection.outbox_bytes
+        is_sent = connection.send(message, correlation_id=number, attachments=attachments)
+        self._unsent += connection.outbox_bytes - before
+        return is_sent
+
+    # -- is the server there? ---------------------------------------------------------------
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last look found that the server says nothing, and nothing came since."""
+        came = self._connection.bytes_in if self._connection is not None else 0
+        return self._silent_s > 0 and came == self._bytes_in
+
+    def _look_soon(self, connection: Connection, *, is_poll: bool) -> None:
+        """A request is about to be sent: see to it that the server is looked at."""
+        if self._watch is None:
+            self._note_movement(connection)
+            self._look_later(is_slow=is_poll)
+        elif not is_poll and self._interval_s > LOOK_S:
+            self._watch.cancel()
+            self._look_later()
+
+    def _look_later(self, *, is_slow: bool = False) -> None:
+        prompt_s = AGAIN_S if self._is_pinged else LOOK_S
+        self._interval_s = SILENCE_S if is_slow else prompt_s
+        self._watch = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+
+    def _look_no_more(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     def _look(self) -> None:
         """See whether the server is there, as long as anybody waits for it."""
-        loop, connection, self._watch = asyncio.get_running_loop(), self._connection, None
-        if connection is None or not connection.is_open or not self._waiting:
+        self._watch = None
+        connection = self._connection
+        if self._opening is None and (connection is None or not connection.is_open):
             return
-        moved, now = (connection.bytes_in, connection.outbox_bytes), loop.time()
-        # what came while this process did not run may not have been read yet
-        self._moved_at += now - self._look_at
-        if moved != self._moved:
-            self._moved, self._moved_at = moved, now
-        silent_s = now - self._moved_at
-        if silent_s >= GONE_S:
-            reason = f"has not said anything for {silent_s:.1f} s"
-            connection.abort(reason)
-            self._fail(reason)
+        if not self._note_movement(connection):
+            # not the time that has passed: this process itself may have stood still meanwhile
+            self._silent_s += self._interval_s
+        if self._opening is None and not self._waiting:
+            if not self._is_pinged:  # else it owes an answer: the next request does not wait anew
+                self._silent_s = 0.0
             return
-        if silent_s >= SILENCE_S:
-            connection.send(MetadataRequest(group=self._group), correlation_id=next(self._numbers))
-        self._look_later()
+        if self._silent_s:
+            self._met_silence(connection)
+        if self._opening is not None or self.is_open:
+            self._look_later(is_slow=bool(self._polls) and self._waiting.keys() <= self._polls)
 
-    def _look_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._look_at = loop.time() + SILENCE_S
-        self._watch = loop.call_at(self._look_at, self._look)
+    def _note_movement(self, connection: Connection | None) -> bool:
+        """Return whether anything came or went since the last time; then silence is over.
+
+        What the operating system takes says something of the server only while there was more
+        than it could take.
+        """
+        came = connection.bytes_in if connection is not None else 0
+        unsent = connection.outbox_bytes if connection is not None else 0
+        moved = came != self._bytes_in or (self._was_unsent and unsent < self._unsent)
+        self._bytes_in, self._unsent, self._was_unsent = came, unsent, unsent > 0
+        if moved:
+            self._silent_s, self._is_pinged = 0.0, False
+        return moved
+
+    def _met_silence(self, connection: Connection | None) -> None:
+        if not self._is_pinged:
+            self._is_pinged = True
+            if connection is not None and self._opening is None:
+                ping = MetadataRequest(group=self._group)
+                self._send(connection, ping, next(self._numbers))
+        elif self._silent_s >= GONE_S:
+            self.abort(f"has not said anything for {self._silent_s:.1f} s")
+        elif self._on_silent is not None:
+            self._on_silent(self)
 
     # -- what the connection says -----------------------------------------------------------
 
@@ -175,10 +262,17 @@ class ServerConnection:
                     NetworkError(f"{self.address}: {reason}; the request may have been executed")
                 )
 
+    def abort(self, reason: str) -> None:
+        """End the connection at once; whoever waits is told `reason` (its subject: the server)."""
+        if self._opening is not None and not self._opening.expired():
+            self._opening.reschedule(asyncio.get_running_loop().time())
+        if self._connection is not None:
+            self._connection.abort(reason)
+        self._fail(reason)
+
     def close(self) -> None:
         """End the connection."""
-        if self._watch is not None:
-            self._watch.cancel()
+        self._look_no_more()
         if self._connection is not None:
             self._connection.close("the client is done")
         if self._ready.done() and not self._ready.cancelled():

@@ -46,7 +46,6 @@ from quorumlog.model.system_entry import (
 _HEADER = struct.Struct(">iiqqqIIIi")
 _NORMAL = int(Magic.NORMAL)
 _STREAM = 1
-CONNECT_TIMEOUT_S = 1.5
 EXPIRY_CHECK_S = 0.25
 """How often blocks are checked for their delivery time-out while nothing else happens."""
 
@@ -294,10 +293,7 @@ class Producer:
             acknowledged = self.stats.blocks_acknowledged
             try:
                 leader = await self._client.view.leader()
-                connection = ServerConnection(
-                    leader.address, "", self._limits, group=self._client.group
-                )
-                await connection.open(CONNECT_TIMEOUT_S)
+                connection = await self._client.view.open(leader.address)
                 await self._session(connection)
             except _Ended:
                 pass
