@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Buffer, headers, position_of
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    Buffer,
+    headers,
+    position_of,
+)
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.model.limits import Limits
@@ -207,8 +213,11 @@ class Fetches:
             rejected = self._transactions.rejected_within(request.begin_index, last, most + 1)
             if len(rejected) > most:
                 last = rejected.pop()[0] - 1
-        share = 1.0 if not request.index_records else 0.6  # records can outweigh tiny entries
-        bytes_max = max(1, min(request.bytes_max, int(self._limits.block_bytes_max * share)))
+        limits, room = self._limits, self._limits.block_bytes_max
+        if request.index_records:  # with those of the smallest entries it must fit a frame, too
+            frame = limits.frame_bytes_max - limits.message_bytes_max
+            room = min(room, frame * HEADER_SIZE // (HEADER_SIZE + INDEX_RECORD_SIZE))
+        bytes_max = max(1, min(request.bytes_max, room))
         log = self._log
 
         def read() -> list[Span]:
