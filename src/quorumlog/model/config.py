@@ -120,7 +120,7 @@ class GroupConfig(
     """Leadership is not handed to a member that lags so many entries or more."""
     leadership_transfer_wait_timeout: int = 1_000
     """A hand-over that takes longer is given up; appends are refused meanwhile."""
-    peer_push_quota: int = 20 * 1024 * 1024
+    peer_push_quota: int = 200 * 1024 * 1024
     """Bytes a second sent to a member that is caught up from disk; live traffic is not limited."""
     max_push_time_out_ms: int = 1_000
     """A push unanswered for so long is sent again."""
