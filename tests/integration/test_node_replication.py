@@ -159,7 +159,8 @@ async def test_80_above_the_bound_appends_are_refused_and_not_stored(make_cluste
             leader = cluster.leader_id()
             await cluster.stop(*[n for n in cluster.ids if n != leader], clean=False)
             results = await asyncio.gather(
-                *(client.append(b"x", timeout_ms=700) for _ in range(20)), return_exceptions=True
+                *(client.append_batch([b"x"], timeout_ms=700) for _ in range(20)),
+                return_exceptions=True,
             )
             assert all(isinstance(result, RequestError) for result in results)
             assert any(isinstance(result, LeaderPendingFullError) for result in results)
