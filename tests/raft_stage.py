@@ -18,6 +18,7 @@ from quorumlog.model.message import (
     VoteResponse,
 )
 from quorumlog.raft import events as ev
+from quorumlog.raft.dispatcher import COMMIT_DELAY_MS
 from raft_members import Group
 from raft_messages import log_of
 
@@ -118,14 +119,28 @@ class Stage(Group):
                 self.lines.append(f"lost: {describe(message)}")
 
     def do_stabilize(self, *among):
-        """Deliver whatever is under way (among these) until nothing is."""
+        """Deliver whatever is under way (among these) until nothing is, late commits included."""
         for _ in range(ROUNDS_MAX):
             chosen = self.take(("*", "*"), among)
-            if not chosen:
+            if not chosen and not self.tell_commits():
                 return
             for message, entries in chosen:
                 self.bring(message, entries)
         raise AssertionError("messages go round in circles")
+
+    def tell_commits(self):
+        """Let the moment pass that leaders wait before they tell idle followers of a commit."""
+        due = [
+            replica
+            for replica in self.nodes.values()
+            if replica.up
+            and replica.core.role is Role.LEADER
+            and replica.core.next_deadline_ms() == self.now + COMMIT_DELAY_MS
+        ]
+        for replica in due:
+            self.advance(replica, COMMIT_DELAY_MS)
+            self.work()
+        return due
 
     def take(self, ends, among=()):
         source, target = ("*", "*") if ends == ("all",) else ends
