@@ -53,6 +53,7 @@ class GroupAdmin:
         """
         request = TransferRequest(group=self._client.group, transferee_id=node_id, term=term)
         await self._ask_leader(request)
+        self._client.view.forget_leader()  # what comes next is for the new one
 
     async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
         """Add a member; unless it is to stay a `learner` it becomes a voter once caught up.

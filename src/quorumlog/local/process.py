@@ -138,8 +138,10 @@ def begin_of(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None if Path("/proc/self/stat").exists() else _begin_by_ps(pid)
-    state, began_ticks = fields[0], fields[19]
-    return None if state in "ZX" else began_ticks
+    state, threads, began_ticks = fields[0], int(fields[17]), fields[19]
+    # a process whose first thread has ended keeps its sockets until the others have
+    has_ended = state == "X" or (state == "Z" and threads <= 1)
+    return None if has_ended else began_ticks
 
 
 def _begin_by_ps(pid: int) -> str | None:
