@@ -6,7 +6,6 @@ three processes take together while nothing is appended.
 """
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 from quorumlog import Client, QuorumlogError
+from quorumlog.bench.processes import cpu_seconds
 
 NODES = 3
 START_SECONDS = 300.0
@@ -55,12 +55,6 @@ def write_configs(root: Path, groups: int, kind: str) -> dict[str, Path]:
     return configs
 
 
-def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-    """Return the processor time a process has taken."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def groups_led(address: str) -> int:
     """Return how many groups have a leader, as a node knows; 0 while it does not answer."""
     try:
@@ -90,12 +84,12 @@ def measure(root: Path, groups: int, seconds: float, kind: str) -> None:
     ]
     try:
         asyncio.run(wait_for_leaders(list(configs), groups))
-        started = sum(cpu_seconds(node) for node in nodes)
+        started = sum(cpu_seconds(node.pid) for node in nodes)
         print(f"{groups} groups led after {time.monotonic() - begun:.1f} s, CPU {started:.1f} s")
         time.sleep(SETTLE_SECONDS)
-        before, begun = [cpu_seconds(node) for node in nodes], time.monotonic()
+        before, begun = [cpu_seconds(node.pid) for node in nodes], time.monotonic()
         time.sleep(seconds)
-        took = [cpu_seconds(node) - was for node, was in zip(nodes, before, strict=True)]
+        took = [cpu_seconds(node.pid) - was for node, was in zip(nodes, before, strict=True)]
         elapsed = time.monotonic() - begun
         parts = ", ".join(f"{part / elapsed:.1%}" for part in took)
         print(f"idle: {sum(took) / elapsed:.1%} of a core in all ({parts})")
