@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quorumlog.bench.figures import Sample
 from quorumlog.bench.loads import body_of, fill
-from quorumlog.bench.processes import cpu_seconds
+from quorumlog.bench.processes import Usage
 from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
@@ -106,7 +106,7 @@ async def caught_up(
         await fill(log, size, count)
         _, target = await log.bounds()
         async with _live(log, size if live_s else 0) as done:
-            begun, before = time.perf_counter(), done()
+            before = done()
             await asyncio.sleep(live_s)
             rate_before = (done() - before) / max(live_s, POLL_S)
             await asyncio.to_thread(cluster.start, follower)
@@ -157,10 +157,6 @@ async def restarted(cluster: LocalCluster, group: str) -> float:
 
 async def idle(cluster: LocalCluster, seconds: float) -> Sample:
     """Let nothing happen; the sample's CPU seconds are what the nodes take all the same."""
-    pids = cluster.running()
-    before = {node: cpu_seconds(pid) for node, pid in pids.items()}
-    begun = time.perf_counter()
+    usage, begun = Usage(cluster.running()), time.perf_counter()
     await asyncio.sleep(seconds)
-    taken = time.perf_counter() - begun
-    used = {node: cpu_seconds(pid) - before[node] for node, pid in pids.items()}
-    return Sample(0, taken, node_cpu_seconds=used)
+    return usage.into(Sample(0, time.perf_counter() - begun))

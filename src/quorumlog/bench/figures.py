@@ -68,7 +68,7 @@ def percentiles_ms(latencies: Sequence[float]) -> tuple[float, float, float] | N
     return float(p50), float(p99), float(p999)
 
 
-def rate_figure(case: str, samples: Sequence[Sample], body_bytes: int, *, note: str = "") -> Figure:
+def rate_figure(case: str, samples: Sequence[Sample], body_bytes: int) -> Figure:
     """Return the figure of a load that does as much as it can. There is at least one sample."""
     ordered = sorted(samples, key=lambda sample: sample.rate)
     median = ordered[len(ordered) // 2]
@@ -90,7 +90,6 @@ def rate_figure(case: str, samples: Sequence[Sample], body_bytes: int, *, note: 
         node_cpu_seconds=median.node_cpu_seconds,
         client_cpu_seconds=median.client_cpu_seconds,
         memory_mb=max(sample.memory_bytes for sample in samples) / MEGABYTE or None,
-        note=note,
     )
 
 
@@ -108,8 +107,8 @@ def value_figure(case: str, unit: str, values: Sequence[float], *, note: str = "
     )
 
 
-def pause_figure(case: str, seconds: Sequence[float], *, note: str = "") -> Figure:
+def pause_figure(case: str, seconds: Sequence[float]) -> Figure:
     """Return the figure of pauses, in milliseconds, with their percentiles."""
-    figure = value_figure(case, "ms", [one * 1_000 for one in seconds], note=note)
+    figure = value_figure(case, "ms", [one * 1_000 for one in seconds])
     p50, p99, p999 = percentiles_ms(seconds) or (math.nan, math.nan, math.nan)
     return msgspec.structs.replace(figure, p50_ms=p50, p99_ms=p99, p999_ms=p999)

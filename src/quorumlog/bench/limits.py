@@ -18,13 +18,14 @@ import numpy as np
 import uvloop
 
 from quorumlog.bench.figures import MEGABYTE, Figure, pause_figure, value_figure
+from quorumlog.local.ports import LOOPBACK
+from quorumlog.model.limits import MIB
 
 SYNCED_BYTES = 4_096
-SEQUENTIAL_BYTES = 256 * 1_048_576
-CHUNK_BYTES = 1_048_576
-COPIED_BYTES = 64 * 1_048_576
+SEQUENTIAL_BYTES = 256 * MIB
+CHUNK_BYTES = MIB
+COPIED_BYTES = 64 * MIB
 COPIES = 8
-LOOPBACK = "127.0.0.1"
 ECHO_SECONDS = 10.0
 """A process that only echoes has started within this, or something is very wrong."""
 
@@ -50,7 +51,7 @@ class MachineLimits:
 
 def measure_limits(directory: Path, seconds: float) -> tuple[MachineLimits, list[Figure]]:
     """Measure for about four times `seconds`, on the disk of `directory`; also as figures."""
-    synced = _repeated(_Syncing(directory / "limits.dat"), seconds)
+    synced = _sync_again_and_again(directory / "limits.dat", seconds)
     trips = uvloop.run(_round_trips(seconds))
     written = [_write_once(directory / "limits.dat") for _ in range(3)]
     copied = [_copy_once() for _ in range(3)]
@@ -70,34 +71,20 @@ def measure_limits(directory: Path, seconds: float) -> tuple[MachineLimits, list
     ]
 
 
-class _Syncing:
-    """Appends to a file and waits until that is on disk, again and again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._data = os.urandom(SYNCED_BYTES)
-        self._fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-
-    def __call__(self) -> None:
-        os.write(self._fd, self._data)
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        """Leave nothing."""
-        os.close(self._fd)
-        self._path.unlink()
-
-
-def _repeated(work: _Syncing, seconds: float) -> list[float]:
-    """Return how long each call took."""
+def _sync_again_and_again(path: Path, seconds: float) -> list[float]:
+    """Append to a file and wait until that is on disk; return how long each time took."""
+    data = os.urandom(SYNCED_BYTES)
+    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     taken: list[float] = []
     end = time.perf_counter() + seconds
     try:
         while (begun := time.perf_counter()) < end:
-            work()
+            os.write(fd, data)
+            os.fdatasync(fd)
             taken.append(time.perf_counter() - begun)
     finally:
-        work.close()
+        os.close(fd)
+        path.unlink()
     return taken
 
 

@@ -1,28 +1,28 @@
 """Loads on a group: so many appends in flight, a producer, batches, reads; for a while each."""
 
 import asyncio
-import itertools
 import os
 import random
 import struct
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from quorumlog.bench.figures import Sample
 from quorumlog.client import Client, Producer
 from quorumlog.client.delivery import Delivery
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.values import FetchedBlock
+from quorumlog.model.limits import MIB
 
 BATCH_ENTRIES = 128
 BATCHES_IN_FLIGHT = 4
 GETS_IN_FLIGHT = 16
 SEND_CHUNK = 256
 """Entries given to a producer between two looks at the clock; one of them is timed."""
-PRODUCER_BATCH_BYTES = 1_048_576
-PRODUCER_BUFFER_BYTES = 64 * 1_048_576
-FETCH_BYTES = 4 * 1_048_576
+PRODUCER_BATCH_BYTES = MIB
+PRODUCER_BUFFER_BYTES = 64 * MIB
+FETCH_BYTES = 4 * MIB
 _SENT_AT = struct.Struct(">d")
 TAIL_WAIT_SECONDS = 10.0
 
@@ -64,6 +64,10 @@ async def batches(log: Client, size: int, seconds: float) -> Sample:
     )
 
 
+def _producer(log: Client) -> Producer:
+    return Producer(log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES)
+
+
 async def produced(log: Client, size: int, seconds: float) -> Sample:
     """Give a producer as much as it takes; one entry in 256 is timed."""
     body = body_of(size)
@@ -75,9 +79,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
         latencies.append(time.perf_counter() - asked)
 
     count = 0
-    async with Producer(
-        log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES
-    ) as producer:
+    async with _producer(log) as producer:
         await producer.send(body)
         await producer.flush()
         begun = time.perf_counter()
@@ -98,9 +100,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
 async def fill(log: Client, size: int, count: int) -> None:
     """Append so many entries."""
     body = body_of(size)
-    async with Producer(
-        log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES
-    ) as producer:
+    async with _producer(log) as producer:
         for _ in range(count):
             await producer.send(body)
         await producer.flush()
@@ -155,9 +155,7 @@ async def tail(log: Client, size: int, seconds: float) -> Sample:
     reader = asyncio.ensure_future(follow())
     begun = time.perf_counter()
     try:
-        for _ in itertools.takewhile(
-            lambda _: time.perf_counter() - begun < seconds, itertools.count()
-        ):
+        while time.perf_counter() - begun < seconds:
             seen.clear()
             await log.append(_SENT_AT.pack(time.perf_counter()) + rest)
             async with asyncio.timeout(TAIL_WAIT_SECONDS):
@@ -165,8 +163,3 @@ async def tail(log: Client, size: int, seconds: float) -> Sample:
     finally:
         reader.cancel()
     return Sample(len(latencies), time.perf_counter() - begun, latencies)
-
-
-def merged(samples: Sequence[Sample]) -> list[float]:
-    """Return the latencies of all samples."""
-    return [latency for sample in samples for latency in sample.latencies]

@@ -22,6 +22,7 @@ from quorumlog.bench.processes import Usage
 from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.limits import MIB
 
 IN_FLIGHT = (1, 64, 512)
 TAIL_BYTES = 1_024
@@ -29,7 +30,6 @@ CATCH_UP_BYTES = 1_024
 RESTART_BYTES = 16_384
 TIMEOUT_MS = 60_000
 IDLE_SETTLE_S = 3.0
-MIB = 1_048_576
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,19 +185,18 @@ class Bench:
 
     async def failover(self) -> AsyncIterator[Figure]:
         """The leader is killed with SIGKILL."""
-        cluster, group = self._cluster(), self.target.group
-        taken = [
-            await events.leader_lost(cluster, group, silent=False) for _ in range(self.plan.losses)
-        ]
-        yield pause_figure("leader killed: no append for", taken)
+        yield await self._losses("leader killed: no append for", silent=False)
 
     async def silence(self) -> AsyncIterator[Figure]:
         """The leader is frozen with SIGSTOP."""
+        yield await self._losses("leader silent: no append for", silent=True)
+
+    async def _losses(self, case: str, *, silent: bool) -> Figure:
         cluster, group = self._cluster(), self.target.group
         taken = [
-            await events.leader_lost(cluster, group, silent=True) for _ in range(self.plan.losses)
+            await events.leader_lost(cluster, group, silent=silent) for _ in range(self.plan.losses)
         ]
-        yield pause_figure("leader silent: no append for", taken)
+        return pause_figure(case, taken)
 
     async def catchup(self) -> AsyncIterator[Figure]:
         """A follower was away, without and with a load meanwhile."""

@@ -1,6 +1,5 @@
 """`quorumlog bench`: what a cluster does on this machine, beside what the machine does itself."""
 
-import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.target import find_target
 from quorumlog.local import LocalCluster
+from quorumlog.model.limits import MIB
 
 if TYPE_CHECKING:
     from quorumlog.bench.figures import Figure
     from quorumlog.bench.suite import Plan, Target
 
 GROUP = "bench"
-DATA_FILE_BYTES = 256 * 1_048_576
+DATA_FILE_BYTES = 256 * MIB
 TIMEOUT_S = 10.0
 
 
@@ -151,4 +151,3 @@ async def _collect(
             if as_json:
                 print_json(msgspec.to_builtins(figure))
             progress.update(task, description=f"{figure.case}: {figure.value:,.4g} {figure.unit}")
-            await asyncio.sleep(0)

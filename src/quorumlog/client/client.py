@@ -93,7 +93,7 @@ class Client:
         self.view = ClusterView(addresses, group, cluster, limits, self._generator)
         self.admin = GroupAdmin(self)
         self.machine = MachineCalls(self)
-        self._joined = JoinedAppends(limits, self._append_block)
+        self._joined = JoinedAppends(limits, self.append_batch)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -129,11 +129,6 @@ class Client:
         Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
         `append` raises.
         """
-        return await self._append_block(bodies, timeout_ms)
-
-    async def _append_block(
-        self, bodies: Sequence[Buffer], timeout_ms: int | None
-    ) -> AppendedBatch:
         sizes = self.checked_sizes(bodies)
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))

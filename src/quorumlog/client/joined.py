@@ -1,16 +1,24 @@
 """Single appends of many tasks, joined: what is asked for in one turn of the loop is one block."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 from quorumlog.client.values import Appended, AppendedBatch
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.limits import Limits
 
-AppendBatch: TypeAlias = Callable[[list[Buffer], int | None], Awaitable[AppendedBatch]]
-"""(bodies, milliseconds) → where they went; all of them or none are appended."""
 _Waiting: TypeAlias = tuple[Buffer, "asyncio.Future[Appended]"]
+
+
+class AppendBatch(Protocol):
+    """Appends several entries, all or none."""
+
+    async def __call__(
+        self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
+    ) -> AppendedBatch:
+        """Return where they went."""
+        ...
 
 
 class JoinedAppends:
@@ -63,7 +71,7 @@ class JoinedAppends:
 
     async def _deliver(self, together: list[_Waiting], timeout_ms: int | None) -> None:
         try:
-            batch = await self._append_batch([body for body, _ in together], timeout_ms)
+            batch = await self._append_batch([body for body, _ in together], timeout_ms=timeout_ms)
         except asyncio.CancelledError:
             for _, future in together:
                 future.cancel()

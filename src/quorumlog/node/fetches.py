@@ -261,7 +261,7 @@ class Fetches:
         answer(response, attachments)
 
     def locate(
-        self, first_index: int, last_index: int, done: Callable[[list[Range]], None]
+        self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
     ) -> None:
         """Tell where committed entries lie: (first index, position) of each contiguous stretch.
 
