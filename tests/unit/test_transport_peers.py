@@ -91,6 +91,45 @@ async def test_a_peer_whose_process_ended_is_lost_once_and_found_again(linked):
     assert watcher.news.empty()
 
 
+class ClosedSocket:
+    def setsockopt(self, *option):
+        raise ValueError("negative file descriptor")
+
+
+class ClosedTransport:
+    """Of a connection that its other side ended in the moment in which it was made (uvloop)."""
+
+    def __init__(self, closing):
+        self.closing = closing
+
+    def is_closing(self):
+        return self.closing
+
+    def get_extra_info(self, name):
+        return {"socket": ClosedSocket()}[name]
+
+
+@pytest.mark.parametrize("closing", [True, False])
+async def test_a_connection_that_ends_while_it_is_made_is_made_again(linked, monkeypatch, closing):
+    peer, watcher = linked
+    loop_type, tried = type(asyncio.get_running_loop()), asyncio.Queue()
+    connect = loop_type.create_connection
+
+    async def made_and_ended(loop, *arguments, **options):
+        made, protocol = await connect(loop, *arguments, **options)
+        made.abort()
+        tried.put_nowait(protocol)
+        return ClosedTransport(closing), protocol
+
+    monkeypatch.setattr(peers, "BACKOFF_MAX_S", 0.01)
+    with monkeypatch.context() as dying:
+        dying.setattr(loop_type, "create_connection", made_and_ended)
+        peer.break_connections()
+        for _ in ("control", "bulk"):
+            await tried.get()
+    assert await watcher.news.get() == ("connected", "n1")
+
+
 async def test_a_peer_that_still_listens_is_not_lost(linked):
     peer, watcher = linked
     for _ in range(3):

@@ -89,6 +89,9 @@ class _Link:
                     if loop.time() - ended_at < LOST_S:
                         self._watcher.peer_lost(self.peer_id)
                     ended_at = -LOST_S
+            except Exception:  # a link that is given up would cut this node off for good
+                logger.exception("the link to %s failed; it is made anew", self.peer_id)
+                pause = BACKOFF_MAX_S
             await asyncio.sleep(pause * self._links.generator.uniform(0.5, 1.0))
 
     async def _connect(self) -> None:
@@ -107,7 +110,8 @@ class _Link:
                 host,
                 port,
             )
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # a peer that dies meanwhile may have closed the connection again: there is no socket then
+        if hasattr(socket, "TCP_USER_TIMEOUT") and not transport.is_closing():
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS
             )
