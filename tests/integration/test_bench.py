@@ -38,6 +38,17 @@ def test_a_cluster_of_its_own_is_loaded_and_loses_its_leader(tmp_path):
     assert plot.stat().st_size > 10_000
 
 
+def test_how_cost_grows_is_measured_when_it_is_asked_for():
+    status, figures, error = bench("clients", "groups", "length", "steady")
+    assert (status, error) == (0, "")
+    assert figures["append, 5 clients"]["value"] > 0
+    assert figures["5 groups, all led after"]["value"] > 0
+    assert figures["append, 64 in flight over 5 groups"]["value"] > 0
+    assert figures["get anywhere, 16 in flight, log of 0.03125 GiB"]["value"] > 0
+    assert figures["restart, log of 0.03125 GiB, to the first append"]["value"] > 0
+    assert 20 < figures["memory of a node over 2 s"]["value"] < 400
+
+
 def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
     cluster = LocalCluster.create(tmp_path / "c", groups=("g",))
     cluster.up()

@@ -56,6 +56,8 @@ def test_nothing_to_draw_is_said():
         (("no-such-case",), "there is no case 'no-such-case', only append, batch, producer"),
         (("--sizes", "1,x"), "give numbers of bytes"),
         (("--sizes", "0"), "give numbers of bytes"),
+        (("--gib", "0"), "give lengths in GiB"),
+        (("--gib", "long"), "give lengths in GiB"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_started(arguments, told, capsys):

@@ -6,7 +6,9 @@ import random
 import struct
 import time
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import cycle
 
 from quorumlog.bench.figures import Sample
 from quorumlog.client import Client, Producer
@@ -33,26 +35,40 @@ def body_of(size: int) -> bytes:
 
 
 async def _closed_loop(
-    append: Callable[[], Awaitable[object]], in_flight: int, seconds: float, entries: int = 1
+    calls: Sequence[Callable[[], Awaitable[object]]], seconds: float, entries: int = 1
 ) -> Sample:
-    """Keep so many calls under way; each stores `entries`."""
+    """Keep each of the calls under way; each stores `entries`."""
     latencies = array("d")
     begun = time.perf_counter()
     end = begun + seconds
 
-    async def work() -> None:
+    async def work(call: Callable[[], Awaitable[object]]) -> None:
         while (asked := time.perf_counter()) < end:
-            await append()
+            await call()
             latencies.append(time.perf_counter() - asked)
 
-    await asyncio.gather(*(work() for _ in range(in_flight)))
+    await asyncio.gather(*map(work, calls))
     return Sample(len(latencies) * entries, time.perf_counter() - begun, latencies)
 
 
 async def single_appends(log: Client, size: int, in_flight: int, seconds: float) -> Sample:
     """Append entries one by one from so many tasks."""
     body = body_of(size)
-    return await _closed_loop(lambda: log.append(body), in_flight, seconds)
+    return await _closed_loop([lambda: log.append(body)] * in_flight, seconds)
+
+
+async def each_appends(logs: Sequence[Client], size: int, seconds: float) -> Sample:
+    """Append entries one by one, each client for itself."""
+    body = body_of(size)
+    return await _closed_loop([partial(log.append, body) for log in logs], seconds)
+
+
+async def spread_appends(
+    logs: Sequence[Client], size: int, in_flight: int, seconds: float
+) -> Sample:
+    """Append entries one by one from so many tasks, each time with the next client."""
+    body, turn = body_of(size), cycle(logs)
+    return await _closed_loop([lambda: next(turn).append(body)] * in_flight, seconds)
 
 
 async def batches(log: Client, size: int, seconds: float) -> Sample:
@@ -60,7 +76,7 @@ async def batches(log: Client, size: int, seconds: float) -> Sample:
     fitting = max(1, log.limits.block_bytes_max // (2 * size))
     bodies = [body_of(size)] * min(BATCH_ENTRIES, fitting)
     return await _closed_loop(
-        lambda: log.append_batch(bodies), BATCHES_IN_FLIGHT, seconds, len(bodies)
+        [lambda: log.append_batch(bodies)] * BATCHES_IN_FLIGHT, seconds, len(bodies)
     )
 
 
@@ -136,7 +152,15 @@ async def read_blocks(log: Client, first: int, last: int) -> Sample:
 async def random_gets(log: Client, first: int, last: int, seconds: float) -> Sample:
     """Get single entries anywhere in a range, 16 at a time."""
     chance = random.Random(1)  # noqa: S311  (places to read, nothing secret)
-    return await _closed_loop(lambda: log.get(chance.randint(first, last)), GETS_IN_FLIGHT, seconds)
+    return await _closed_loop(
+        [lambda: log.get(chance.randint(first, last))] * GETS_IN_FLIGHT, seconds
+    )
+
+
+async def follow(log: Client) -> None:
+    """Read what is appended from now on, until cancelled."""
+    async for _ in log.read_blocks("latest"):
+        pass
 
 
 async def tail(log: Client, size: int, seconds: float) -> Sample:

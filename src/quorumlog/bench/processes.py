@@ -23,17 +23,26 @@ def cpu_seconds(pid: int) -> float:
 
 def peak_bytes(pid: int) -> int:
     """Return the most memory a process held since `reset_peak`; 0 where nobody knows."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmHWM:"))
+    return _status_bytes(pid, "VmHWM:")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory a process holds, mapped files included; 0 where nobody knows."""
+    return _status_bytes(pid, "VmRSS:")
 
 
 def reset_peak(pid: int) -> None:
     """Let the peak of a process begin anew, where that is allowed."""
     with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK)
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1_024 for line in lines if line.startswith(name))
 
 
 class Usage:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from quorumlog.bench import events, loads
+from quorumlog.bench import events, growth, loads
 from quorumlog.bench.figures import (
     MEGABYTE,
     Figure,
@@ -37,7 +37,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `read_entries` are there to be read, of each size at most `read_mib`; the leader is lost
     `losses` times in each way; a follower misses `catch_up_mib`; `restart_mib` are appended before
-    all start anew.
+    all start anew. The last ones are for how cost grows: with clients, groups and GiB of the log,
+    and over so many seconds.
     """
 
     seconds: float = 3.0
@@ -49,6 +50,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_mib: int = 512
     restart_mib: int = 1_024
     idle_seconds: float = 10.0
+    client_counts: tuple[int, ...] = (1, 10, 100, 500)
+    group_counts: tuple[int, ...] = (1, 10, 100, 1_000)
+    lengths_gib: tuple[float, ...] = (1, 5, 10)
+    steady_seconds: float = 600.0
 
     def quick(self) -> "Plan":
         """Return a plan that shows that all works rather than how well."""
@@ -62,6 +67,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             catch_up_mib=32,
             restart_mib=64,
             idle_seconds=2.0,
+            client_counts=(5,),
+            group_counts=(5,),
+            lengths_gib=(0.03125,),
+            steady_seconds=2.0,
         )
 
 
@@ -175,10 +184,11 @@ class Bench:
         samples = await self._rounds(loads.tail, TAIL_BYTES, self.plan.seconds)
         yield rate_figure("append to its reader, one at a time", samples, TAIL_BYTES)
 
-    def _cluster(self) -> LocalCluster:
+    def own_cluster(self) -> LocalCluster:
+        """Return the cluster that the bench made. Raises `UnexpectedArgumentError`."""
         if self.target.cluster is None:
             raise UnexpectedArgumentError(
-                "this case stops and kills nodes: it needs a cluster that the bench starts itself, "
+                "this case needs a cluster that the bench starts itself, and may stop and kill: "
                 "without --servers and --dir"
             )
         return self.target.cluster
@@ -192,7 +202,7 @@ class Bench:
         yield await self._losses("leader silent: no append for", silent=True)
 
     async def _losses(self, case: str, *, silent: bool) -> Figure:
-        cluster, group = self._cluster(), self.target.group
+        cluster, group = self.own_cluster(), self.target.group
         taken = [
             await events.leader_lost(cluster, group, silent=silent) for _ in range(self.plan.losses)
         ]
@@ -201,11 +211,13 @@ class Bench:
     async def catchup(self) -> AsyncIterator[Figure]:
         """A follower was away, without and with a load meanwhile."""
         size, count = CATCH_UP_BYTES, self.plan.catch_up_mib * MIB // CATCH_UP_BYTES
-        found = await events.caught_up(self._cluster(), self.target.group, size, count, live_s=0.0)
+        found = await events.caught_up(
+            self.own_cluster(), self.target.group, size, count, live_s=0.0
+        )
         rate = found.bytes_per_second / MEGABYTE
         yield value_figure("follower catches up, nothing else", "MB/s", [rate])
         found = await events.caught_up(
-            self._cluster(), self.target.group, size, count, live_s=self.plan.seconds
+            self.own_cluster(), self.target.group, size, count, live_s=self.plan.seconds
         )
         rate = found.bytes_per_second / MEGABYTE
         yield value_figure("follower catches up beside 64 in flight", "MB/s", [rate])
@@ -218,7 +230,7 @@ class Bench:
         async with self.client() as log:
             await loads.fill(log, RESTART_BYTES, self.plan.restart_mib * MIB // RESTART_BYTES)
         taken = [
-            await events.restarted(self._cluster(), self.target.group)
+            await events.restarted(self.own_cluster(), self.target.group)
             for _ in range(self.plan.rounds)
         ]
         case = f"restart with {self.plan.restart_mib:,} MiB, to the first append"
@@ -227,7 +239,7 @@ class Bench:
     async def idle(self) -> AsyncIterator[Figure]:
         """Nothing happens."""
         await asyncio.sleep(IDLE_SETTLE_S)  # what came before is written, the group is at rest
-        sample = await events.idle(self._cluster(), self.plan.idle_seconds)
+        sample = await events.idle(self.own_cluster(), self.plan.idle_seconds)
         used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
         figure = value_figure("idle, all nodes", "% of a core", [used])
         yield msgspec.structs.replace(
@@ -247,10 +259,16 @@ CASES: dict[str, Case] = {
     "silence": Bench.silence,
     "catchup": Bench.catchup,
     "restart": Bench.restart,
+    "clients": growth.clients,
+    "groups": growth.groups,
+    "length": growth.length,
+    "steady": growth.steady,
 }
 """By name, in the order in which they run."""
-HURTING = ("idle", "failover", "silence", "catchup", "restart")
-"""Cases for clusters that the bench has made: they want it to themselves, or hurt it."""
+OWN = ("idle", "failover", "silence", "catchup", "restart", "groups", "length", "steady")
+"""Cases for clusters that the bench has made: they want one to themselves, or hurt it."""
+ON_DEMAND = ("clients", "groups", "length", "steady")
+"""How cost grows takes half an hour: only when it is asked for."""
 
 
 async def run(

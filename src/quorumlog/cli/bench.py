@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GROUP = "bench"
 DATA_FILE_BYTES = 256 * MIB
 TIMEOUT_S = 10.0
+Number = TypeVar("Number", int, float)
 
 
 def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
@@ -45,6 +46,9 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     sizes: Annotated[
         str, typer.Option("--sizes", help="Bytes of bodies, joined by commas.")
     ] = "256,1024,16384",
+    gib: Annotated[
+        str, typer.Option("--gib", help="Lengths of the log for the case length, joined by commas.")
+    ] = "1,5,10",
     quick: Annotated[
         bool, typer.Option("--quick", help="Little of everything: whether it works.")
     ] = False,
@@ -56,12 +60,14 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     """Measure a cluster: one that is started for it, or one that is there.
 
     Cases: append, batch, producer, read; idle, failover, silence, catchup and restart only with a
-    cluster of its own. All take some ten minutes. Every acknowledged entry is on a majority's
-    disks. The machine's own disk, loopback and memory are measured in the same run.
+    cluster of its own. All these take some ten minutes. How cost grows is measured when it is asked
+    for: clients, groups, length (of the log), steady (memory over ten minutes). Every acknowledged
+    entry is on a majority's disks. The machine's own disk, loopback and memory are measured in the
+    same run.
     """
     from quorumlog.bench.report import COLUMNS, draw, row  # noqa: PLC0415  (nobody else's need)
 
-    plan = _plan(seconds, rounds, sizes, quick=quick)
+    plan = _plan(seconds, rounds, sizes, gib, quick=quick)
     chosen = _chosen(cases, own=directory is None and servers is None)
     figures: list[Figure] = []
     with _target(directory, servers, group) as (target, disk):
@@ -74,32 +80,43 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
             print_line(f"drawn into {plot}")
 
 
-def _plan(seconds: float, rounds: int, sizes: str, *, quick: bool) -> "Plan":
+def _plan(seconds: float, rounds: int, sizes: str, gib: str, *, quick: bool) -> "Plan":
     from quorumlog.bench.suite import Plan  # noqa: PLC0415
 
+    plan = Plan(
+        seconds=seconds,
+        rounds=rounds,
+        sizes=_numbers("--sizes", sizes, int, "numbers of bytes, such as 256,1024"),
+        lengths_gib=_numbers("--gib", gib, float, "lengths in GiB, such as 1,10,50"),
+    )
+    return plan.quick() if quick else plan
+
+
+def _numbers(option: str, given: str, kind: type[Number], wanted: str) -> tuple[Number, ...]:
+    """Return the numbers above 0 of an option. Raises `typer.BadParameter`."""
     try:
-        found = tuple(int(size) for size in sizes.split(","))
+        found = tuple(kind(part) for part in given.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
-        raise typer.BadParameter(f"--sizes {sizes!r}: give numbers of bytes, such as 256,1024")
-    plan = Plan(seconds=seconds, rounds=rounds, sizes=found)
-    return plan.quick() if quick else plan
+    if not found or not min(found) > 0:
+        raise typer.BadParameter(f"{option} {given!r}: give {wanted}")
+    return found
 
 
 def _chosen(cases: list[str] | None, *, own: bool) -> list[str]:
     """Return the cases to run. Raises `typer.BadParameter`."""
-    from quorumlog.bench.suite import CASES, HURTING  # noqa: PLC0415
+    from quorumlog.bench.suite import CASES, ON_DEMAND, OWN  # noqa: PLC0415
 
-    allowed = [name for name in CASES if own or name not in HURTING]
+    allowed = [name for name in CASES if own or name not in OWN]
     for name in cases or ():
         if name not in CASES:
             raise typer.BadParameter(f"there is no case {name!r}, only {', '.join(CASES)}")
         if name not in allowed:
             raise typer.BadParameter(
-                f"{name} stops and kills nodes, or wants them idle: leave --dir and --servers out"
+                f"{name} stops and kills nodes, or wants some of its own: leave --dir and "
+                "--servers out"
             )
-    return cases or allowed
+    return cases or [name for name in allowed if name not in ON_DEMAND]
 
 
 @contextmanager

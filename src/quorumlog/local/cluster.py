@@ -12,7 +12,7 @@ from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
 from quorumlog.local.process import NodeProcess
 from quorumlog.model.codes import Role
-from quorumlog.model.limits import MIB
+from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
 START_SECONDS = 30.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
@@ -35,7 +35,7 @@ class LocalCluster:
         self._processes = {node_id: NodeProcess(self._layout, node_id) for node_id in self._places}
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913  (named options of a public door)
         cls,
         directory: str | Path,
         *,
@@ -45,11 +45,15 @@ class LocalCluster:
         index_file_bytes: int = 4 * MIB,
         first_port: int | None = None,
         state_machine: str = "",
+        retention_bytes: int = 0,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> Self:
         """Lay out a new cluster in a directory that is new or empty; nothing is started.
 
         `state_machine` of all groups: `kv`, or `module:Class` that the node processes can import
-        (they have the environment of whoever starts them); empty: plain logs.
+        (they have the environment of whoever starts them); empty: plain logs. Above
+        `retention_bytes` (0: never) a group's oldest files are removed. `limits` are those of all
+        nodes.
 
         Node n0 listens on first_port, n1 on the next and so on, and their admin ports are 100
         higher; None: whatever ports are free.
@@ -63,6 +67,8 @@ class LocalCluster:
             data_file_bytes=data_file_bytes,
             index_file_bytes=index_file_bytes,
             state_machine=state_machine,
+            retention_bytes=retention_bytes,
+            limits=limits,
         )
         layout.make_directory()
         layout.check_unused()
@@ -166,17 +172,18 @@ class LocalCluster:
 
     # -- changing it ------------------------------------------------------------------------
 
-    def up(self) -> list[str]:
+    def up(self, timeout_s: float = START_SECONDS) -> list[str]:
         """Start all nodes that do not run and wait until every group has a leader.
 
-        Returns the nodes that were started. One that ends again is an error with its last words.
+        Returns the nodes that were started. One that ends again is an error with its last words,
+        as is a group without a leader after `timeout_s`.
         """
         with self._layout.locked():
             running = self.running()
             started = [node_id for node_id in self._places if node_id not in running]
             for node_id in started:
                 self._start(node_id)
-            self._wait_healthy(self.node_ids)
+            self._wait_healthy(self.node_ids, timeout_s)
         return started
 
     def down(self) -> list[str]:
@@ -270,8 +277,8 @@ class LocalCluster:
                 )
             time.sleep(POLL_SECONDS)
 
-    def _wait_healthy(self, node_ids: Sequence[str]) -> None:
-        deadline = time.monotonic() + START_SECONDS
+    def _wait_healthy(self, node_ids: Sequence[str], timeout_s: float = START_SECONDS) -> None:
+        deadline = time.monotonic() + timeout_s
         waiting = list(node_ids)
         while waiting:
             for node_id in waiting:
@@ -280,7 +287,7 @@ class LocalCluster:
             waiting = [node_id for node_id in waiting if not _is_healthy(health[node_id])]
             if waiting and time.monotonic() > deadline:
                 raise LocalClusterError(
-                    f"after {START_SECONDS:.0f} s not ready: "
+                    f"after {timeout_s:.0f} s not ready: "
                     f"{'; '.join(_complaint(node_id, health[node_id]) for node_id in waiting)}; "
                     f"see the .log files in {self.directory}"
                 )

@@ -22,6 +22,7 @@ import msgspec
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.ports import LOOPBACK, free_ports, ports_from
 from quorumlog.model.config import GroupConfig, NodeConfig, check_name, dump_config, load_config
+from quorumlog.model.limits import Limits
 
 CLUSTER_NAME = "cluster.json"
 LOCK_NAME = "cluster.lock"
@@ -199,6 +200,8 @@ def node_configs(
     data_file_bytes: int,
     index_file_bytes: int,
     state_machine: str,
+    retention_bytes: int,
+    limits: Limits,
 ) -> list[NodeConfig]:
     """Return the configuration of every node.
 
@@ -212,6 +215,7 @@ def node_configs(
             mapped_file_size_for_entry_data=data_file_bytes,
             mapped_file_size_for_entry_index=index_file_bytes,
             state_machine=state_machine,
+            retention_bytes=retention_bytes,
         )
         for group in content.groups
     ]
@@ -222,6 +226,7 @@ def node_configs(
             cluster=content.cluster,
             admin_listen=place.admin,
             groups=groups,
+            limits=limits,
         )
         for place in content.nodes
     ]

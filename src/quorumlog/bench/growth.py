@@ -1,0 +1,175 @@
+"""How cost grows: with clients, with groups, with the length of the log, with time.
+
+Groups, length and time are measured on clusters made for it, one after the other.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from quorumlog.bench import events, loads
+from quorumlog.bench.figures import (
+    MEGABYTE,
+    Figure,
+    Sample,
+    pause_figure,
+    rate_figure,
+    value_figure,
+)
+from quorumlog.bench.processes import Usage, resident_bytes
+from quorumlog.client import Client
+from quorumlog.local import LocalCluster
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.limits import KIB, MIB, Limits
+
+if TYPE_CHECKING:
+    from quorumlog.bench.suite import Bench
+
+BODY_BYTES = 1_024
+FILLED_BODY_BYTES = 16 * KIB
+IN_FLIGHT = 64
+GIB = 1_024 * MIB
+START_S = 300.0
+GROUP_FILE_BYTES = MIB
+GROUP_INDEX_BYTES = 64 * KIB
+GROUP_LIMITS = Limits(entry_bytes_max=64 * KIB)
+"""Files of a thousand groups are small, and entries must fit into them."""
+LONG_FILE_BYTES = 256 * MIB
+SPARE_BYTES = 4 * GIB
+"""Left on the disk whatever the log takes: for files prepared in advance, and for everybody."""
+RETENTION_BYTES = 512 * MIB
+LOOKS = 10
+"""Looks at the memory in the course of a run."""
+
+
+@asynccontextmanager
+async def _cluster(bench: "Bench", name: str, **layout: object) -> AsyncIterator[LocalCluster]:
+    """Make a cluster beside the one that is measured, start it, and leave nothing of it."""
+    directory = bench.own_cluster().directory.parent / name
+    cluster = LocalCluster.create(directory, **layout)  # type: ignore[arg-type]
+    try:
+        await asyncio.to_thread(cluster.up, START_S)
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.down)
+        await asyncio.to_thread(shutil.rmtree, directory)
+
+
+async def clients(bench: "Bench") -> AsyncIterator[Figure]:
+    """So many clients, each with connections of its own and one append in flight."""
+    for count in bench.plan.client_counts:
+        samples = []
+        for _ in range(bench.plan.rounds):
+            async with AsyncExitStack() as opened:
+                logs = [await opened.enter_async_context(bench.client()) for _ in range(count)]
+                await asyncio.gather(*(log.bounds() for log in logs))  # connected
+                usage = Usage(bench.target.pids())
+                sample = await loads.each_appends(logs, BODY_BYTES, bench.plan.seconds)
+                samples.append(usage.into(sample))
+        yield rate_figure(f"append, {count} clients", samples, BODY_BYTES)
+
+
+async def groups(bench: "Bench") -> AsyncIterator[Figure]:
+    """So many groups: until all are led, idle, and 64 appends in flight over all of them."""
+    for count in bench.plan.group_counts:
+        names = [f"g{number}" for number in range(count)]
+        begun = time.perf_counter()
+        async with _cluster(
+            bench,
+            f"groups-{count}",
+            groups=names,
+            data_file_bytes=GROUP_FILE_BYTES,
+            index_file_bytes=GROUP_INDEX_BYTES,
+            limits=GROUP_LIMITS,
+        ) as cluster:
+            led = time.perf_counter() - begun
+            yield value_figure(f"{count} groups, all led after", "s", [led])
+            await asyncio.sleep(bench.plan.idle_seconds)  # until those that may rest do
+            sample = await events.idle(cluster, bench.plan.idle_seconds)
+            used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
+            memory = f"{sample.memory_bytes / MEGABYTE:.0f} MB a node"
+            yield value_figure(f"{count} groups, idle", "% of a core", [used], note=memory)
+            samples = [
+                await _over_groups(cluster, names, bench.plan.seconds)
+                for _ in range(bench.plan.rounds)
+            ]
+            yield rate_figure(f"append, 64 in flight over {count} groups", samples, BODY_BYTES)
+
+
+async def _over_groups(cluster: LocalCluster, names: list[str], seconds: float) -> Sample:
+    """Append from 64 tasks to one group after the other."""
+    async with AsyncExitStack() as opened:
+        logs = [
+            await opened.enter_async_context(Client(cluster.servers, name, timeout_ms=60_000))
+            for name in names
+        ]
+        for begin in range(0, len(logs), IN_FLIGHT):
+            await asyncio.gather(*(log.bounds() for log in logs[begin : begin + IN_FLIGHT]))
+        usage = Usage(cluster.running())
+        return usage.into(await loads.spread_appends(logs, BODY_BYTES, IN_FLIGHT, seconds))
+
+
+async def length(bench: "Bench") -> AsyncIterator[Figure]:
+    """A log of so many GiB: producer, single entries anywhere, restart."""
+    lengths = sorted(bench.plan.lengths_gib)
+    async with _cluster(bench, "length", data_file_bytes=LONG_FILE_BYTES) as cluster:
+        (group,) = cluster.groups
+        needed = len(cluster.node_ids) * int(lengths[-1] * GIB) + SPARE_BYTES
+        free = shutil.disk_usage(cluster.directory).free
+        if needed > free:
+            raise UnexpectedArgumentError(
+                f"a log of {lengths[-1]:g} GiB on {len(cluster.node_ids)} nodes needs "
+                f"{needed / GIB:.0f} GiB in {cluster.directory.parent}, where {free / GIB:.0f} are "
+                "free: choose shorter ones with --gib, or another place with TMPDIR"
+            )
+        filled = 0
+        for gib in lengths:
+            async with Client(cluster.servers, group, timeout_ms=60_000) as log:
+                wanted = int(gib * GIB) // FILLED_BODY_BYTES
+                await loads.fill(log, FILLED_BODY_BYTES, wanted - filled)
+                filled = wanted
+                usage = Usage(cluster.running())
+                sample = usage.into(await loads.produced(log, BODY_BYTES, bench.plan.seconds))
+                yield rate_figure(f"producer, log of {gib:g} GiB", [sample], BODY_BYTES)
+                begin, committed = await log.bounds()
+                usage = Usage(cluster.running())
+                sample = usage.into(
+                    await loads.random_gets(log, begin, committed, bench.plan.seconds)
+                )
+                case = f"get anywhere, 16 in flight, log of {gib:g} GiB"
+                yield rate_figure(case, [sample], FILLED_BODY_BYTES)
+            taken = await events.restarted(cluster, group)
+            yield pause_figure(f"restart, log of {gib:g} GiB, to the first append", [taken])
+
+
+async def steady(bench: "Bench") -> AsyncIterator[Figure]:
+    """Memory while 64 appends are in flight, a reader follows and retention removes old files."""
+    seconds = bench.plan.steady_seconds
+    async with _cluster(
+        bench, "steady", data_file_bytes=64 * MIB, retention_bytes=RETENTION_BYTES
+    ) as cluster:
+        (group,) = cluster.groups
+        pids = cluster.running()
+        resident: list[list[float]] = []
+        rates: list[float] = []
+        async with (
+            Client(cluster.servers, group, timeout_ms=60_000) as log,
+            Client(cluster.servers, group, timeout_ms=60_000) as reading,
+        ):
+            follower = asyncio.ensure_future(loads.follow(reading))
+            try:
+                for _ in range(LOOKS):
+                    sample = await loads.single_appends(log, BODY_BYTES, IN_FLIGHT, seconds / LOOKS)
+                    rates.append(sample.rate)
+                    resident.append([resident_bytes(pid) / MEGABYTE for pid in pids.values()])
+            finally:
+                follower.cancel()
+                await asyncio.gather(follower, return_exceptions=True)
+        case = f"memory of a node over {seconds:.0f} s"
+        for node, held in zip(pids, zip(*resident, strict=True), strict=True):
+            note = f"{node}: {held[0]:.0f} MB after a tenth, {held[-1]:.0f} at the end"
+            yield value_figure(case, "MB", held, note=note)
+        yield value_figure(f"append, 64 in flight over {seconds:.0f} s", "entries/s", rates)
