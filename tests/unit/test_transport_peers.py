@@ -6,7 +6,9 @@ import random
 import pytest
 
 from quorumlog.model.limits import DEFAULT_LIMITS
+from quorumlog.model.message import Hello, ReadIndexRequest, Response
 from quorumlog.transport import peers
+from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
 
@@ -17,6 +19,7 @@ class Peer:
     def __init__(self):
         self.listener = self.port = None
         self.came = asyncio.Queue()
+        self.accepted = True
 
     async def listen(self):
         self.listener = Listener(
@@ -25,7 +28,7 @@ class Peer:
             lambda hello: self,
             cluster="c",
             node_id="n1",
-            accepts=lambda hello: True,
+            accepts=lambda hello: self.accepted,
             limits=DEFAULT_LIMITS,
         )
         await self.listener.start()
@@ -56,13 +59,8 @@ class Watcher:
         self.news.put_nowait(("lost", peer_id))
 
 
-@pytest.fixture
-async def linked(monkeypatch):
-    """A peer, links to it, and who is told of them; the first connection is up."""
-    monkeypatch.setattr(peers, "STEADY_S", 0.0)
-    peer, watcher = Peer(), Watcher()
-    await peer.listen()
-    links = PeerLinks(
+def links_to(peer, watcher):
+    return PeerLinks(
         "n0",
         "c",
         "127.0.0.1:1",
@@ -71,6 +69,15 @@ async def linked(monkeypatch):
         watcher=watcher,
         generator=random.Random(1),
     )
+
+
+@pytest.fixture
+async def linked(monkeypatch):
+    """A peer, links to it, and who is told of them; the first connection is up."""
+    monkeypatch.setattr(peers, "STEADY_S", 0.0)
+    peer, watcher = Peer(), Watcher()
+    await peer.listen()
+    links = peer.links = links_to(peer, watcher)
     links.start()
     try:
         assert await watcher.news.get() == ("connected", "n1")
@@ -136,3 +143,96 @@ async def test_a_peer_that_still_listens_is_not_lost(linked):
         peer.break_connections()
         assert await watcher.news.get() == ("connected", "n1")
     assert watcher.news.empty()
+
+
+async def test_a_connection_that_is_made_too_late_is_given_up_and_made_anew(linked, monkeypatch):
+    peer, watcher = linked
+    loop_type, late, given_up = type(asyncio.get_running_loop()), [], asyncio.Event()
+    connect = loop_type.create_connection
+
+    async def opened_and_late(loop, *arguments, **options):
+        made, _ = await connect(loop, *arguments, **options)
+        if len(late) < 2:
+            late.append(made)
+            if len(late) == 1:
+                assert await watcher.news.get() == ("connected", "n1")
+            else:
+                given_up.set()
+            raise TimeoutError("nobody waits for it any more")
+        return made, _
+
+    monkeypatch.setattr(peers, "BACKOFF_MAX_S", 0.01)
+    monkeypatch.setattr(loop_type, "create_connection", opened_and_late)
+    bulk = peer.links._bulk["n1"]
+    bulk.connection.abort("broken")
+    await given_up.wait()
+    assert await watcher.news.get() == ("connected", "n1")
+    assert bulk.connection.is_open
+    assert [made.is_closing() for made in late] == [True, True]
+
+
+async def test_a_peer_that_refuses_us_is_asked_less_and_less_often(monkeypatch):
+    pauses, refusing = [], Peer()
+
+    async def paused(seconds):
+        pauses.append(seconds)
+        if len(pauses) >= 40:
+            await asyncio.Event().wait()
+
+    refusing.accepted = False
+    await refusing.listen()
+    monkeypatch.setattr(peers.asyncio, "sleep", paused)
+    links = links_to(refusing, Watcher())
+    links.start()
+    try:
+        while len(pauses) < 40:
+            await asyncio.wait(links._tasks["n1"], timeout=0.01)
+    finally:
+        await links.stop()
+        await refusing.listener.stop()
+    assert max(pauses) > 0.4
+    assert sum(pause < 0.1 for pause in pauses) <= 8
+
+
+async def test_a_message_that_no_frame_takes_is_not_sent_and_said_once(linked, caplog):
+    peer, _ = linked
+    whole = memoryview(bytes(DEFAULT_LIMITS.frame_bytes_max))
+    message = ReadIndexRequest(group="g", local_id="n0", remote_id="n1", term=1, request_id=1)
+    for _ in range(3):
+        assert not peer.links.send("n1", message, [whole])
+    assert peer.links.send("n1", message)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "above" in caplog.text
+
+
+async def test_a_transport_that_ended_without_a_word_takes_nothing():
+    """uvloop may close one and tell nobody; whoever writes to it then is told: RuntimeError."""
+
+    class Ended:
+        def write(self, data):
+            raise RuntimeError("unable to perform operation; the handler is closed")
+
+        def get_extra_info(self, name):
+            return None
+
+        def set_write_buffer_limits(self, high):
+            pass
+
+        def is_closing(self):
+            return False
+
+        def get_write_buffer_size(self):
+            return 0
+
+    lost = []
+    connection = Connection(
+        Hello(cluster="c", node_id="n0", role="node"),
+        lambda hello: None,
+        DEFAULT_LIMITS,
+        TransportCounters(),
+        on_lost=lost.append,
+    )
+    connection._transport = Ended()
+    assert not connection.send(Response())
+    assert lost == [connection]
+    assert not connection.is_open

@@ -85,7 +85,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
-        self._wakes = Wakes(self._loop, monotonic_ms)
+        self._wakes = Wakes(
+            self._loop, monotonic_ms, lambda error: self._broken(f"a timer failed: {error!r}")
+        )
         self._reads = Threads(self._loop)
         self._machines = Threads(self._loop, threads=MACHINE_THREADS, name="quorumlog-machine")
         self._disk = self._make_disk()
@@ -291,6 +293,6 @@ class Node:
         self._broken(str(error))
 
     def _broken(self, reason: str) -> None:
-        say(logger, logging.CRITICAL, "node must stop", reason=reason)
         if not self.failure.done():
+            say(logger, logging.CRITICAL, "node must stop", reason=reason)
             self.failure.set_result(reason)

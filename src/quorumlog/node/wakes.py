@@ -6,8 +6,10 @@ of many groups can travel together.
 
 import asyncio
 import heapq
-from collections import deque
+import logging
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP_MS = 3_600_000
 """The timer fires at least so often, also when there is nothing to do for ever."""
@@ -35,11 +37,20 @@ class Wake:
 
 
 class Wakes:
-    """Of one node; all methods are called on its loop."""
+    """Of one node; all methods are called on its loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+    `failed` is told what a `tick` raised: without its timers nobody may go on as if nothing were.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        failed: Callable[[Exception], None],
+    ) -> None:
         self._loop = loop
         self._now_ms = now_ms
+        self._failed = failed
         self._heap: list[tuple[int, int, Wake]] = []
         self._number = 0
         self._wakes = 0
@@ -76,20 +87,19 @@ class Wakes:
     def _fire(self) -> None:
         self._handle = None
         now_ms = self._now_ms()
-        due: deque[Wake] = deque()
+        due: list[Wake] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < TICKS_MAX:
             deadline_ms, _, wake = heapq.heappop(self._heap)
             if wake.deadline_ms == deadline_ms:
                 wake.deadline_ms = None
                 due.append(wake)
-        try:
-            while due:
-                due.popleft().tick()
-        finally:
-            # one that raises must not keep the others from being woken
-            for wake in due:
-                wake.wake_at(now_ms)
-            self._schedule()
+        for wake in due:
+            try:
+                wake.tick()
+            except Exception as error:  # it may not have asked to be woken again
+                logger.exception("a timer failed")
+                self._failed(error)
+        self._schedule()
 
     def stop(self) -> None:
         """Wake nobody any more."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
 
 import uvloop
 
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+CLEAN_STOP_S = 60.0
+FAILED_STOP_S = 10.0
+"""A node that has to stop is gone after so long, whatever its disk or its state machine does not
+return from: only a process that ends is started again."""
 
 
 def serve(config: NodeConfig) -> int:
@@ -35,6 +41,23 @@ def serve(config: NodeConfig) -> int:
         say(logger, logging.ERROR, "node failed", node=config.self_id, reason=str(error))
         print(f"quorumlog: {config.self_id}: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def leave_within(seconds: float, self_id: str) -> None:
+    """End this process after so many seconds, if it has not ended by itself."""
+
+    def leave() -> None:
+        print(
+            f"quorumlog: {self_id}: could not stop within {seconds:g} s (a disk or a state machine "
+            "does not answer); ended all the same",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_FAILED)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
 
 
 def _open_admin_port(node: Node, metrics: NodeMetrics) -> AdminPort | None:
@@ -72,6 +95,7 @@ async def _serve(config: NodeConfig) -> int:
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     failed = node.failure.done()
+    leave_within(FAILED_STOP_S if failed else CLEAN_STOP_S, config.self_id)
     if admin is not None:
         admin.stop()
     await node.stop(clean=not failed)

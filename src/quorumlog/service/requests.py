@@ -74,6 +74,7 @@ class ClientRequests:
         self._limits = node.config.limits
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
         self._in_flight = 0
+        self._polls = 0
         self._paused = False
         self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
             AppendRequest: self._append,
@@ -93,11 +94,16 @@ class ClientRequests:
         """See `ConnectionHandler`."""
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
-        """Answer a request, now or later; every request gets an answer (spec 90, 167)."""
-        self._in_flight += 1
-        if self._in_flight >= self._limits.requests_in_flight_max and not self._paused:
-            self._paused = True
-            connection.pause_reading()
+        """Answer a request, now or later; every request gets an answer (spec 90, 167).
+
+        Requests that wait for something to happen do not keep others from being read.
+        """
+        self._count(connection, frame, 1)
+        if self._polls > self._limits.fetch_waiters_max:
+            text = f"more than {self._limits.fetch_waiters_max} requests of this connection wait"
+            refused = Response(code=ResponseCode.LEADER_PENDING_FULL, text=text)
+            self._answer(connection, frame, refused)
+            return
         handler = self._handlers.get(type(frame.message))
         if handler is None:
             text = f"{type(frame.message).__name__} is not a client's request"
@@ -110,6 +116,21 @@ class ClientRequests:
             answer = response(code=error.code, text=str(error), leader_id=error.leader_id)
             self._answer(connection, frame, answer)
 
+    def _count(self, connection: Connection, frame: Frame, change: int) -> None:
+        """Count a request that came or was answered; read no more while there are too many."""
+        message = frame.message
+        if isinstance(message, FetchRequest | QueryRequest) and message.wait_ms > 0:
+            self._polls += change
+            return
+        self._in_flight += change
+        most = self._limits.requests_in_flight_max
+        if self._in_flight >= most and not self._paused:
+            self._paused = True
+            connection.pause_reading()
+        elif self._paused and self._in_flight < most // 2:
+            self._paused = False
+            connection.resume_reading()
+
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         say(logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason)
@@ -121,14 +142,17 @@ class ClientRequests:
         response: Response,
         attachments: list[Buffer] | None = None,
     ) -> None:
-        """Send an answer; a client that does not read its answers is cut off."""
-        self._in_flight -= 1
-        if self._paused and self._in_flight < self._limits.requests_in_flight_max // 2:
-            self._paused = False
-            connection.resume_reading()
-        sent = connection.send(
-            response, correlation_id=frame.correlation_id, attachments=attachments or ()
-        )
+        """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
+        self._count(connection, frame, -1)
+        number = frame.correlation_id
+        try:
+            sent = connection.send(response, correlation_id=number, attachments=attachments or ())
+        except UnexpectedArgumentError as error:  # done, but no frame takes what came of it
+            kind = AppendResponse if isinstance(response, AppendResponse) else Response
+            refused = kind(
+                code=ResponseCode.INTERNAL_ERROR, text=f"the answer is too long: {error}"
+            )
+            sent = connection.send(refused, correlation_id=number)
         if not sent:
             connection.close("answers are not being read")
 

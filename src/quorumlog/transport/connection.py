@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 CLOSE_GRACE_SECONDS = 5.0
 """How long a connection that ends waits for the other side to read what was sent."""
+KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""The other side's host is asked whether it is there after 30 s of silence (tcp(7)); one that has
+vanished has its connection ended after another 30: nothing that is sent would notice."""
 
 
 @dataclass(slots=True)
@@ -85,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         """Say who we are, and wait for the other side to do so."""
         stream = cast(asyncio.Transport, transport)  # uvloop's do not inherit from asyncio's
         self._transport = stream
+        _keep_alive(stream)
         stream.set_write_buffer_limits(high=self._limits.outbox_bytes_max)
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -138,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
             self._counters.refused_frames += 1
             response = Response(code=frame.code, text=frame.text)
             self.send(response, correlation_id=frame.correlation_id)
+            if self._handler is None:  # refusals of refusals would go on for ever
+                self.close(frame.text)
         elif self._handler is not None:
             self._handler.frame_received(self, frame)
         else:
@@ -173,13 +181,21 @@ class Connection(asyncio.BufferedProtocol):
     def send(
         self, message: Message, *, correlation_id: int = 0, attachments: Sequence[Buffer] = ()
     ) -> bool:
-        """Send a frame; return False, with nothing sent, if closed or too much is unsent."""
+        """Send a frame; return False, with nothing sent, if closed or too much is unsent.
+
+        Raises `UnexpectedArgumentError` when the frame would be above a limit.
+        """
         if self._transport is None or self._transport.is_closing():
             return False
         size = sum(len(part) for part in attachments)
         if self.outbox_bytes + size > self._limits.outbox_bytes_max:
             return False
-        self._write(message, correlation_id, attachments)
+        try:
+            self._write(message, correlation_id, attachments)
+        except RuntimeError as error:  # uvloop has closed it, and told nobody
+            self.reason = self.reason or str(error)
+            self.connection_lost(None)
+            return False
         return True
 
     def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
@@ -231,3 +247,12 @@ class Connection(asyncio.BufferedProtocol):
         self.reason = self.reason or reason
         if self._transport is not None:
             self._transport.abort()
+
+
+def _keep_alive(stream: asyncio.Transport) -> None:
+    own_socket = stream.get_extra_info("socket")
+    with suppress(OSError, ValueError):  # closed already: that will be told
+        own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE:
+            if hasattr(socket, name):
+                own_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -10,6 +11,8 @@ from quorumlog.transport.connection import Connection, ConnectionHandler, Transp
 
 CLIENT_ROLE = "client"
 PEER_ROLES = ("control", "bulk")
+PEERS_RESERVE = 256
+"""Connections beyond `connections_max` that only peers may make: clients must not lock them out."""
 
 
 class Listener:
@@ -63,10 +66,10 @@ class Listener:
 
     def _accept(self) -> Connection:
         self.counters.accepted += 1
-        full = len(self.connections) >= self._limits.connections_max
+        beyond = len(self.connections) - self._limits.connections_max
         connection = Connection(
             self._hello,
-            self._refuse_full if full else self._greet,
+            self._greet if beyond < 0 else partial(self._greet_beyond, beyond),
             self._limits,
             self.counters,
             on_lost=self.connections.discard,
@@ -74,7 +77,10 @@ class Listener:
         self.connections.add(connection)
         return connection
 
-    def _refuse_full(self, hello: Hello) -> ConnectionHandler:
+    def _greet_beyond(self, beyond: int, hello: Hello) -> ConnectionHandler:
+        """Take a peer although there are so many more connections than clients may have."""
+        if hello.role in PEER_ROLES and beyond < PEERS_RESERVE:
+            return self._greet(hello)
         raise RemoteProtocolError(f"more than {self._limits.connections_max} connections")
 
     def _greet(self, hello: Hello) -> ConnectionHandler:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
-from quorumlog.model.errors import RemoteProtocolError
+from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, TransportCounters
@@ -66,6 +67,8 @@ class _Link:
         self._watcher = watcher
         self._ended = asyncio.Event()
         self._refusal = ""
+        self._made: Connection | None = None
+        self._is_welcome = False
         self.connection: Connection | None = None
 
     async def run(self) -> None:
@@ -74,12 +77,14 @@ class _Link:
         pause, ended_at = BACKOFF_MIN_S, -LOST_S
         while True:
             self._ended.clear()
+            self._is_welcome = False
             begun = loop.time()
             try:
                 await self._connect()
                 await self._ended.wait()
-                pause = BACKOFF_MIN_S
-                if loop.time() - begun >= STEADY_S:
+                # one that refuses us, or is a proxy for nobody, is not asked again at once
+                pause = BACKOFF_MIN_S if self._is_welcome else min(BACKOFF_MAX_S, pause * 2)
+                if self._is_welcome and loop.time() - begun >= STEADY_S:
                     ended_at = loop.time()
                     continue
             except (OSError, TimeoutError) as error:
@@ -98,23 +103,28 @@ class _Link:
         loop = asyncio.get_running_loop()
         links = self._links
         host, port = parse_address(links.addresses[self.peer_id])
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            transport, _ = await loop.create_connection(
-                lambda: Connection(
-                    self._hello,
-                    self._greet,
-                    links.limits,
-                    links.counters,
-                    on_lost=lambda _: self._ended.set(),
-                ),
-                host,
-                port,
-            )
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                transport, _ = await loop.create_connection(self._make, host, port)
+        except BaseException:
+            self.close()  # it may have been made, and even opened, in this very moment
+            raise
         # a peer that dies meanwhile may have closed the connection again: there is no socket then
         if hasattr(socket, "TCP_USER_TIMEOUT") and not transport.is_closing():
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS
             )
+
+    def _make(self) -> Connection:
+        links = self._links
+        self._made = Connection(
+            self._hello,
+            self._greet,
+            links.limits,
+            links.counters,
+            on_lost=lambda _: self._ended.set(),
+        )
+        return self._made
 
     def _greet(self, hello: Hello) -> "_Link":
         if hello.cluster != self._links.cluster or hello.node_id != self.peer_id:
@@ -127,31 +137,46 @@ class _Link:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self.connection = connection  # before anyone is told that it can be used
+        self._is_welcome = True
         if self._is_bulk:
             self._watcher.peer_connected(self.peer_id)
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
-        """Peers answer over their own links; what comes back here is a refusal."""
-        if isinstance(frame.message, Response) and frame.message.text != self._refusal:
-            self._refusal = frame.message.text  # the same one again and again is said once
-            logger.warning("%s refused a message: %s", self.peer_id, self._refusal)
+        """Peers answer over their own links; what comes back here is a refusal.
+
+        Of a message, or of all: the other side says who it is before it knows who we are.
+        """
+        message = frame.message
+        if isinstance(message, Hello):
+            self._is_welcome = message.code == ResponseCode.SUCCESS
+        if isinstance(message, Hello | Response) and message.text != self._refusal:
+            self._refusal = message.text  # the same one again and again is said once
+            logger.warning("%s refused: %s", self.peer_id, self._refusal)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
-        self.connection = None
+        if self.connection is connection:
+            self.connection = None
         logger.debug("link to %s ended: %s", self.peer_id, reason)
 
     def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
-        """Send if the link is up and its outbox has room."""
+        """Send if the link is up and its outbox has room; what no frame takes is logged."""
         connection = self.connection
         if connection is None or not connection.is_open:
             return False
-        return connection.send(message, attachments=attachments)
+        try:
+            return connection.send(message, attachments=attachments)
+        except UnexpectedArgumentError as error:
+            if str(error) != self._refusal:
+                self._refusal = str(error)
+                logger.error("nothing of this goes to %s: %s", self.peer_id, error)
+            return False
 
     def close(self) -> None:
-        """End the connection."""
-        if self.connection is not None:
-            self.connection.abort("the node is stopping")
+        """End the connection, also one that is only being made."""
+        self.connection = None
+        if self._made is not None:
+            self._made.abort("it is given up")
 
 
 class PeerLinks:

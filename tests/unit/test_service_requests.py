@@ -1,0 +1,102 @@
+"""Requests of one client connection: all are answered, and waiting ones keep nobody waiting."""
+
+from types import SimpleNamespace
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import (
+    FetchRequest,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    StatusRequest,
+)
+from quorumlog.service.requests import ClientRequests
+from quorumlog.wire.frame import Frame
+
+LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
+
+
+class Replica:
+    """Keeps fetches until it is told to answer."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def fetch(self, request, answer):
+        self.waiting.append(answer)
+
+
+class Client:
+    """A connection, as the handler sees it, and what came over it."""
+
+    remote_address = "127.0.0.1:1"
+
+    def __init__(self, refuses=()):
+        self.refuses = refuses
+        self.replica = Replica()
+        self.answers = {}
+        self.is_read = True
+        self.ended = ""
+        config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
+        self.handler = ClientRequests(SimpleNamespace(config=config, replicas={"g": self.replica}))
+        self.number = 0
+
+    def ask(self, message):
+        assert self.is_read
+        self.number += 1
+        self.handler.frame_received(self, Frame(self.number, message, memoryview(b"")))
+        return self.number
+
+    def send(self, message, *, correlation_id, attachments=()):
+        if isinstance(message, self.refuses):
+            raise UnexpectedArgumentError(f"{type(message).__name__} is above a limit")
+        self.answers[correlation_id] = message
+        return True
+
+    def pause_reading(self):
+        self.is_read = False
+
+    def resume_reading(self):
+        self.is_read = True
+
+    def close(self, reason):
+        self.ended = reason
+
+
+def fetch(wait_ms):
+    return FetchRequest(group="g", begin_index=0, bytes_max=1, wait_ms=wait_ms)
+
+
+def test_an_answer_that_no_frame_takes_is_answered_with_the_reason():
+    client = Client(refuses=(MetadataResponse,))
+    client.handler._node.replicas.clear()
+    for _ in range(3 * LIMITS.requests_in_flight_max):
+        answer = client.answers[client.ask(MetadataRequest(group=""))]
+        assert answer.code == ResponseCode.INTERNAL_ERROR
+        assert "too long: MetadataResponse is above a limit" in answer.text
+    assert client.is_read
+
+
+def test_long_polls_keep_nothing_else_from_being_read_and_have_a_bound_of_their_own():
+    client = Client()
+    for _ in range(LIMITS.fetch_waiters_max):
+        client.ask(fetch(wait_ms=10_000))
+    assert client.is_read
+    assert client.answers == {}
+    refused = client.answers[client.ask(fetch(wait_ms=10_000))]
+    assert refused.code == ResponseCode.LEADER_PENDING_FULL
+    assert client.answers[client.ask(StatusRequest(group="none"))].code == (
+        ResponseCode.UNKNOWN_GROUP
+    )
+
+
+def test_too_many_other_requests_are_read_again_once_half_of_them_are_answered():
+    client = Client()
+    for _ in range(LIMITS.requests_in_flight_max):
+        client.ask(fetch(wait_ms=0))
+    assert not client.is_read
+    while not client.is_read:
+        client.replica.waiting.pop()(Response(code=ResponseCode.TIMEOUT), [])
+    assert len(client.replica.waiting) == LIMITS.requests_in_flight_max // 2 - 1

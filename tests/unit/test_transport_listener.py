@@ -1,0 +1,98 @@
+"""Who may connect when many have, and how long connections of hosts that vanished are kept."""
+
+import asyncio
+import socket
+
+import pytest
+
+from quorumlog.model.errors import RemoteProtocolError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import Hello
+from quorumlog.transport import listener as listeners
+from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.listener import Listener
+
+LIMITS = Limits(connections_max=2)
+
+
+class Side:
+    """Either side of a connection."""
+
+    def __init__(self):
+        self.ended = asyncio.get_running_loop().create_future()
+        self.greeted = asyncio.get_running_loop().create_future()
+
+    def greet(self, hello):
+        return self
+
+    def opened(self, connection, hello):
+        if not self.greeted.done():
+            self.greeted.set_result(hello)
+
+    def frame_received(self, connection, frame):
+        if frame.message.code != 200:
+            self.ended.set_result(frame.message.text)
+
+    def closed(self, connection, reason):
+        pass
+
+
+@pytest.fixture
+async def listening(monkeypatch):
+    monkeypatch.setattr(listeners, "PEERS_RESERVE", 1)
+    served = asyncio.Queue()
+
+    def handler_for(hello):
+        served.put_nowait(hello)
+        return Side()
+
+    listener = Listener(
+        "127.0.0.1",
+        0,
+        handler_for,
+        cluster="c",
+        node_id="n0",
+        accepts=lambda hello: True,
+        limits=LIMITS,
+    )
+    await listener.start()
+    listener.served = served
+    yield listener
+    await listener.stop()
+
+
+async def connected(listener, role):
+    """Connect; return what the listener refused it with, or "" once it is served."""
+    side = Side()
+    hello = Hello(cluster="c", node_id="n1", role=role)
+    await asyncio.get_running_loop().create_connection(
+        lambda: Connection(hello, side.greet, LIMITS, TransportCounters()),
+        "127.0.0.1",
+        listener.port,
+    )
+    served = asyncio.ensure_future(listener.served.get())
+    await asyncio.wait({served, side.ended}, return_when=asyncio.FIRST_COMPLETED)
+    served.cancel()
+    return side.ended.result() if side.ended.done() else ""
+
+
+async def test_clients_do_not_lock_peers_out(listening):
+    assert await connected(listening, "client") == ""
+    assert await connected(listening, "client") == ""
+    assert "more than 2 connections" in await connected(listening, "client")
+    assert await connected(listening, "control") == ""
+    assert "more than 2 connections" in await connected(listening, "control")
+
+
+async def test_a_host_that_vanished_is_noticed(listening):
+    await connected(listening, "client")
+    (connection,) = listening.connections
+    accepted = connection._transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+
+
+async def test_a_strange_cluster_is_refused(listening):
+    with pytest.raises(RemoteProtocolError, match="cluster"):
+        listening._greet(Hello(cluster="other", node_id="n1", role="client"))
