@@ -1,6 +1,7 @@
 """One connection of a client: what is given up leaves nothing behind."""
 
 import asyncio
+import gc
 import socket
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from quorumlog.client import connection as connections
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
-from quorumlog.model.errors import NetworkError, Outcome
+from quorumlog.model.errors import NetworkError, Outcome, UnexpectedArgumentError
 from quorumlog.model.message import AppendRequest, FetchRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from scripted_cluster import LIMITS, SILENT
@@ -50,6 +51,38 @@ async def test_a_request_that_is_given_up_keeps_no_place(world):
     with pytest.raises(NetworkError, match="may have been executed"):
         await kept
     assert connection.unanswered == 0
+
+
+async def test_a_request_that_cannot_be_sent_keeps_no_place(world):
+    unheard = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    connection = await opened(world)
+    message, _ = appending()
+    with pytest.raises(UnexpectedArgumentError, match="above"):
+        connection.request(message, [bytes(LIMITS.frame_bytes_max)])
+    assert connection.unanswered == 0
+    connection._look_no_more()
+    connection._look()
+    assert connection._watch is None  # nobody waits, so nobody is asked whether it is there
+    await connection.request(*appending())
+    connection.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not unheard
+
+
+async def test_who_waits_is_told_at_once_that_the_connection_is_closed(world):
+    connection = await opened(world)
+    for taken in world.servers["n0"].listener.connections:
+        taken.pause_reading()  # what is unsent is kept for some seconds
+    block = encode_block([bytes(1 << 20)] * 3)
+    waiting = [connection.request(AppendRequest(group="g", count=3), [block]) for _ in range(5)]
+    connection.close()
+    assert all(future.done() for future in waiting)
+    for future in waiting:
+        with pytest.raises(NetworkError, match="may have been executed") as raised:
+            await future
+        assert raised.value.outcome is Outcome.UNKNOWN
 
 
 @pytest.fixture

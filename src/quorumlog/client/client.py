@@ -107,7 +107,11 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections; whatever waits fails as unknown."""
+        """End all connections, for good.
+
+        Whatever waits for an answer fails as unknown, and what is asked for later or would be asked
+        again raises a `RequestError` that is not retriable.
+        """
         await self.view.close()
 
     # -- append -----------------------------------------------------------------------------
@@ -396,6 +400,7 @@ class Client:
 
     async def status(self) -> list[StatusResponse]:
         """Ask every known server for its replica (see `GroupAdmin.status`)."""
+        self.view.check_open()  # else it would say that of every server
         return await self.admin.status()
 
     async def metadata(self) -> MetadataResponse:

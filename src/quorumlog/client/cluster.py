@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -9,6 +10,7 @@ from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.model.errors import (
     NetworkError,
     NoLeaderError,
+    Outcome,
     RequestError,
     UnknownGroupError,
     error_for,
@@ -101,7 +103,8 @@ class ClusterView:
     """Knows addresses and the leader of one group; shared by everything a client does.
 
     When the leader falls silent the others are asked; once one of them names another leader, the
-    silent connections are ended, so that nobody waits for them.
+    silent connections are ended, so that nobody waits for them. Once it is closed, whoever wants a
+    connection is told so in a `RequestError` that is not retriable.
     """
 
     def __init__(
@@ -119,6 +122,9 @@ class ClusterView:
         self._limits = limits
         self._generator = generator
         self._connections: dict[str, ServerConnection] = {}
+        # all that may be open or being opened, also those that callers have of their own
+        self._made: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
+        self._is_closed = False
         self._opening: dict[str, asyncio.Lock] = {}
         self._leader_address: str | None = None
         self._latest: str | None = None
@@ -130,10 +136,11 @@ class ClusterView:
         self._check: asyncio.Task[None] | None = None
 
     async def connection(self, address: str) -> ServerConnection:
-        """Return an open connection to a server. Raises `NetworkError`."""
+        """Return an open connection to a server. Raises `NetworkError`; see `check_open`."""
         lock = self._opening.setdefault(address, asyncio.Lock())
         waits = lock.locked()
         async with lock:
+            self.check_open()
             known = self._connections.get(address)
             if known is not None and known.is_open:
                 return known
@@ -143,16 +150,25 @@ class ClusterView:
             return fresh
 
     async def open(self, address: str) -> ServerConnection:
-        """Open a connection of the caller's own to a server. Raises `NetworkError`."""
+        """Open a connection of the caller's own to a server; `close` ends it too.
+
+        Raises `NetworkError`; see `check_open`.
+        """
+        self.check_open()
         fresh = ServerConnection(
             address, self._cluster, self._limits, group=self.group, on_silent=self._fell_silent
         )
+        self._made.add(fresh)
         try:
             await fresh.open(CONNECT_TIMEOUT_S)
         except NetworkError:
+            self.check_open()
             self._suspect(address)
             self.forget_leader(address)
             raise
+        if self._is_closed:  # just when it was open
+            fresh.close()
+        self.check_open()
         self._suspects.pop(address, None)
         return fresh
 
@@ -161,7 +177,8 @@ class ClusterView:
     async def leader(self) -> ServerConnection:
         """Return a connection to the leader, asking around if it is not known.
 
-        Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`.
+        Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`;
+        see `check_open`.
         """
         address = self._leader_address or await self._find_leader()
         try:
@@ -203,6 +220,7 @@ class ClusterView:
     async def _ask_for_leader(self) -> str:
         inquiry = _Inquiry(self._metadata_from, self._doubt, self.candidates())
         found = await inquiry.run(next_s=ASK_NEXT_S)
+        self.check_open()
         if found is not None:
             return self._learned(found)
         if inquiry.unknown_group is not None:
@@ -305,15 +323,26 @@ class ClusterView:
         """All addresses known, those given first, each once."""
         return list(dict.fromkeys([*self.servers, *self.members.values()]))
 
+    def check_open(self) -> None:
+        """Raise `RequestError`, which says that nothing was done, once the client is closed."""
+        if self._is_closed:
+            error = RequestError("this client is closed; make a new one")
+            error.outcome = Outcome.DID_NOT_HAPPEN
+            raise error
+
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections, those that are being opened too; none is made any more."""
+        self._is_closed = True
+        for connection in list(self._made):
+            if connection.is_open:
+                connection.close()
+            else:
+                connection.abort("the client is closed")
+        self._connections.clear()
         if self._check is not None:
             self._check.cancel()
             await asyncio.gather(self._check, return_exceptions=True)
             self._check = None
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
 
 
 def _leader_of(found: GroupMetadata) -> str:

@@ -127,7 +127,7 @@ class ServerConnection:
         """Send a request; the future resolves with the answer or fails with `NetworkError`.
 
         Raises `NetworkError` when the connection has ended, `LeaderPendingFullError` when too much
-        is unsent.
+        is unsent, `UnexpectedArgumentError` when the request is above a limit.
         """
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -135,15 +135,15 @@ class ServerConnection:
         number = next(self._numbers)
         is_poll = isinstance(message, _LONG_POLLS) and message.wait_ms > 0
         self._look_soon(connection, is_poll=is_poll)
+        if not self._send(connection, message, number, attachments):
+            if not connection.is_open:
+                raise _not_sent(self.address)
+            raise LeaderPendingFullError(f"{self.address} does not take bytes fast enough")
+        # not before: what could not be sent has nobody who waits for an answer
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         # also when the caller gives up: its place must not be kept until the connection ends
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
-        if not self._send(connection, message, number, attachments):
-            self._waiting.pop(number, None)
-            if not connection.is_open:
-                raise _not_sent(self.address)
-            raise LeaderPendingFullError(f"{self.address} does not take bytes fast enough")
         if is_poll:
             self._polls.add(number)
             future.add_done_callback(lambda _: self._polls.discard(number))
@@ -271,10 +271,11 @@ class ServerConnection:
         self._fail(reason)
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection; what was sent still leaves, but no answer is waited for."""
         self._look_no_more()
         if self._connection is not None:
             self._connection.close("the client is done")
+        self._fail("the client is done")
         if self._ready.done() and not self._ready.cancelled():
             self._ready.exception()
         else:

@@ -5,7 +5,7 @@ One event loop runs in a daemon thread; calls wait for it.
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -32,25 +32,32 @@ from quorumlog.model.system_entry import AcceptedAttempt
 
 T = TypeVar("T")
 
+CLOSED = "this client is closed; make a new one"
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
 
 
 class _LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own.
+
+    It runs what it is given in order, so whatever was given before `stop` has begun, and is ended,
+    before the loop stops; nothing is given after that.
+    """
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
+        self._lock = threading.Lock()  # guards the next one, and giving the loop anything
+        self._is_stopping = False
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="quorumlog-client", daemon=True
         )
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and return what it returns; Ctrl-C first lets it end."""
-        if self._loop.is_closed():
-            work.close()
-            raise QuorumlogError("this client is closed; make a new one")
+        """Run a coroutine there and return what it returns; Ctrl-C first lets it end.
+
+        Raises `QuorumlogError` if it did not end before `stop`.
+        """
         tasks: list[asyncio.Task[T]] = []
         ended: Future[None] = Future()
 
@@ -66,23 +73,44 @@ class _LoopThread:
                 ended.set_result(None)
 
         try:
-            self._loop.call_soon_threadsafe(begin)
+            if not self._give(begin):
+                work.close()
+                ended.set_result(None)
             ended.result()
         except BaseException:
-            self._loop.call_soon_threadsafe(cancel)
-            ended.result(CANCEL_SECONDS)
+            if self._give(cancel):  # else `stop` cancels it
+                ended.result(CANCEL_SECONDS)
             raise
+        if not tasks or (self._is_stopping and tasks[0].cancelled()):
+            raise QuorumlogError(CLOSED)
         return tasks[0].result()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine there; nobody waits for it or hears of its errors."""
-        asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Start a coroutine there; nobody waits for it or hears of its errors.
+
+        Raises `QuorumlogError` after `stop`.
+        """
+        with self._lock:
+            if not self._is_stopping:
+                asyncio.run_coroutine_threadsafe(work, self._loop)
+                return
+        work.close()
+        raise QuorumlogError(CLOSED)
+
+    def _give(self, callback: Callable[[], object]) -> bool:
+        """Have the loop call something; return False, with nothing done, after `stop`."""
+        with self._lock:
+            if not self._is_stopping:
+                self._loop.call_soon_threadsafe(callback)
+            return not self._is_stopping
 
     def stop(self) -> None:
         """End whatever still runs there, the loop and the thread."""
-        if not self._thread.is_alive():
-            return
-        self.wait(_cancel_the_rest())
+        with self._lock:
+            if self._is_stopping or not self._thread.is_alive():  # a forked process has no thread
+                return
+            self._is_stopping = True
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -98,7 +126,10 @@ async def _cancel_the_rest() -> None:
 
 
 class SyncClient:
-    """`Client` for code without an event loop; see there for arguments, results and errors."""
+    """`Client` for code without an event loop; see there for arguments, results and errors.
+
+    Whoever calls while another thread closes it, or later, is told so by a `QuorumlogError`.
+    """
 
     def __init__(
         self, servers: str | Sequence[str], group: str = "default", **options: Any

@@ -1,0 +1,363 @@
+"""A client that is closed stays closed: who still uses it is told so, and soon."""
+
+import asyncio
+import inspect
+import socket
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from quorumlog.client import Client, Producer, SyncClient, sync
+from quorumlog.client import cluster as clusters
+from quorumlog.client import connection as connections
+from quorumlog.client.connection import ServerConnection
+from quorumlog.client.sync import _LoopThread
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import NetworkError, Outcome, QuorumlogError, RequestError
+from scripted_cluster import SILENT
+
+SOON_S = 10.0
+"""Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
+CLOSED = "this client is closed"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Nothing ends because it took too long."""
+    monkeypatch.setattr(connections, "GONE_S", 10_000.0)
+    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 1_000.0)
+    monkeypatch.setattr(clusters, "METADATA_TIMEOUT_S", 1_000.0)
+
+
+@pytest.fixture
+async def client(world):
+    async with Client(world.addresses, "g", timeout_ms=1_000_000) as made:
+        yield made
+
+
+@pytest.fixture
+def mute():
+    """Listen like a process that is frozen: connections are made, and nobody says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+def address_of(listening):
+    return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+async def soon(awaitable):
+    async with asyncio.timeout(SOON_S):
+        return await awaitable
+
+
+async def passed(condition):
+    """Let the loop turn until something is so that nobody tells of."""
+    async with asyncio.timeout(SOON_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def told(awaitable):
+    """Return the error that says that the client is closed."""
+    with pytest.raises(RequestError, match=CLOSED) as caught:
+        await soon(awaitable)
+    assert not caught.value.retriable
+    return caught.value
+
+
+async def all_left(world):
+    """Wait until no server has a connection."""
+    await passed(lambda: not any(server.listener.connections for server in world.servers.values()))
+
+
+def frames_to(server):
+    return server.listener.counters.frames_in
+
+
+# -- what comes afterwards ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client: client.append(b"x"),
+        lambda client: client.append_batch([b"x"]),
+        lambda client: client.execute(b"x"),
+        lambda client: client.query(b"x", linearizable=False),
+        lambda client: client.get(0),
+        lambda client: anext(client.read()),
+        lambda client: client.metadata(),
+        lambda client: client.status(),
+        lambda client: client.admin.wait_until_voter("n0", timeout_s=1_000),
+        lambda client: client.view.leader(),
+    ],
+)
+async def test_a_closed_client_does_nothing_any_more(world, client, use):
+    await client.append(b"before")
+    await client.close()
+    error = await told(use(client))
+    assert error.outcome is Outcome.DID_NOT_HAPPEN
+    assert world.stored == [b"before"]
+    await all_left(world)
+
+
+async def test_closing_again_does_nothing(client):
+    await client.append(b"x")
+    await client.close()
+    await client.close()
+    await told(client.append(b"y"))
+
+
+async def test_a_producer_of_a_closed_client_is_told(world, client):
+    async with Producer(client, linger_ms=0, idempotent=False) as producer:
+        await (await producer.send(b"before"))
+        await client.close()
+        error = await told(await producer.send(b"after"))
+        assert error.outcome is Outcome.DID_NOT_HAPPEN
+        await told(producer.send(b"later"))
+        await told(producer.flush())
+        with pytest.raises(RequestError, match=CLOSED):
+            await producer.close()
+    assert world.stored == [b"before"]
+    await all_left(world)
+
+
+# -- what is under way ----------------------------------------------------------------------------
+
+
+async def test_a_reader_that_waits_for_entries_ends(world, client):
+    await client.append(b"x")
+    n0 = world.servers["n0"]
+    n0.keeps_fetches, count = True, frames_to(n0)
+    reading = asyncio.ensure_future(anext(client.read(1)))
+    await passed(lambda: frames_to(n0) > count)
+    await client.close()
+    await told(reading)
+    await all_left(world)
+
+
+async def test_an_append_that_was_refused_is_not_tried_again(world, client, monkeypatch):
+    world.script(ResponseCode.LEADER_PENDING_FULL)
+    leader = client.view.leader
+
+    async def leader_before_it_is_closed():
+        if world.requests:
+            await client.close()
+        return await leader()
+
+    monkeypatch.setattr(client.view, "leader", leader_before_it_is_closed)
+    error = await told(client.append(b"x"))
+    assert error.outcome is Outcome.DID_NOT_HAPPEN
+    assert world.requests == 1
+    await all_left(world)
+
+
+async def test_an_append_that_would_be_repeated_says_that_it_may_have_happened(world):
+    world.script(SILENT)
+    async with Client(world.addresses, "g", timeout_ms=1_000_000, retry_unknown=True) as client:
+        waiting = asyncio.ensure_future(client.append(b"x"))
+        await passed(lambda: world.requests > 0)
+    error = await told(waiting)
+    assert error.outcome is Outcome.UNKNOWN
+    assert world.requests == 1
+    await all_left(world)
+
+
+async def test_an_append_that_was_sent_may_have_happened(world, client):
+    world.script(SILENT)
+    waiting = asyncio.ensure_future(client.append(b"x"))
+    await passed(lambda: world.requests > 0)
+    await client.close()
+    with pytest.raises(NetworkError, match="may have been executed") as caught:
+        await soon(waiting)
+    assert caught.value.outcome is Outcome.UNKNOWN
+
+
+async def test_a_command_that_was_sent_may_have_happened_and_is_not_sent_again(world, client):
+    world.script(SILENT)
+    waiting = asyncio.ensure_future(client.execute(b"x"))
+    await passed(lambda: world.requests > 0)
+    await client.close()
+    error = await told(waiting)
+    assert error.outcome is Outcome.UNKNOWN
+    assert world.requests == 1
+    await all_left(world)
+
+
+async def test_what_a_producer_has_sent_may_have_happened_and_is_not_sent_again(world, client):
+    world.script(SILENT)
+    producer = Producer(client, linger_ms=0, idempotent=False, request_timeout_ms=1_000_000)
+    delivery = await producer.send(b"x")
+    await passed(lambda: world.requests > 0)
+    await client.close()
+    error = await told(delivery)
+    assert error.outcome is Outcome.UNKNOWN
+    assert world.requests == 1
+    await all_left(world)
+    await producer.close(flush=False)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_who_waits_for_a_connection_is_told_and_it_is_not_made(mute):
+    client = Client(address_of(mute), "g", timeout_ms=1_000_000)
+    opening = [asyncio.ensure_future(client.view.connection(address_of(mute))) for _ in range(3)]
+    taken, _ = await soon(asyncio.get_running_loop().sock_accept(mute))
+    with taken:
+        await client.close()
+        for each in opening:
+            await told(each)
+        while await soon(asyncio.get_running_loop().sock_recv(taken, 1_000)):
+            pass  # until the other side is closed
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_is_made_while_its_client_is_closed_is_closed(
+    world, client, monkeypatch
+):
+    opened = ServerConnection.open
+
+    async def open_too_late(self, timeout_s):
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        await opened(self, timeout_s)
+        await closing
+
+    monkeypatch.setattr(ServerConnection, "open", open_too_late)
+    await told(client.view.connection(world.servers["n0"].address))
+    await all_left(world)
+
+
+async def test_who_waits_for_a_leader_is_told(world, mute):
+    world.leader_id = None
+    n1 = world.servers["n1"]
+    async with Client([address_of(mute), n1.address], "g", timeout_ms=1_000_000) as client:
+        waiting = [asyncio.ensure_future(client.view.leader()) for _ in range(3)]
+        await passed(lambda: n1.asked_count > 0)
+    for each in waiting:
+        await told(each)
+    await all_left(world)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+class Call(threading.Thread):
+    """Calls something in a thread of its own and keeps what it raised; never holds up the test."""
+
+    def __init__(self, function):
+        super().__init__(daemon=True)
+        self.function = function
+        self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            self.function()
+        except BaseException as error:
+            self.error = error
+
+    def is_told(self):
+        """Whether it ended, by hearing that the client is closed."""
+        self.join(SOON_S)
+        return isinstance(self.error, QuorumlogError) and CLOSED in str(self.error)
+
+
+def test_a_call_that_comes_while_another_thread_closes_is_told():
+    thread = _LoopThread()
+    joined = thread._thread.join
+    calls = []
+
+    def join():
+        joined()  # the loop takes what it is given, and will never run it
+        calls.append(Call(lambda: thread.wait(asyncio.sleep(0))))
+        calls[0].join(SOON_S)
+
+    thread._thread.join = join
+    thread.stop()
+    assert calls[0].is_told()
+
+
+def test_a_call_that_is_under_way_when_another_thread_closes_is_told():
+    thread = _LoopThread()
+    begun = threading.Event()
+
+    async def endless():
+        begun.set()
+        await asyncio.Event().wait()
+
+    call = Call(lambda: thread.wait(endless()))
+    assert begun.wait(SOON_S)
+    thread.stop()
+    assert call.is_told()
+
+
+def test_a_call_that_ends_while_another_thread_closes_has_its_result():
+    thread = _LoopThread()
+    begun = threading.Event()
+
+    async def obstinate():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "result"
+
+    results = []
+    call = Call(lambda: results.append(thread.wait(obstinate())))
+    assert begun.wait(SOON_S)
+    thread.stop()
+    call.join(SOON_S)
+    assert results == ["result"]
+
+
+@pytest.mark.parametrize("start", [_LoopThread.wait, _LoopThread.begin])
+def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
+    thread = _LoopThread()
+    thread.stop()
+    work = asyncio.sleep(0)
+    with pytest.raises(QuorumlogError, match=CLOSED):
+        start(thread, work)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED  # else its end is complained of
+    thread.stop()
+
+
+def test_an_interrupted_call_ends_before_the_interruption_is_seen(monkeypatch):
+    thread = _LoopThread()
+    begun = threading.Event()
+    ended = []
+
+    class Interrupted(Future):
+        def result(self, timeout=None):
+            if timeout is None:
+                assert begun.wait(SOON_S)
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    async def endless():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sync, "Future", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.wait(endless())
+    assert ended == [True]
+    thread.stop()
+
+
+async def test_a_reader_in_another_thread_ends_when_the_client_is_closed(world):
+    n0 = world.servers["n0"]
+    n0.keeps_fetches = True
+    client = SyncClient(n0.address, "g", timeout_ms=1_000_000)
+    call = Call(lambda: list(client.read(0)))
+    await passed(lambda: frames_to(n0) >= 3)  # Hello, who leads, and the fetch
+    await asyncio.to_thread(client.close)
+    assert await asyncio.to_thread(call.is_told)
+    await all_left(world)
