@@ -4,8 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from itertools import compress
 from types import TracebackType
 from typing import Literal, TypeVar
+
+from isal.isal_zlib import crc32
 
 from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.cluster import ClusterView
@@ -23,7 +26,7 @@ from quorumlog.client.values import (
     Queried,
     positions_of,
 )
-from quorumlog.model.block import HEADER_SIZE, Buffer, decode_entries, encode_block, first_damaged
+from quorumlog.model.block import HEADER_SIZE, Buffer, data_mask, decode_entries, encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.entry import Entry
@@ -203,7 +206,7 @@ class Client:
             raise IndexOutOfRangeError(
                 f"index {index} is beyond the last committed index, {fetched.committed_index}"
             )
-        return self._decoded(fetched)[0]
+        return self._decoded(fetched, include_all=True)[0]
 
     async def read(
         self,
@@ -267,11 +270,7 @@ class Client:
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
-                entries = self._decoded(fetched)
-                if not include_all:
-                    entries = [entry for entry in entries if entry.is_data]
-                if fetched.rejected:
-                    entries = [e for e in entries if not fetched.is_rejected(e.index)]
+                entries = self._decoded(fetched, include_all=include_all)
                 if entries:
                     yield entries
 
@@ -385,16 +384,20 @@ class Client:
                 error = failed
         raise error or ConfigError("no servers")
 
-    def _decoded(self, fetched: FetchedBlock) -> list[Entry]:
-        """Return the entries of a block, checked against their body CRCs."""
+    def _decoded(self, fetched: FetchedBlock, *, include_all: bool) -> list[Entry]:
+        """Return the entries of a block that are to be seen, checked against their body CRCs."""
         block = fetched.block(self.limits.entry_bytes_max)
-        damaged = first_damaged(block)
-        if damaged is not None:
-            index = fetched.first_index + damaged
-            raise CorruptionError(
-                f"entry {index} of {self.group} does not fit its body CRC", "", 0, index
-            )
-        return list(decode_entries(block))
+        entries = list(decode_entries(block))
+        for entry in entries:
+            crc, index = entry.body_crc, entry.index
+            if crc32(entry.body) != crc and (crc or entry.chain_crc):  # DLedger's have neither
+                raise CorruptionError(
+                    f"entry {index} of {self.group} does not fit its body CRC", "", 0, index
+                )
+        if include_all:
+            return [entry for entry in entries if not fetched.is_rejected(entry.index)]
+        mask = data_mask(block, fetched.rejected)
+        return entries if mask.all() else list(compress(entries, mask.tolist()))
 
     # -- status -----------------------------------------------------------------------------
 

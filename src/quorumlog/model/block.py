@@ -16,9 +16,9 @@ agree at an index are equal up to there.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
@@ -73,8 +73,7 @@ _FEW = 12
 """Up to so many entries plain struct calls beat numpy's fixed cost (measured: 10 to 15)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """`data` holds len(sizes) whole entries; entry i is sizes[i] bytes from offsets[i] on."""
 
     data: memoryview
@@ -136,6 +135,8 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
     `entry_bytes_max` long with body size = size - 48.
     """
     total = len(data)
+    if 0 < count <= _FEW and (few := _few_parsed(data, count, entry_bytes_max)) is not None:
+        return few
     if count <= 0 or total < count * HEADER_SIZE:
         raise UnexpectedArgumentError(f"a block of {total} bytes cannot hold {count} entries")
     size, rest = divmod(total, count)
@@ -153,6 +154,28 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
             f"{int(table['body_size'][worst])}, largest allowed {entry_bytes_max}"
         )
     return block
+
+
+def _few_parsed(data: memoryview, count: int, entry_bytes_max: int) -> Block | None:
+    """Return a block of few entries; None if there is anything wrong with it."""
+    offsets: list[int] = []
+    sizes: list[int] = []
+    offset, total = 0, len(data)
+    for _ in range(count):
+        if offset + HEADER_SIZE > total:
+            return None
+        (size,), (body_size,) = (
+            _I32.unpack_from(data, offset + 4),
+            _I32.unpack_from(data, offset + 44),
+        )
+        if not HEADER_SIZE <= size <= entry_bytes_max or body_size != size - HEADER_SIZE:
+            return None
+        offsets.append(offset)
+        sizes.append(size)
+        offset += size
+    if offset != total:
+        return None
+    return Block(data, np.array(offsets, dtype=np.int64), np.array(sizes, dtype=np.int64))
 
 
 def block_of_headers(data: memoryview) -> Block:
@@ -238,10 +261,28 @@ def headers(block: Block) -> npt.NDArray[Any]:
     return _headers(block.data, block.offsets, block.sizes)
 
 
+def _few_headers(block: Block) -> list[tuple[int, ...]]:
+    """Return the fields of each header, in the order of `HEADER_DTYPE`; for few entries."""
+    data = block.data
+    return [_HEADER.unpack_from(data, offset) for offset in block.offsets.tolist()]
+
+
 def first_index_of(block: Block) -> int:
     """Return the index of the first entry of a stamped block."""
     index: int = _HEADER.unpack_from(block.data, int(block.offsets[0]))[2]
     return index
+
+
+def first_channel_of(block: Block) -> int:
+    """Return the channel of the first entry."""
+    channel: int = _HEADER.unpack_from(block.data, int(block.offsets[0]))[5]
+    return channel
+
+
+def last_term_and_chain_of(block: Block) -> tuple[int, int]:
+    """Return the term and the chain CRC of the last entry of a stamped block."""
+    header = _HEADER.unpack_from(block.data, int(block.offsets[-1]))
+    return header[3], header[6]
 
 
 def is_noop(block: Block) -> bool:
@@ -286,6 +327,12 @@ def first_damaged(block: Block) -> int | None:
 def bodies_fit(block: Block) -> bool:
     """Whether every body has the body CRC its header states; for blocks made by a producer."""
     data = block.data
+    if block.count <= _FEW:
+        places = zip(block.offsets.tolist(), _few_headers(block), strict=True)
+        return all(
+            crc32(data[offset + HEADER_SIZE : offset + header[1]]) == header[7]
+            for offset, header in places
+        )
     expected = headers(block)["body_crc"].tolist()
     starts = (block.offsets + HEADER_SIZE).tolist()
     ends = (block.offsets + block.sizes).tolist()
@@ -375,6 +422,12 @@ def position_of(records: Buffer) -> int:
 
 def term_runs_of(block: Block) -> list[tuple[int, int]]:
     """Return (term, first index) of each run of equal terms in a stamped block."""
+    if block.count <= _FEW:
+        runs: list[tuple[int, int]] = []
+        for header in _few_headers(block):
+            if not runs or runs[-1][0] != header[3]:
+                runs.append((header[3], header[2]))
+        return runs
     table = headers(block)
     terms = table["term"].astype(np.int64)
     starts = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
@@ -383,6 +436,10 @@ def term_runs_of(block: Block) -> list[tuple[int, int]]:
 
 def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]]) -> bool:
     """Whether a stamped block holds first_index, +1, … with the terms that `runs` states."""
+    if block.count <= _FEW:
+        found = [header[2] for header in _few_headers(block)]
+        wanted = list(range(first_index, first_index + block.count))
+        return found == wanted and term_runs_of(block) == list(runs)
     indexes = headers(block)["index"]
     expected = np.arange(first_index, first_index + block.count)
     return bool((indexes == expected).all()) and term_runs_of(block) == list(runs)
@@ -413,6 +470,10 @@ def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDA
 
     Without those whose index is in a (first, last) of `rejected`.
     """
+    if block.count <= _FEW and not rejected:
+        normal = int(Magic.NORMAL)
+        found = _few_headers(block)
+        return np.array([h[0] == normal and h[5] != SYSTEM_CHANNEL for h in found])
     table = headers(block)
     mask: npt.NDArray[np.bool_] = (table["magic"] == int(Magic.NORMAL)) & (
         table["channel"] != SYSTEM_CHANNEL

@@ -1,6 +1,6 @@
 """One entry of the log, as a reader sees it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from quorumlog.model.codes import Magic
 
@@ -8,8 +8,7 @@ SYSTEM_CHANNEL = 0xFFFF_FFFF
 """Entries on this channel are bookkeeping; readers skip them unless asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """An entry with everything its header says.
 
     `pos` is the byte offset in the leader's data files; `body_crc` and `chain_crc` are both 0 in

@@ -37,6 +37,7 @@ from quorumlog.model.block import (
     Buffer,
     encode_checked,
     encode_entry,
+    first_channel_of,
     headers,
 )
 from quorumlog.model.entry import SYSTEM_CHANNEL
@@ -268,8 +269,7 @@ def system_entry_of(block: Block) -> SystemEntry | None:
 
     Raises `UnexpectedArgumentError` if it does not fit the block.
     """
-    table = headers(block)
-    if int(table["channel"][0]) != SYSTEM_CHANNEL:
+    if first_channel_of(block) != SYSTEM_CHANNEL:
         return None
     first = int(block.sizes[0])
     entry = decode_system_entry(block.data[HEADER_SIZE:first])
@@ -282,7 +282,7 @@ def system_entry_of(block: Block) -> SystemEntry | None:
     if isinstance(entry, SessionEntry):
         if not entry.count:
             raise UnexpectedArgumentError("a session entry without entries behind it")
-        crc = crc32(np.ascontiguousarray(table["body_crc"][1:]).tobytes())
+        crc = crc32(np.ascontiguousarray(headers(block)["body_crc"][1:]).tobytes())
         if entry.crc != crc:
             raise UnexpectedArgumentError("the session entry does not fit the entries behind it")
     return entry

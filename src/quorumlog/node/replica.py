@@ -7,8 +7,9 @@ index. Nothing here waits: whatever takes time comes back later as an event.
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
@@ -69,8 +70,7 @@ LOOK_MS = 5
 """Timers may be so late: looking at all of them after each event would cost more than the event."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(msgspec.Struct, frozen=True):
     """An event with the bytes that belong to it."""
 
     event: ev.Event

@@ -4,8 +4,9 @@ Tokens number the writes of a replica, rising by one; a `Send` with `after=t` ma
 the write with token t, and so every one before it, is durable (persist before promise).
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.hard_state import HardState
@@ -13,16 +14,14 @@ from quorumlog.model.membership import Membership
 from quorumlog.model.message import InstallSnapshotRequest, PeerMessage, PushRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SaveHardState:
+class SaveHardState(msgspec.Struct, frozen=True):
     """Write term and vote."""
 
     hard_state: HardState
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendProposal:
+class AppendProposal(msgspec.Struct, frozen=True):
     """Stamp the proposal's block with these indexes and this term, and write it."""
 
     proposal_id: int
@@ -32,8 +31,7 @@ class AppendProposal:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendNoop:
+class AppendNoop(msgspec.Struct, frozen=True):
     """Write one NOOP entry: the first of a leader's term (Raft thesis section 6.4)."""
 
     index: int
@@ -41,8 +39,7 @@ class AppendNoop:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendMembership:
+class AppendMembership(msgspec.Struct, frozen=True):
     """Write one CONFIG_CHANGE entry that names this membership."""
 
     index: int
@@ -51,8 +48,7 @@ class AppendMembership:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendReceived:
+class AppendReceived(msgspec.Struct, frozen=True):
     """Write entries first_index … last_index of the block that came with the message just stepped.
 
     first_index may lie inside that block when its beginning is already stored.
@@ -63,16 +59,14 @@ class AppendReceived:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateLog:
+class TruncateLog(msgspec.Struct, frozen=True):
     """Remove from_index and everything after it; never at or below the committed index."""
 
     from_index: int
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResetLog:
+class ResetLog(msgspec.Struct, frozen=True):
     """Begin the log behind before_begin_index, whose term and chain CRC (-1: unknown) these are.
 
     Entries from `truncate_from` on (-1: none) are removed before; what then lies behind
@@ -87,16 +81,14 @@ class ResetLog:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to its remote_id, once the write `after` is durable (None: at once)."""
 
     message: PeerMessage
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEntries:
+class ReadEntries(msgspec.Struct, frozen=True):
     """Find entries from first_index on, at most bytes_max (but at least one), to push to a peer.
 
     Answered by the event `EntriesRead` or `EntriesUnreadable` with the same request_id, at once or
@@ -110,15 +102,13 @@ class ReadEntries:
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class PushEntries:
+class PushEntries(msgspec.Struct, frozen=True):
     """Send the entries that `EntriesRead` (same request_id) named, with this APPEND message."""
 
     message: PushRequest
 
 
-@dataclass(frozen=True, slots=True)
-class OfferSnapshot:
+class OfferSnapshot(msgspec.Struct, frozen=True):
     """Tell a peer that needs removed entries where it can begin: `InstallSnapshotRequest`.
 
     Answered by the event `EntriesUnreadable` with the same request_id where there is nothing to
@@ -129,8 +119,7 @@ class OfferSnapshot:
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSnapshot:
+class FetchSnapshot(msgspec.Struct, frozen=True):
     """Fetch the snapshot that the leader offers; the event `SnapshotFetched` follows some time.
 
     Comes again and again while it is under way; another offer takes its place.
@@ -139,30 +128,26 @@ class FetchSnapshot:
     offer: InstallSnapshotRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseProposal:
+class RefuseProposal(msgspec.Struct, frozen=True):
     """The proposal was not appended and never will be."""
 
     proposal_id: int
     code: ResponseCode
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """Everything up to index is committed."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailPending:
+class FailPending(msgspec.Struct, frozen=True):
     """Leadership ended: appends not yet committed have an unknown fate; answer them with code."""
 
     code: ResponseCode
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """Role, term or known leader changed (for logs, metrics and redirects)."""
 
     role: Role
@@ -170,24 +155,21 @@ class RoleChanged:
     leader_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipChanged:
+class MembershipChanged(msgspec.Struct, frozen=True):
     """Another membership counts from now on: the entry at index names it (-1: none does)."""
 
     index: int
     membership: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReady:
+class ReadReady(msgspec.Struct, frozen=True):
     """The read may be answered with everything up to index."""
 
     request_id: int
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """A hand-over, a change of members or a read ended like this; `text` says why it failed."""
 
     request_id: int
@@ -195,8 +177,7 @@ class Finished:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(msgspec.Struct, frozen=True):
     """Something that must never happen did (divergence below committed …); people must look."""
 
     text: str

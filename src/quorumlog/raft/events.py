@@ -1,14 +1,14 @@
 """What can happen to a replica, as told to `RaftCore.step`."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from quorumlog.model.membership import Member, Membership
 from quorumlog.model.message import InstallSnapshotRequest, PeerMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm).
 
     Without `may_campaign` a campaign that is due is put off a little.
@@ -17,8 +17,7 @@ class Ticked:
     may_campaign: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message from a peer.
 
     For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC stored locally at
@@ -34,16 +33,14 @@ class Received:
     memberships: tuple[tuple[int, Membership], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(msgspec.Struct, frozen=True):
     """A client wants `count` entries appended; `proposal_id` names them in the effects."""
 
     proposal_id: int
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesRead:
+class EntriesRead(msgspec.Struct, frozen=True):
     """The answer to `ReadEntries`: entries up to last_index, `size_bytes` long, can be pushed.
 
     Not `from_memory`: the peer is being caught up with what lies on disk.
@@ -56,8 +53,7 @@ class EntriesRead:
     from_memory: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesUnreadable:
+class EntriesUnreadable(msgspec.Struct, frozen=True):
     """The answer to `ReadEntries` when entries are gone or damaged; the core paces retries.
 
     To `OfferSnapshot`: there is none.
@@ -68,29 +64,25 @@ class EntriesUnreadable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFetched:
+class SnapshotFetched(msgspec.Struct, frozen=True):
     """An offered snapshot is here, whole, verified and durable."""
 
     offer: InstallSnapshotRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """Every write up to and including this token is durable."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class StorageFailed:
+class StorageFailed(msgspec.Struct, frozen=True):
     """A write or fsync failed: this replica may promise nothing any more."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FitnessChanged:
+class FitnessChanged(msgspec.Struct, frozen=True):
     """Whether this replica may lead.
 
     Not with damaged entries (RELIABILITY 2.3), nor with a state machine that failed or is not there
@@ -100,30 +92,26 @@ class FitnessChanged:
     is_fit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BeginMoved:
+class BeginMoved(msgspec.Struct, frozen=True):
     """Committed entries up to before_begin_index were removed, that one had before_begin_term."""
 
     before_begin_index: int
     before_begin_term: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerConnected:
+class PeerConnected(msgspec.Struct, frozen=True):
     """The bulk link to a peer was (re-)established; whatever was in flight may be lost."""
 
     peer_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(msgspec.Struct, frozen=True):
     """A peer's process has ended, it seems: its connection closed, and nobody listens there."""
 
     peer_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRequested:
+class TransferRequested(msgspec.Struct, frozen=True):
     """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
 
     request_id: int
@@ -131,44 +119,38 @@ class TransferRequested:
     term: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AddMember:
+class AddMember(msgspec.Struct, frozen=True):
     """A learner more; with `joining` it becomes a voter once it has caught up."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class PromoteMember:
+class PromoteMember(msgspec.Struct, frozen=True):
     """A learner becomes a voter."""
 
     node_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveMember:
+class RemoveMember(msgspec.Struct, frozen=True):
     """A member leaves the group."""
 
     node_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequested:
+class ChangeRequested(msgspec.Struct, frozen=True):
     """Change who belongs to the group; answered by `Finished` once committed, or refused."""
 
     request_id: int
     change: AddMember | PromoteMember | RemoveMember
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequested:
+class ReadRequested(msgspec.Struct, frozen=True):
     """Answered by `ReadReady` once leadership is proved, or by `Finished` with an error."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class RestBegan:
+class RestBegan(msgspec.Struct, frozen=True):
     """The beats between nodes vouch for leader_id in this term, until `RestEnded`.
 
     A follower then waits for no heartbeats. A leader sends next to none: the answers to the beats
@@ -179,8 +161,7 @@ class RestBegan:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class RestEnded:
+class RestEnded(msgspec.Struct, frozen=True):
     """They vouch no more; `heard_ms`: when the leader's node was last heard of."""
 
     heard_ms: int

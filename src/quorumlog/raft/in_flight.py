@@ -1,14 +1,14 @@
 """Pushes on their way to one peer and not yet acknowledged."""
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from quorumlog.model.errors import check
 from quorumlog.raft.config import RaftConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(msgspec.Struct, frozen=True):
     """One APPEND: its last index, its size, when it left, and the commit index it carried."""
 
     request_id: int

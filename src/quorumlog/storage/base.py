@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from quorumlog.model.block import Block, block_from_index_records
 from quorumlog.storage.damage import DamagedRanges
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Entries first_index … first_index + count - 1, contiguous bytes, final and readable.
 
     `records` are their index records (32 bytes each), `from_memory` whether no disk was touched.

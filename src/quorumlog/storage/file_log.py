@@ -10,8 +10,8 @@ from quorumlog.model.block import (
     INDEX_RECORD_SIZE,
     Block,
     first_index_of,
-    headers,
     index_records,
+    last_term_and_chain_of,
     single_entry,
     stamp,
     term_runs_of,
@@ -172,8 +172,8 @@ class FileLog:
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
         self._configs.append(block)
-        last = headers(block.slice(block.count - 1, block.count))[0]
-        return self._stage(block, runs, positions, int(last["chain_crc"]), int(last["term"]))
+        term, chain_crc = last_term_and_chain_of(block)
+        return self._stage(block, runs, positions, chain_crc, term)
 
     def _stage(
         self, block: Block, runs: list[Run], positions: np.ndarray, chain_crc: int, term: int
@@ -209,6 +209,7 @@ class FileLog:
         self._durable = self._staged.popleft().mark
         with self._lock:
             self._tail.evict(self._durable.index)
+        self._configs.committed(min(self._committed_index, self._durable.index))
 
     # -- removing ---------------------------------------------------------------------------
 
@@ -444,7 +445,7 @@ class FileLog:
     def note_committed(self, index: int) -> None:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
-        self._configs.committed(self._committed_index)
+        self._configs.committed(min(self._committed_index, self._durable.index))
 
     def _checkpoint_of(self, mark: Mark, *, is_end: bool = False) -> Checkpoint:
         return Checkpoint(

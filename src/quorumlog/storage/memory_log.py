@@ -5,8 +5,8 @@ from collections.abc import Callable
 from quorumlog.model.block import (
     Block,
     first_index_of,
-    headers,
     index_records,
+    last_term_and_chain_of,
     single_entry,
     stamp,
     term_runs_of,
@@ -78,8 +78,7 @@ class MemoryLog:
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
         self._configs.append(block)
-        last = headers(block.slice(block.count - 1, block.count))[0]
-        return self._stage(block, int(last["chain_crc"]))
+        return self._stage(block, last_term_and_chain_of(block)[1])
 
     def _stage(self, block: Block, chain_crc: int) -> WritePlan:
         records = memoryview(index_records(block, block.offsets + self._position))

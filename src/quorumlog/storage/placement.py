@@ -1,7 +1,6 @@
 """Where entries go: none spans files, and a blank record fills what stays free (spec 20 §3.1)."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Int64s
@@ -19,8 +18,7 @@ def blank_record(length: int) -> bytes:
     return int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Entries start … stop - 1 of a block that lie together in one file."""
 
     start: int

@@ -3,8 +3,8 @@ is not yet on disk.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
@@ -14,8 +14,7 @@ PIECES_MAX = 16_384
 """Blocks kept at most (beside those not yet durable), however small they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A staged block: its entries are final, first_index … last_index."""
 
     first_index: int
@@ -40,7 +39,7 @@ class Piece:
         offsets, sizes = self.block.offsets, self.block.sizes
         begin = int(offsets[start])
         end = int(offsets[stop - 1] + sizes[stop - 1])
-        if end - begin > bytes_max:
+        if end - begin > bytes_max and stop - start > 1:
             ends = offsets[start:stop] + sizes[start:stop]
             fitting = int(np.searchsorted(ends, begin + bytes_max, side="right"))
             stop = start + max(1, fitting)

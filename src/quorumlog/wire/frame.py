@@ -11,7 +11,6 @@ they are on disk (or nothing). The header's own CRC is checked before its length
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -30,8 +29,7 @@ HEADER: Final = struct.Struct(">4sBBHIIQI")
 HEADER_SIZE: Final = HEADER.size + 4
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """A message with its correlation id and attachment (writable memory of its own)."""
 
     correlation_id: int
@@ -39,8 +37,7 @@ class Frame:
     attachment: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedFrame:
+class RefusedFrame(msgspec.Struct, frozen=True):
     """A whole frame that cannot be understood: answer it with this code and go on."""
 
     correlation_id: int
