@@ -89,6 +89,8 @@ class DiskReader:
             at = position + int(block.offsets[ordinal])
             raise self.damaged(first_index + ordinal, at, reason)
         records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
+        self._data.was_read(len(block.data))
+        self._index.was_read(len(records))
         return Span(first_index, count, block.data, records, False)
 
     def _examine(self, block: Block, records: Words, first_index: int) -> tuple[int, str] | None:

@@ -5,11 +5,16 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files import FileSystem
+from quorumlog.storage.files import FileSystem, release_pages
 from quorumlog.storage.sequence_file import BESIDE, SequenceFile, is_name, name_of
 
 MAPS_MAX = 64
 """Files of one sequence mapped for reading at a time; the least recently used is let go."""
+RESIDENT_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
+would seem to grow with whatever is read."""
+READ_AROUND_BYTES = 1024 * 1024
+"""What the system may map besides what is looked at (it maps pieces of the page cache)."""
 
 
 class FileSequence:
@@ -35,6 +40,7 @@ class FileSequence:
         self._leaving: dict[int, SequenceFile] = {}
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
+        self._resident_bytes = 0
 
     @property
     def directory(self) -> str:
@@ -175,6 +181,15 @@ class FileSequence:
                 if len(self._maps) > MAPS_MAX:
                     self._maps.popitem(last=False)
             return start, view
+
+    def was_read(self, size_bytes: int) -> None:
+        """Note that so many bytes of mapped files were looked at; on any thread."""
+        with self._maps_lock:
+            self._resident_bytes += size_bytes + READ_AROUND_BYTES
+            if self._resident_bytes > RESIDENT_BYTES_MAX:
+                self._resident_bytes = 0
+                for view in self._maps.values():
+                    release_pages(view)
 
     def files_over(self, first: int, last: int) -> list[SequenceFile]:
         """Return the files that hold positions first … last."""

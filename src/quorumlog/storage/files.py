@@ -215,6 +215,15 @@ class OsFile:
             os.close(self._descriptor)
 
 
+def release_pages(view: memoryview) -> None:
+    """Count the bytes of a mapped file as this process's memory no longer.
+
+    They stay in the system's page cache and valid: whoever still looks at them finds them there.
+    """
+    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
+
+
 class OsLock:
     """A held flock; ends with the process at the latest."""
 
