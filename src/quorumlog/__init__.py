@@ -1,24 +1,28 @@
 """quorumlog: a Raft-replicated commit log for Python and Spark."""
 
-from quorumlog.client import (
-    KV,
-    Appended,
-    AppendedBatch,
-    Client,
-    Compare,
-    Delete,
-    EventsForgottenError,
-    KeyEvent,
-    KeyItem,
-    Producer,
-    Put,
-    SyncClient,
-    SyncKV,
-    SyncProducer,
-    TransactionOutcome,
-)
+from typing import TYPE_CHECKING
+
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
+
+if TYPE_CHECKING:
+    from quorumlog.client import (
+        KV,
+        Appended,
+        AppendedBatch,
+        Client,
+        Compare,
+        Delete,
+        EventsForgottenError,
+        KeyEvent,
+        KeyItem,
+        Producer,
+        Put,
+        SyncClient,
+        SyncKV,
+        SyncProducer,
+        TransactionOutcome,
+    )
 
 __version__ = "0.1.0"
 
@@ -44,3 +48,12 @@ __all__ = [
     "TransactionOutcome",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load the client when it is asked for: nodes need none, and start sooner without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from quorumlog import client  # noqa: PLC0415
+
+    return getattr(client, name)

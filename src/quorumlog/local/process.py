@@ -51,7 +51,7 @@ class NodeProcess:
         self._log_size_at_start = log.stat().st_size if log.exists() else 0
         config = str(self._layout.config(self.node_id))
         # -P: no module of the current directory may shadow one of ours
-        arguments = [sys.executable, "-P", "-m", "quorumlog", "serve", "--config", config]
+        arguments = [sys.executable, "-P", "-m", "quorumlog.service", config]
         pid = os.posix_spawn(
             sys.executable,
             arguments,
