@@ -1,5 +1,10 @@
 """A bounded number of groups campaigns at a time."""
 
+import heapq
+import random
+
+import pytest
+
 from quorumlog.node.campaigns import CAMPAIGNS_MAX, Campaigns
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
@@ -13,11 +18,35 @@ def full():
 
 def test_one_more_must_wait_until_another_is_over():
     campaigns = full()
-    assert not campaigns.admits("late", 100, 1_000)
     assert campaigns.admits("g3", 100, 1_000), "it has its place"
+    assert not campaigns.admits("late", 100, 1_000)
     campaigns.over("g3")
     assert campaigns.admits("late", 100, 1_000)
     assert not campaigns.admits("g3", 100, 1_000)
+
+
+def test_whoever_asks_again_while_others_wait_leaves_its_place():
+    campaigns = full()
+    assert not campaigns.admits("late", 100, 1_000)
+    assert not campaigns.admits("g3", 800, 1_000)
+    assert campaigns.admits("late", 900, 1_000)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_that_can_never_win_do_not_keep_another_from_campaigning(seed):
+    """They ask again within each time-out, as cores do, and so are never late themselves."""
+    chance, campaigns = random.Random(seed), Campaigns()
+    asks = [(chance.randrange(900), f"hopeless{number}") for number in range(3 * CAMPAIGNS_MAX)]
+    asks.append((5_000, "winner"))
+    heapq.heapify(asks)
+    while asks:
+        now_ms, group = heapq.heappop(asks)
+        admitted = campaigns.admits(group, now_ms, 900)
+        if group == "winner" and admitted:
+            break
+        pause_ms = chance.randrange(500, 900) if admitted else chance.randrange(100, 200)
+        heapq.heappush(asks, (now_ms + pause_ms, group))
+        assert now_ms < 10_000, "it waits for ever"
 
 
 def test_whoever_cannot_win_loses_its_place_in_time():

@@ -12,6 +12,7 @@ from quorumlog.node.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.base import Span
 from quorumlog.storage.memory_log import MemoryLog
 
+LIMITS = Limits(fetch_waiters_max=10)
 FIVE = {"count": 5, "entry_bytes_max": 1_000}
 
 
@@ -52,7 +53,7 @@ class World:
         self.cold = []
         self.answers = []
         self.damage = []
-        self.fetches = Fetches(log, Limits(), self.view, self, self.run_cold, self.damage.append)
+        self.fetches = Fetches(log, LIMITS, self.view, self, self.run_cold, self.damage.append)
         self.stable_index = 1 << 62
         self.complete_from = 0
         self.rejected = []
@@ -103,6 +104,19 @@ def test_130_nothing_above_committed_is_served():
     assert (world.last().code, world.last().count) == (ResponseCode.SUCCESS, 0)
     world.fetch(6, end_index=6)
     assert world.last().code == ResponseCode.INDEX_OUT_OF_RANGE
+
+
+def test_one_reader_too_many_at_the_tail_is_told_to_come_back_later():
+    """An empty answer would have it ask again at once, for ever."""
+    world = World(ToyLog(20), committed=5)
+    for _ in range(LIMITS.fetch_waiters_max):
+        world.fetch(6, wait_ms=1_000)
+    assert world.answers == []
+    world.fetch(6, wait_ms=1_000)
+    assert world.last().code == ResponseCode.LEADER_PENDING_FULL
+    world.committed_index = 6
+    world.fetches.committed(0)
+    assert [answer.code for answer, _ in world.answers[1:]] == [ResponseCode.SUCCESS] * 10
 
 
 def test_of_transactions_only_what_has_ended_is_served_and_what_is_left_out_is_named():

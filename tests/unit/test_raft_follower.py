@@ -294,6 +294,21 @@ def test_a_late_truncate_does_not_remove_what_this_leader_pushed_since():
     assert cluster.core("n0").end_index == 5
 
 
+def test_a_late_truncate_after_a_restart_does_not_remove_what_this_leader_pushed_since():
+    """Nothing is known to be committed here, and the leader's log had ended at index 2 then."""
+    cluster = follower(log_of((1, 3), (5, 3)))
+
+    assert cluster.ask(truncate((2, 1), -1)).code is OK
+    assert cluster.core("n0").end_index == 5
+
+
+def test_a_truncate_removes_entries_of_an_older_term_behind_the_leaders_end():
+    cluster = follower(log_of((1, 3), (4, 3)))
+
+    assert cluster.ask(truncate((2, 1), -1)).code is OK
+    assert cluster.core("n0").end_index == 2
+
+
 def test_a_truncate_that_does_not_fit_is_refused():
     answer = follower(log_of((1, 5))).ask(truncate((4, 3), 5))
 

@@ -412,6 +412,27 @@ def test_r18_a_member_the_others_do_not_know_of_yet_can_be_elected_by_them(seed)
     assert "n3" in group.voters(late)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_r18_an_old_leader_whose_own_change_never_was_follows_a_member_it_never_met(seed):
+    group, old = grown("n3", seed=seed)
+    group.isolate(old)
+    group.propose(old, count=100)
+    group.add("n9", at=old)
+    assert group.core(old).membership_index > 100
+    group.run_until(lambda: group.leader not in (None, old))
+    assert group.commits()
+    assert group.outcome(group.add("n3", joining=True)) is OK
+    group.run_until(lambda: group.voters() == {"n0", "n1", "n2", "n3"})
+    group.run_for(500)
+    assert group.outcome(group.transfer("n3")) is OK
+    assert group.core("n3").membership_index < group.core(old).membership_index
+
+    group.heal()
+    group.run_until(group.in_step, 5_000)
+    assert (group.leader, group.core(old).leader_id) == ("n3", "n3")
+    assert group.voters(old) == {"n0", "n1", "n2", "n3"}
+
+
 def test_r18_a_stranger_without_a_membership_is_not_answered():
     group, leader = begun()
     follower = group.followers()[0]

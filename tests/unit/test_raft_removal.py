@@ -39,6 +39,21 @@ def test_r17_a_leader_that_is_removed_commits_that_hands_over_and_leaves(count, 
     assert group.commits()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_r17_a_busy_leader_that_is_removed_hands_over_all_the_same(seed):
+    """Entries behind the end of the change are on their way all the time."""
+    group, leader = begun(3, seed)
+    number = group.remove(leader)
+    asked = group.now
+    while group.core(leader).role is Role.LEADER:
+        group.propose(leader)
+        group.run_for(1)
+    assert group.outcome(number) is OK
+    group.run_until(lambda: group.leader not in (None, leader), 2_000)
+
+    assert group.now - asked < 200, "nobody waited for an election time-out"
+
+
 def test_r17_a_removed_leader_counts_itself_for_nothing():
     """Of four, the leader leaves: its own copy is no part of the majority of the three others."""
     group, leader = begun(4)

@@ -165,6 +165,17 @@ def test_the_first_header_is_not_believed_alone(tmp_path, without):
     again.close()
 
 
+def test_a_membership_is_kept_until_a_newer_one_that_is_committed_is_durable_here(tmp_path):
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.submit(opened.log.append_config(b"first", 1))
+    opened.submit(opened.log.append_config(b"second", 1), run=False)
+    opened.log.note_committed(1)
+    assert [body for _, body in opened.log.config_entries()] == [b"first", b"second"]
+    opened.run()
+    assert [body for _, body in opened.log.config_entries()] == [b"second"]
+    opened.close()
+
+
 def test_64_a_log_that_begins_anew_knows_the_membership_that_it_left_out(tmp_path):
     store = GroupStore()
     opened = Opened(tmp_path / "g", **SIZES)

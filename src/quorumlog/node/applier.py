@@ -238,9 +238,11 @@ class Applier:
 
     def _done(self, work: Work, found: object) -> None:
         self._is_busy = False
-        work.done(found)
-        self.go_on()
-        self._replica.wake()
+        try:
+            work.done(found)
+        finally:  # whatever an answer met on its way: others wait
+            self.go_on()
+            self._replica.wake()
 
     def _next_work(self, machine: StateMachine) -> Work | None:
         if self._load is not None:

@@ -17,6 +17,9 @@ Done: TypeAlias = Callable[[ResponseCode, str, int], None]
 
 ASKED_MAX = 65_536
 """Requests of all kinds that may wait on one replica."""
+_NUMBERS_A_MS_BITS = 20
+"""Numbers begin with the time: the answer to a question of an earlier run of this node is none to
+one of this run."""
 FORWARDED_MS = 1_000
 """How long a follower waits for its leader's answer, and then for entries to arrive."""
 
@@ -37,7 +40,7 @@ class Asked:
         self._network = network
         self._tell = tell
         self._now_ms = now_ms
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(now_ms() << _NUMBERS_A_MS_BITS)
         self._waiting: dict[int, Done] = {}
         self._forwarded: dict[int, tuple[int, Done]] = {}
         self._behind: list[tuple[int, int, int, Done]] = []

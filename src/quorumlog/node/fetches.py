@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from quorumlog.model.block import (
     HEADER_SIZE,
     INDEX_RECORD_SIZE,
@@ -58,8 +60,7 @@ class _Waiter:
     answer: FetchAnswer = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What a replica can say of itself when a fetch is answered."""
 
     role: Role
@@ -140,7 +141,12 @@ class Fetches:
             self._read(request, answer, view)
             return
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
-        if wait_ms > 0 and len(self._waiters) < self._limits.fetch_waiters_max:
+        if wait_ms > 0:
+            if len(self._waiters) >= self._limits.fetch_waiters_max:
+                # an empty answer would have the reader ask again at once
+                text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
+                answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
+                return
             waiter = _Waiter(now_ms + wait_ms, next(self._numbers), request, answer)
             heapq.heappush(self._waiters, waiter)
             return

@@ -332,6 +332,9 @@ class RaftCore:
     def _peer_connected(self, event: PeerConnected) -> None:
         if self._leadership is not None:
             self._leadership.peer_connected(event.peer_id)
+            self._transfer.peer_connected(event.peer_id)
+        else:
+            self._state.met_peer()
 
     def _peer_lost(self, event: PeerLost) -> None:
         if self._leadership is None and event.peer_id == self._state.leader_id:

@@ -205,12 +205,13 @@ class Follower:
         """Remove what conflicts behind prev_index.
 
         Never for a mere shorter compare (spec 95.61), and never what this leader is known to have:
-        a repeated request may arrive after entries that it knew nothing of.
+        a repeated request may arrive after entries that it knew nothing of. Entries of the
+        leader's own term are its own, also when a restart has made me forget that.
         """
         log, first = self._state.log, request.prev_index + 1
         inside = max(self.verified_index, log.before_begin_index) < first <= log.end_index
         conflicts = inside and (
-            first >= self._differs_from or log.term_at(first) != request.next_term
+            first >= self._differs_from or request.next_term != log.term_at(first) < request.term
         )
         if not conflicts or self._remove(request, first):
             self._succeed(request, request.prev_index)

@@ -288,9 +288,12 @@ class Leadership:
             state.memberships.index > state.committed_index
         ):
             return
-        best = max(self._counted(), key=lambda peer: self.dispatchers[peer].match_index)
-        if best in current.voters:
-            state.send(timeout_now(state, best))
+        # entries behind the last one that everybody acknowledged may be under way for ever
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
+        voters = [peer for peer in matches if current.is_voter(peer)]
+        if voters:
+            best = max(voters, key=matches.__getitem__)
+            state.send(timeout_now(state, best, matches[best]))
         state.tell("leaves: it was removed from the voters")
         state.enter(Role.FOLLOWER, None)
 

@@ -26,6 +26,10 @@ class Memberships:
         """Index of the entry that names the present membership; -1 before the group began."""
         return self._known[-1][0] if self._known else -1
 
+    def committed_at(self, committed_index: int) -> int:
+        """Return the index of the newest membership that is committed; -1 if none is."""
+        return max((index for index, _ in self._known if index <= committed_index), default=-1)
+
     @property
     def current(self) -> Membership:
         """The present membership."""

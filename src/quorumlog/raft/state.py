@@ -154,12 +154,18 @@ class RaftState:
     def is_acquainted(self, node_id: str, membership_index: int) -> bool:
         """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).
 
-        `membership_index` is the one it acts on.
+        `membership_index` is the one it acts on. Mine is the newest that is committed: one that is
+        not may never be, and then its index says nothing.
         """
-        mine = self.memberships.index
+        mine = self.committed_membership_index
         if self.memberships.current.member(node_id) is not None:
             return True
         return membership_index > mine or membership_index == mine >= 0
+
+    @property
+    def committed_membership_index(self) -> int:
+        """Index of the newest membership known to be committed; -1 if none is."""
+        return self.memberships.committed_at(self.committed_index)
 
     def take_membership(self, index: int, membership: Membership) -> None:
         """An entry that names a membership is in the log: it counts at once."""
@@ -247,6 +253,17 @@ class RaftState:
         pause_ms = 1 + self._random.randrange(max(1, self.config.heartbeat_ms // 2))
         self.election_deadline_ms = min(self.election_deadline_ms, self.now_ms + pause_ms)
         self.tell(f"lost {self.leader_id}, which led: its connection closed and cannot be renewed")
+
+    def met_peer(self) -> None:
+        """A peer can be reached: if nobody leads, there may be enough of us now to elect somebody.
+
+        So a group whose nodes all start anew has its leader sooner than after a time-out.
+        """
+        asks_for_votes = self.round is not None and not self.round.pre_vote
+        if self.leader_id is None and not asks_for_votes:
+            pause_ms = self.config.heartbeat_ms
+            soon_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
+            self.election_deadline_ms = min(self.election_deadline_ms, soon_ms)
 
     def give_way(self) -> None:
         """Somebody who may win campaigns: let a heartbeat pass before I do (fewer split votes)."""

@@ -17,7 +17,9 @@ from quorumlog.raft.state import NEVER_MS, RaftState
 PREFERRED_INTERVAL_MS = 1_000
 """How often a leader looks whether a preferred one could take over (spec 10 section 9)."""
 PREFERRED_PAUSE_MS = 10_000
-"""Pause after a preferred leader did not take over: appends were refused for nothing."""
+"""Pause after a preferred leader did not take over: appends were refused for nothing. Twice as long
+each time, until it did or its connection was made anew."""
+PREFERRED_PAUSE_MAX_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Transfer:
         self._running: _Running | None = None
         self._told = False
         self._next_look_ms = 0
+        self._pause_ms = PREFERRED_PAUSE_MS
 
     @property
     def is_running(self) -> bool:
@@ -96,12 +99,20 @@ class Transfer:
         dispatcher = dispatchers.get(running.target)
         if dispatcher is not None and dispatcher.match_index == self._state.log.end_index:
             self._told = True
-            self._state.send(timeout_now(self._state, running.target))
+            end_index = self._state.log.end_index
+            self._state.send(timeout_now(self._state, running.target, end_index))
 
     def leads(self) -> None:
         """Leadership began: what the others have is known after an interval at the earliest."""
         begin_ms = self._state.now_ms + self._state.config.heartbeat_ms
         self._next_look_ms = max(self._next_look_ms, begin_ms)
+
+    def peer_connected(self, peer_id: str) -> None:
+        """A peer may have started again: if it is preferred, it is tried again."""
+        if peer_id in self._state.config.preferred_leader_ids:
+            begin_ms = self._state.now_ms + PREFERRED_INTERVAL_MS
+            self._next_look_ms = min(self._next_look_ms, begin_ms)
+            self._pause_ms = PREFERRED_PAUSE_MS
 
     def look_for_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Hand over to the preferred leader that lags least, if it is alive and near."""
@@ -143,8 +154,11 @@ class Transfer:
     def _end(self, code: ResponseCode, text: str) -> None:
         running, self._running = self._running, None
         self._state.tell(f"hand-over ended: {code.name} {text}")
-        if code is not ResponseCode.SUCCESS:
-            self._next_look_ms = self._state.now_ms + PREFERRED_PAUSE_MS
+        if code is ResponseCode.SUCCESS:
+            self._pause_ms = PREFERRED_PAUSE_MS
+        else:
+            self._next_look_ms = self._state.now_ms + self._pause_ms
+            self._pause_ms = min(PREFERRED_PAUSE_MAX_MS, 2 * self._pause_ms)
         if running is not None and running.request_id is not None:
             self._state.emit(Finished(running.request_id, code, text))
 
@@ -153,13 +167,13 @@ class Transfer:
         return self._running.deadline_ms if self._running is not None else NEVER_MS
 
 
-def timeout_now(state: RaftState, target: str) -> TimeoutNowRequest:
-    """Return the word to take over."""
+def timeout_now(state: RaftState, target: str, end_index: int) -> TimeoutNowRequest:
+    """Return the word to take over, for one whose log goes so far."""
     return TimeoutNowRequest(
         group=state.config.group,
         local_id=state.config.self_id,
         remote_id=target,
         incarnation=state.config.incarnation,
         term=state.term,
-        end_index=state.log.end_index,
+        end_index=end_index,
     )

@@ -64,7 +64,7 @@ def _is_another(state: RaftState, request: VoteRequest) -> bool:
     member = state.memberships.current.member(request.local_id)
     if member is None or member.may_be(request.incarnation):
         return False
-    return request.membership_index <= state.memberships.index
+    return request.membership_index <= state.committed_membership_index
 
 
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
