@@ -28,8 +28,10 @@ def test_one_more_must_wait_until_another_is_over():
 def test_whoever_asks_again_while_others_wait_leaves_its_place():
     campaigns = full()
     assert not campaigns.admits("late", 100, 1_000)
-    assert not campaigns.admits("g3", 800, 1_000)
-    assert campaigns.admits("late", 900, 1_000)
+    assert all(campaigns.admits("g3", now_ms, 1_000) for now_ms in (800, 1_500))
+    assert not campaigns.admits("late", 1_000, 1_000)
+    assert not campaigns.admits("g3", 2_200, 1_000)
+    assert campaigns.admits("late", 2_300, 1_000)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -33,8 +33,8 @@ FILLED_BODY_BYTES = 16 * KIB
 IN_FLIGHT = 64
 GIB = 1_024 * MIB
 START_S = 300.0
-GROUP_FILE_BYTES = MIB
-GROUP_INDEX_BYTES = 64 * KIB
+GROUP_FILE_BYTES = 256 * KIB
+GROUP_INDEX_BYTES = 32 * KIB
 GROUP_LIMITS = Limits(entry_bytes_max=64 * KIB)
 """Files of a thousand groups are small, and entries must fit into them."""
 LONG_FILE_BYTES = 256 * MIB

@@ -7,6 +7,7 @@ import struct
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import cycle
 
@@ -15,6 +16,7 @@ from quorumlog.client import Client, Producer
 from quorumlog.client.delivery import Delivery
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.values import FetchedBlock
+from quorumlog.model.errors import RequestError
 from quorumlog.model.limits import MIB
 
 BATCH_ENTRIES = 128
@@ -66,9 +68,19 @@ async def each_appends(logs: Sequence[Client], size: int, seconds: float) -> Sam
 async def spread_appends(
     logs: Sequence[Client], size: int, in_flight: int, seconds: float
 ) -> Sample:
-    """Append entries one by one from so many tasks, each time with the next client."""
+    """Append entries one by one from so many tasks, each time with the next client.
+
+    A group that is too busy to keep its leader fails an append; the next one's turn comes.
+    """
     body, turn = body_of(size), cycle(logs)
-    return await _closed_loop([lambda: next(turn).append(body)] * in_flight, seconds)
+
+    async def append() -> None:
+        while True:
+            with suppress(RequestError):
+                await next(turn).append(body)
+                return
+
+    return await _closed_loop([append] * in_flight, seconds)
 
 
 async def batches(log: Client, size: int, seconds: float) -> Sample:

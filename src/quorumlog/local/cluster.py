@@ -16,6 +16,9 @@ from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
 START_SECONDS = 30.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
+LOOK_PAUSE = 10
+"""Between two looks so many times what one takes: of a thousand groups it takes the nodes a while,
+which they need to start."""
 STOP_SECONDS = 10.0
 """A node that ignores SIGTERM for so long is killed."""
 
@@ -283,7 +286,9 @@ class LocalCluster:
         while waiting:
             for node_id in waiting:
                 self._check_alive(node_id)
+            begun = time.monotonic()
             health = self.health()
+            pause = max(POLL_SECONDS, LOOK_PAUSE * (time.monotonic() - begun))
             waiting = [node_id for node_id in waiting if not _is_healthy(health[node_id])]
             if waiting and time.monotonic() > deadline:
                 raise LocalClusterError(
@@ -291,7 +296,7 @@ class LocalCluster:
                     f"{'; '.join(_complaint(node_id, health[node_id]) for node_id in waiting)}; "
                     f"see the .log files in {self.directory}"
                 )
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
 
     def _check_alive(self, node_id: str) -> None:
         process = self._processes[node_id]
