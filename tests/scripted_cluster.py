@@ -193,3 +193,8 @@ def stamped(bodies, first_index):
     block = parse_block(data, count=len(bodies), entry_bytes_max=LIMITS.entry_bytes_max)
     stamp(block, first_index, 1, block.offsets, 0)
     return data
+
+
+def address_of(listening):
+    """Return where a socket listens, as clients are told."""
+    return f"127.0.0.1:{listening.getsockname()[1]}"

@@ -1,5 +1,7 @@
 """Scripted servers for tests of clients."""
 
+import socket
+
 import pytest
 
 from scripted_cluster import World
@@ -11,3 +13,11 @@ async def world():
     await made.start()
     yield made
     await made.stop()
+
+
+@pytest.fixture
+def mute():
+    """Listen like a process that is frozen: connections are made, and nobody says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import socket
 import threading
 from concurrent.futures import Future
 
@@ -15,7 +14,7 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.client.sync import _LoopThread
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, Outcome, QuorumlogError, RequestError
-from scripted_cluster import SILENT
+from scripted_cluster import SILENT, address_of
 
 SOON_S = 10.0
 """Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
@@ -34,18 +33,6 @@ def patient(monkeypatch):
 async def client(world):
     async with Client(world.addresses, "g", timeout_ms=1_000_000) as made:
         yield made
-
-
-@pytest.fixture
-def mute():
-    """Listen like a process that is frozen: connections are made, and nobody says anything."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        yield listening
-
-
-def address_of(listening):
-    return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 async def soon(awaitable):

@@ -1,7 +1,6 @@
 """Who leads, as a client sees it: silent leaders, frozen candidates, and whom it believes."""
 
 import asyncio
-import socket
 
 import pytest
 
@@ -11,7 +10,7 @@ from quorumlog.client import connection as connections
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
 from quorumlog.model.message import AppendRequest, GroupMetadata
-from scripted_cluster import FREEZE, SILENT, World
+from scripted_cluster import FREEZE, SILENT, World, address_of
 
 SOON_S = 10.0
 """Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
@@ -35,18 +34,6 @@ def patient(monkeypatch):
     monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "METADATA_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "ASK_AGAIN_S", 0.02)
-
-
-@pytest.fixture
-def mute():
-    """Listen like a process that is frozen: connections are made, and nobody says anything."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        yield listening
-
-
-def address_of(listening):
-    return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 class InOrder:
