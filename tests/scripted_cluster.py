@@ -198,3 +198,19 @@ def stamped(bodies, first_index):
 def address_of(listening):
     """Return where a socket listens, as clients are told."""
     return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+SOON_S = 10.0
+"""Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
+
+
+async def soon(awaitable):
+    async with asyncio.timeout(SOON_S):
+        return await awaitable
+
+
+async def passed(condition):
+    """Let the loop turn until something is so that nobody tells of."""
+    async with asyncio.timeout(SOON_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)

@@ -14,10 +14,8 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.client.sync import _LoopThread
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, Outcome, QuorumlogError, RequestError
-from scripted_cluster import SILENT, address_of
+from scripted_cluster import SILENT, SOON_S, address_of, passed, soon
 
-SOON_S = 10.0
-"""Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
 CLOSED = "this client is closed"
 
 
@@ -33,18 +31,6 @@ def patient(monkeypatch):
 async def client(world):
     async with Client(world.addresses, "g", timeout_ms=1_000_000) as made:
         yield made
-
-
-async def soon(awaitable):
-    async with asyncio.timeout(SOON_S):
-        return await awaitable
-
-
-async def passed(condition):
-    """Let the loop turn until something is so that nobody tells of."""
-    async with asyncio.timeout(SOON_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def told(awaitable):

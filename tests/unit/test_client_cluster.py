@@ -10,10 +10,7 @@ from quorumlog.client import connection as connections
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
 from quorumlog.model.message import AppendRequest, GroupMetadata
-from scripted_cluster import FREEZE, SILENT, World, address_of
-
-SOON_S = 10.0
-"""Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
+from scripted_cluster import FREEZE, SILENT, SOON_S, World, address_of, passed, soon
 
 
 @pytest.fixture
@@ -59,18 +56,6 @@ async def asked(server, times=1):
         while server.asked_count < until:
             server.asked.clear()
             await server.asked.wait()
-
-
-async def soon(awaitable):
-    async with asyncio.timeout(SOON_S):
-        return await awaitable
-
-
-async def passed(condition):
-    """Let the loop turn until something is so that nobody tells of."""
-    async with asyncio.timeout(SOON_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def frozen_while_appending(world, client):
