@@ -1,11 +1,12 @@
 """Spark on the log against what Spark itself has, as ratios measured in one run.
 
-    python examples/measure_spark.py [MIB]           # default 1024
+    python examples/measure_spark.py [MIB] [json|hex]           # default 1024 json
 
 Three nodes and Spark (local[2]) on this machine. A group is filled with so many MiB, in bodies of
-1 KiB; the same rows are written as Parquet. Then, several times in turn: scans of Parquet, of the
-leader's files and of the live group; the archive against Spark's own writer; the sink against the
-plain Producer; triggers of an idle stream, and of one with a row now and then, against the rate
+1 KiB: JSON that repeats itself, or random hexadecimal digits, each body another; the same rows are
+written as Parquet. Then, several times in turn: scans of Parquet, of the leader's files and of the
+live group; the archive against Spark's own writer (each codec at its defaults); the sink against
+the plain Producer; triggers of an idle stream, and of one with a row now and then, against the rate
 source, and of one that some other Python source has made: a row that says nothing. Needs a dozen
 times the room.
 """
@@ -39,13 +40,21 @@ PARQUET = "Parquet, sum(length(body))"
 BODIES = "store, sum(length(body))"
 HEADERS = "store, count() without bodies"
 LIVE = "live group, sum(length(body))"
-SPARKS = "Spark's own writer to Parquet, from the live group"
+SPARKS = "Spark's own writer to Parquet with zstd, from the live group"
+SPARKS_SNAPPY = "Spark's own writer to Parquet with snappy, from the live group"
 ARCHIVE = "archive to Parquet with zstd, from the live group"
 PRODUCER = "Producer"
 SINK = "sink, exactly once, from Parquet"
 
 
-def bodies(count: int) -> Iterator[bytes]:
+def hex_bodies(count: int) -> Iterator[bytes]:
+    """Yield bodies that compress to half their size, and in which nothing is found twice."""
+    chance = random.Random(1)  # noqa: S311  (the same bodies in every run)
+    for _ in range(count):
+        yield chance.randbytes(BODY_BYTES // 2).hex().encode()
+
+
+def json_bodies(count: int) -> Iterator[bytes]:
     """Yield bodies of JSON, of which Parquet and zstd make about what they make of events."""
     chance = random.Random(1)  # noqa: S311  (the same bodies in every run)
     words = [f"{chance.getrandbits(40):x}" for _ in range(5_000)]
@@ -57,10 +66,13 @@ def bodies(count: int) -> Iterator[bytes]:
         yield some[number % DISTINCT].ljust(BODY_BYTES)
 
 
-def fill(servers: str, group: str, count: int) -> None:
+BODIES_OF = {"json": json_bodies, "hex": hex_bodies}
+
+
+def fill(servers: str, group: str, bodies: Iterator[bytes]) -> None:
     """Append with a Producer."""
     with SyncProducer(servers, group, batch_bytes=MIB, buffer_bytes=64 * MIB) as producer:
-        for body in bodies(count):
+        for body in bodies:
             producer.send(body)
 
 
@@ -148,11 +160,14 @@ class Bench:
             return self.root / name
 
         return {
-            SPARKS: lambda: self.log().write.parquet(str(fresh("spark"))),
+            SPARKS: lambda: self.log().write.parquet(str(fresh("spark")), compression="zstd"),
+            SPARKS_SNAPPY: lambda: self.log().write.parquet(str(fresh("spark"))),
             ARCHIVE: lambda: archive(self.spark, self.cluster.servers, "log", fresh("archive")),
         }
 
-    def appenders(self, count: int) -> dict[str, Callable[[], object]]:
+    def appenders(
+        self, bodies_of: Callable[[int], Iterator[bytes]], count: int
+    ) -> dict[str, Callable[[], object]]:
         """Return what appends so many rows to a group."""
 
         def sink() -> None:
@@ -160,7 +175,10 @@ class Bench:
             writer = rows.write.format("quorumlog").option("servers", self.cluster.servers)
             writer.option("group", "rows").mode("append").save()
 
-        return {PRODUCER: lambda: fill(self.cluster.servers, "plain", count), SINK: sink}
+        return {
+            PRODUCER: lambda: fill(self.cluster.servers, "plain", bodies_of(count)),
+            SINK: sink,
+        }
 
     def triggers(self, source: str) -> tuple[list[int], list[int]]:
         """Return the milliseconds of triggers without rows, and with one."""
@@ -213,13 +231,15 @@ def measure(cases: dict[str, Callable[[], object]], rounds: int, mib: float) -> 
 def main() -> None:
     """Fill, measure, print."""
     mib = int(sys.argv[1]) if len(sys.argv) > 1 else 1_024
+    bodies_of = BODIES_OF[sys.argv[2] if len(sys.argv) > 2 else "json"]
+    count = mib * MIB // BODY_BYTES
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
         try:
-            fill(bench.cluster.servers, "log", mib * MIB // BODY_BYTES)
+            fill(bench.cluster.servers, "log", bodies_of(count))
             bench.log().write.parquet(bench.parquet)
             took = measure(bench.scans(), ROUNDS, mib) | measure(bench.writers(), WRITES, mib)
-            took |= measure(bench.appenders(mib * MIB // BODY_BYTES // 4), WRITES, mib / 4)
+            took |= measure(bench.appenders(bodies_of, count // 4), WRITES, mib / 4)
             ours = bench.triggers("quorumlog")
             others = {name: bench.triggers(name) for name in ("rate", OneRow.name())}
         finally:
@@ -227,7 +247,10 @@ def main() -> None:
     print(f"\nstore scan            {took[PARQUET] / took[BODIES]:5.2f} x the Parquet scan")
     print(f"count without bodies  {took[BODIES] / took[HEADERS]:5.2f} x the store scan")
     print(f"live scan             {took[BODIES] / took[LIVE]:5.2f} x the store scan")
-    print(f"archive               {took[SPARKS] / took[ARCHIVE]:5.2f} x Spark's writer")
+    print(
+        f"archive               {took[SPARKS] / took[ARCHIVE]:5.2f} x Spark's writer with zstd, "
+        f"{took[SPARKS_SNAPPY] / took[ARCHIVE]:.2f} x with snappy"
+    )
     print(f"sink                  {took[PRODUCER] / took[SINK]:5.2f} x the Producer")
     for name, (idle, busy) in {"quorumlog": ours, **others}.items():
         print(

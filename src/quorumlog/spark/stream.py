@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -45,6 +45,7 @@ from quorumlog.spark.planning import (
     shares,
 )
 from quorumlog.spark.reading import read_range
+from quorumlog.spark.rows_along import BYTES_MAX, ENTRIES_MAX, RowsAlong
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1_000
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
     """Plans batches in one process for as long as a query runs; its copies in tasks only read.
 
     Travels to tasks, so it opens nothing before it is used; `connect` gives the cluster.
@@ -257,7 +258,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for group in ended
             if group in begun and begun[group].index < ended[group].index
         ]
-        return list(cut(parts, self._options, cluster.record))
+        pieces = cut(parts, self._options, cluster.record)
+        if self.takes_rows and len(pieces) == 1 and 0 < pieces[0].count <= ENTRIES_MAX:
+            self._read_along(cluster, pieces[0])
+        return list(pieces)
+
+    def _read_along(self, cluster: Cluster, part: IndexRange) -> None:
+        """Read a small batch here; if that fails, a task will try, and say why."""
+        try:
+            if bytes_of(cluster.record, part) <= BYTES_MAX:
+                self.send_along(list(read_range(cluster, part, self._options, self._columns)))
+        except QuorumlogError as error:
+            logger.warning("a small batch of %s is left to a task: %s", part.group, error)
 
     def _part(self, cluster: Cluster, group: str, since: Place, until: Place) -> IndexRange:
         losses, last = self._losses, until.index - 1
