@@ -9,7 +9,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.healing import Healing
-from store_access import Opened, config
+from store_access import Opened, config, stored_block
 
 
 class Replica:
@@ -55,12 +55,18 @@ class Replica:
     def wake(self):
         pass
 
-    def damage(self, index):
+    def overwrite(self, index, offset):
+        """Write a byte into an entry on disk that was not there."""
         position = self.log._place_of(index)[0]
         path = self.log._data.path_at(position)
         with open(path, "r+b") as file:
-            file.seek(position % 1_000 + 60)
-            file.write(b"?")
+            file.seek(position % 1_000 + offset)
+            was = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([was[0] ^ 1]))
+
+    def damage(self, index, offset=60):
+        self.overwrite(index, offset)
         with pytest.raises(CorruptionError) as caught:
             self.log.read(index, index, 1_000)
         self.healing.found(caught.value)
@@ -68,6 +74,22 @@ class Replica:
     def tick(self):
         self.now_ms += 2_000
         self.healing.tick(self.now_ms)
+
+    def send(self, *bodies):
+        """Answer what was asked last with these entries, as stored."""
+        asked = self.sent[-1]
+        answer = RepairResponse(
+            group="g",
+            local_id=asked.remote_id,
+            remote_id="n0",
+            term=1,
+            request_id=asked.request_id,
+            code=ResponseCode.SUCCESS,
+            first_index=asked.first_index,
+            count=len(bodies),
+            begin_index=0,
+        )
+        self.healing.answered(answer, memoryview(b"".join(bodies)))
 
     def ask(self, *, begins_at):
         """Ask the next peer, which has removed what comes before; return which one."""
@@ -119,6 +141,37 @@ def test_damage_that_is_removed_with_old_entries_keeps_from_leading_no_more(repl
     replica.opened.submit(replica.log.reset(10))
     replica.tick()
     assert replica.told == [True, False]
+
+
+def test_damage_that_hides_behind_damage_is_asked_for_at_once_and_repaired(replica):
+    """Nobody sees that a header's chain CRC is wrong while the entry before it is damaged."""
+    good = [bytes(stored_block(replica.log, index, index).data) for index in (12, 13)]
+    replica.overwrite(13, 38)
+    replica.damage(12, 23)
+    assert replica.log.damaged.ranges == ((12, 12),)
+    replica.tick()
+    replica.send(good[0])
+    assert replica.log.damaged.ranges == ((12, 13),)
+    replica.healing.tick(replica.now_ms)
+    assert (replica.sent[-1].first_index, replica.sent[-1].last_index) == (12, 13)
+    replica.send(*good)
+    assert not replica.log.damaged
+    assert replica.told == [True, False]
+    assert [bytes(stored_block(replica.log, index, index).data) for index in (12, 13)] == good
+
+
+def test_damage_that_hides_on_both_sides_of_damage_is_repaired(replica):
+    good = {index: bytes(stored_block(replica.log, index, index).data) for index in range(11, 14)}
+    replica.overwrite(11, 38)
+    replica.overwrite(13, 38)
+    replica.damage(12, 23)
+    for _ in range(4):
+        replica.tick()
+        if replica.log.damaged:
+            asked = replica.sent[-1]
+            replica.send(*(good[at] for at in range(asked.first_index, asked.last_index + 1)))
+    assert not replica.log.damaged
+    assert [bytes(stored_block(replica.log, at, at).data) for at in good] == list(good.values())
 
 
 def test_the_same_damage_is_reported_once(replica):

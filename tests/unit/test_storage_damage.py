@@ -4,26 +4,11 @@ import random
 
 import pytest
 
+from damage_access import BODIES, HEADER_FIELDS, SIZES, file_of, filled, flip, repair_all
 from quorumlog.model.block import block_from_index_records, decode_entries
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
 from quorumlog.sim.disk import SimulatedFileSystem
 from store_access import Opened, block_of, entries_of, stored_block
-
-SIZES = {"data_file": 2_000, "index_file": 32 * 8}
-BODIES = [f"entry {number} ".encode() * (number % 7 + 1) for number in range(60)]
-
-
-def filled(directory, *, checkpoint=False, **settings):
-    """A store of three terms over many files, closed."""
-    opened = Opened(directory, **{**SIZES, **settings})
-    for term in (1, 2, 3):
-        opened.append(BODIES[20 * (term - 1) : 20 * term], term=term)
-    opened.log.note_committed(50)
-    if checkpoint:
-        opened.checkpoint()
-    places = [opened.log._place_of(index) for index in range(60)]
-    opened.close()
-    return places
 
 
 @pytest.fixture
@@ -31,20 +16,6 @@ def store(tmp_path):
     """Two equal stores: one to damage, one to repair from."""
     filled(tmp_path / "other")
     return tmp_path / "g", filled(tmp_path / "g")
-
-
-def file_of(directory, position, room="data"):
-    size = SIZES["data_file"] if room == "data" else SIZES["index_file"]
-    start = position // size * size
-    return directory / room / f"{start:020d}", position - start
-
-
-def flip(directory, position, room="data", mask=0x10):
-    path, offset = file_of(directory, position, room)
-    raw = bytearray(path.read_bytes())
-    raw[offset] ^= mask
-    path.write_bytes(bytes(raw))
-    return path, offset
 
 
 def bodies_that_can_be_read(log):
@@ -72,28 +43,6 @@ def verify_all(log, piece=700):
     index = 0
     while index <= log.end_index:
         index = log.verify(index, log.end_index, piece) + 1
-
-
-def repair_all(opened, directory):
-    """Ask the other copy for exactly what is damaged."""
-    other = Opened(directory, **SIZES)
-    for first, last in list(opened.log.damaged):
-        opened.submit(opened.log.repair(stored_block(other.log, first, last)))
-    other.close()
-
-
-HEADER_FIELDS = {
-    "magic": 3,
-    "size": 7,
-    "index": 15,
-    "index, highest bit": 8,
-    "term": 23,
-    "channel": 35,
-    "chain CRC": 38,
-    "body CRC": 42,
-    "body size": 47,
-    "body": 50,
-}
 
 
 @pytest.mark.parametrize("field", HEADER_FIELDS)

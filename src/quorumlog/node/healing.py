@@ -71,9 +71,14 @@ class Healing:
     def found(self, error: CorruptionError) -> None:
         """Set a damaged entry aside, and leave leading until it is repaired."""
         replica, index = self._replica, error.index
-        if replica.health_text or index is None or replica.log.damaged.range_at(index):
+        if index is None or replica.log.damaged.range_at(index):
             return
-        if not self._is_still_damaged(index):
+        if self._is_still_damaged(index):
+            self._set_aside(error, index)
+
+    def _set_aside(self, error: CorruptionError, index: int) -> None:
+        replica = self._replica
+        if replica.health_text:
             return
         replica.counters.entries_damaged += 1
         say(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
@@ -150,12 +155,11 @@ class Healing:
             )
             plan = self._replica.log.repair(block)
         except (RequestError, StorageError) as error:
-            if (
-                isinstance(error, CorruptionError)
-                and error.index == asked.first_index + message.count
-            ):
-                self.found(error)  # the entry behind them is damaged, too
-                self._next_ask_ms = self._doors.now_ms()
+            behind = asked.first_index + message.count
+            if isinstance(error, CorruptionError) and error.index == behind:
+                self._set_aside(error, behind)  # by itself it may look whole: only these tell
+                if self._replica.log.damaged.range_at(behind):
+                    self._next_ask_ms = self._doors.now_ms()
                 return
             say(
                 logger,
@@ -165,6 +169,8 @@ class Healing:
                 peer=message.local_id,
                 text=str(error),
             )
+            if asked.first_index - 1 > self._replica.log.before_begin_index:
+                self.look_at(asked.first_index - 1)  # theirs may fit, and what is before it not
             return
         self._writing = True
         self._alone = 0

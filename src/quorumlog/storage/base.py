@@ -216,7 +216,8 @@ class Log(Protocol):
     def repair(self, block: Block) -> WritePlan:
         """Put entries of another replica in the place of damaged ones.
 
-        Raises `CorruptionError`, and changes nothing, unless they are exactly those, and
+        Raises `CorruptionError`, and changes nothing, unless they are exactly those; it names the
+        entry behind them if they show that this one is damaged, too. Raises
         `UnexpectedArgumentError` when such entries are not damaged here.
         """
         ...

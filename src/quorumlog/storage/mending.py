@@ -10,7 +10,7 @@ from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.notes import Notes
 from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
-from quorumlog.storage.repair import Finding, diagnose, mends, misfit
+from quorumlog.storage.repair import Finding, continues, diagnose, mends, misfit
 
 NEIGHBOURS_MAX = 4_096
 """Entries behind a damaged one that are looked at with it."""
@@ -92,13 +92,14 @@ class Mending:
         """Return steps that write entries over damaged ones and note what is `left`; see `Log`."""
         first = first_index_of(block)
         records = records_of(self._index, first, first + block.count - 1)
+        chain_before = self._reader.chain_before(first)
         reason = misfit(
-            block,
-            records,
-            self._reader.chain_before(first),
-            following,
-            None if end_chain == UNKNOWN_CRC else end_chain,
+            block, records, chain_before, None if end_chain == UNKNOWN_CRC else end_chain
         )
+        if not reason and following is not None and not continues(block, following):
+            if chain_before is not None:
+                raise self._damaged_behind(first + block.count)
+            reason = "the entry behind does not continue the chain CRC"
         if reason:
             position = int(records["pos"][0])
             raise self._misfit(first, position, reason)
@@ -131,6 +132,18 @@ class Mending:
             for end, following in zip(ends, records["pos"].tolist()[1:], strict=False)
             if end != following
         ]
+
+    def _damaged_behind(self, entry: int) -> CorruptionError:
+        """The entries before it fit all that comes before them: so what does not fit is this one.
+
+        Its own header fits its index record; only the chain, which began anew behind what was
+        damaged, could tell.
+        """
+        position = int(records_of(self._index, entry, entry)["pos"][0])
+        reason = "it does not continue the chain CRC of the entry that belongs before it"
+        error = self._reader.damaged(entry, position, reason)
+        error.is_readable = False  # looked at by itself, it would be taken for whole
+        return error
 
     def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:
         path = self._data.path_at(position)

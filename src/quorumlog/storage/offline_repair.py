@@ -144,19 +144,35 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
         reader = DiskReader(
             store.data, store.index, store.known.boundary or Boundary(chain_crc=UNKNOWN_CRC)
         )
-        for first, last in list(log.damaged):
-            index = first
-            while index <= last:
-                try:
-                    block = _read(reader, index, last)
-                    carry_out(log.repair(block))
-                    index += block.count
-                except (StorageError, RequestError) as error:
-                    reasons.append(f"{source}, entry {index}: {error}")
-                    index += 1
+        index = log.damaged.next_from(0)
+        while index is not None:
+            try:
+                _take(reader, log, index)
+            except (StorageError, RequestError) as error:
+                reasons.append(f"{source}, entry {index}: {error}")
+                index += 1
+            index = log.damaged.next_from(index)
     finally:
         store.close()
     return reasons
+
+
+def _take(reader: DiskReader, log: Log, index: int) -> None:
+    """Put a source's entries in the place of damaged ones, or set the one behind aside as well.
+
+    Raises `StorageError` or `RequestError` if nothing has changed.
+    """
+    _, last = log.damaged.range_at(index) or (index, index)
+    block = _read(reader, index, last)
+    behind = index + block.count
+    try:
+        carry_out(log.repair(block))
+    except CorruptionError as error:
+        if error.index != behind:
+            raise
+        carry_out(log.quarantine(behind, is_readable=error.is_readable))
+        if log.damaged.range_at(behind) is None:
+            raise
 
 
 def _read(reader: DiskReader, first: int, last: int) -> Block:

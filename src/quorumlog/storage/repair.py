@@ -110,16 +110,12 @@ def _derived(
 
 
 def misfit(
-    block: Block,
-    records: Records,
-    chain_before: int | None,
-    following: Block | None,
-    end_chain_crc: int | None,
+    block: Block, records: Records, chain_before: int | None, end_chain_crc: int | None
 ) -> str:
     """Say why entries are not those that `records` name; empty if they are.
 
-    `following` is the good entry behind them, `end_chain_crc` the chain CRC that the last of them
-    must have if they end the log (None: not known).
+    `end_chain_crc` is the chain CRC that the last of them must have if they end the log (None: not
+    known).
     """
     table = headers(block)
     count = block.count
@@ -145,11 +141,14 @@ def misfit(
         chain = chains[ordinal]
     if end_chain_crc is not None and chains[-1] != end_chain_crc:
         return "the chain CRC at the end of the log does not fit"
-    if following is not None:
-        stored = int(headers(following)[0]["chain_crc"])
-        if stored and chain_crcs(following, chains[-1])[0] != stored:
-            return "the entry behind does not continue the chain CRC"
     return ""
+
+
+def continues(block: Block, following: Block) -> bool:
+    """Whether the entry behind a block continues its chain CRC, or has none."""
+    stored = int(headers(following)[0]["chain_crc"])
+    last = int(headers(block)[-1]["chain_crc"])
+    return not stored or chain_crcs(following, last) == [stored]
 
 
 def mends(index: FileSequence, record: Records) -> bool:
