@@ -2,6 +2,7 @@
 
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.message import VoteRequest, VoteResponse
+from quorumlog.raft.quorum import majority
 from quorumlog.raft.state import RaftState
 
 
@@ -70,10 +71,11 @@ def _is_another(state: RaftState, request: VoteRequest) -> bool:
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     """Return what a voter answers that hears of no leader."""
     log, candidate = state.log, request.local_id
-    if request.ledger_end_term < log.end_term:
-        return VoteResult.REJECT_EXPIRED_LEDGER_TERM
-    if request.ledger_end_term == log.end_term and request.ledger_end_index < log.end_index:
-        return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+    if not _gives_up_its_end(state, request):
+        if request.ledger_end_term < log.end_term:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        if request.ledger_end_term == log.end_term and request.ledger_end_index < log.end_index:
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
     if request.term < state.term:
         return VoteResult.REJECT_EXPIRED_VOTE_TERM
     if request.term == state.term:
@@ -86,3 +88,23 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     if request.term < log.end_term:
         return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
     return VoteResult.ACCEPT
+
+
+def _gives_up_its_end(state: RaftState, request: VoteRequest) -> bool:
+    """Whether a voter that is not fit to lead lets a shorter log win.
+
+    Where all voters are needed, as with two, nothing is committed that the candidate does not hold.
+    Else a group would have no leader for good whose longer log is damaged behind what is committed:
+    the one with the damage may not lead, and nobody has the entries that would make it good.
+    The membership must be committed: then it, or one that needs the candidate as well, has decided
+    on everything behind it.
+    """
+    memberships = state.memberships
+    voters = memberships.current.voters
+    return (
+        not state.is_fit
+        and memberships.is_founded
+        and memberships.index <= state.committed_index <= request.ledger_end_index
+        and request.local_id in voters
+        and majority(len(voters)) == len(voters)
+    )
