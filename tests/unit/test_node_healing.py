@@ -174,6 +174,21 @@ def test_damage_that_hides_on_both_sides_of_damage_is_repaired(replica):
     assert [bytes(stored_block(replica.log, at, at).data) for at in good] == list(good.values())
 
 
+def test_what_damage_hid_further_on_is_found_once_that_is_repaired(replica):
+    """Entry 14 cannot be checked against 13, which does not follow from the damaged 12."""
+    good = {index: bytes(stored_block(replica.log, index, index).data) for index in (12, 14)}
+    replica.overwrite(14, 35)
+    replica.damage(12, 23)
+    assert replica.log.damaged.ranges == ((12, 12),)
+    replica.tick()
+    replica.send(good[12])
+    assert replica.log.damaged.ranges == ((14, 14),)
+    replica.healing.tick(replica.now_ms)
+    replica.send(good[14])
+    assert not replica.log.damaged
+    assert bytes(stored_block(replica.log, 14, 14).data) == good[14]
+
+
 def test_the_same_damage_is_reported_once(replica):
     replica.damage(12)
     replica.damage(13)

@@ -46,3 +46,40 @@ def test_damage_that_hides_behind_damage_is_repaired_offline(store, field):
     opened = Opened(directory, **SIZES)
     assert [entry.body for entry in opened.entries()] == BODIES
     opened.close()
+
+
+def test_a_header_that_nothing_proves_is_not_taken_over_into_the_index(store):
+    """Behind damage no chain CRC tells whether header or index record is right."""
+    directory, places = store
+    opened = Opened(directory, **{**SIZES, "cache": 1})
+    flip(directory, places[18][0] + HEADER_FIELDS["chain CRC"])
+    flip(directory, places[20][0] + HEADER_FIELDS["term"], mask=0x01)
+    for index in (18, 20):
+        with pytest.raises(CorruptionError):
+            opened.log.read(index, index, 1)
+        opened.submit(opened.log.quarantine(index))
+    assert opened.log.damaged.ranges == ((18, 18), (20, 20))
+    repair_all(opened, directory.parent / "other")
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == BODIES
+    assert [entry.term for entry in opened.entries()][18:22] == [1, 1, 2, 2]
+    opened.close()
+
+
+def test_an_entry_set_aside_for_its_index_record_is_whole_once_the_chain_proves_it(store):
+    directory, places = store
+    opened = Opened(directory, **{**SIZES, "cache": 1})
+    flip(directory, places[18][0] + HEADER_FIELDS["chain CRC"])
+    flip(directory, 20 * 32 + 31, "index", mask=0x03)  # term 1: as plausible as the header's 2
+    for index in (18, 20):
+        with pytest.raises(CorruptionError):
+            opened.log.read(index, index, 1)
+        opened.submit(opened.log.quarantine(index))
+    other = Opened(directory.parent / "other", **SIZES)
+    opened.submit(opened.log.repair(stored_block(other.log, 18, 18)))
+    assert opened.log.damaged.ranges == ((20, 20),)
+    opened.submit(opened.log.quarantine(20))
+    other.close()
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()

@@ -5,6 +5,7 @@ replicas with damage in different places heal one another (RELIABILITY 2.3).
 """
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from quorumlog.model.block import Buffer, parse_block
@@ -44,6 +45,7 @@ class Healing:
         self._alone = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
         self._writing = False
+        self._repaired = -1
         self._scrubbing = False
         self._next_scrub_ms = doors.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
         self._pass_started_ms = doors.now_ms()
@@ -149,13 +151,13 @@ class Healing:
             self._not_there(asked.first_index, message, attachment)
         if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
             return
+        behind = asked.first_index + message.count
         try:
             block = parse_block(
                 attachment, count=message.count, entry_bytes_max=self._limits.entry_bytes_max
             )
             plan = self._replica.log.repair(block)
         except (RequestError, StorageError) as error:
-            behind = asked.first_index + message.count
             if isinstance(error, CorruptionError) and error.index == behind:
                 self._set_aside(error, behind)  # by itself it may look whole: only these tell
                 if self._replica.log.damaged.range_at(behind):
@@ -169,13 +171,20 @@ class Healing:
                 peer=message.local_id,
                 text=str(error),
             )
-            if asked.first_index - 1 > self._replica.log.before_begin_index:
-                self.look_at(asked.first_index - 1)  # theirs may fit, and what is before it not
+            self._look_around(asked.first_index)
             return
         self._writing = True
+        self._repaired = behind - 1
         self._alone = 0
         self._replica.counters.entries_repaired += block.count
         self._doors.disk.submit(self, REPAIR, plan)
+
+    def _look_around(self, index: int) -> None:
+        """No entry fits: the one before it may be damaged, or its own index record and not it."""
+        if index - 1 > self._replica.log.before_begin_index:
+            self.look_at(index - 1)
+        with suppress(StorageError):  # nothing has changed then
+            self._doors.disk.submit(self, None, self._replica.log.quarantine(index))
 
     def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
         """What the leader has removed nobody will give: go on behind it.
@@ -202,6 +211,10 @@ class Healing:
         if token != REPAIR:
             return
         self._writing = False
+        # what the chain CRC tells of them could not be seen before
+        for index in (self._repaired + 1, self._repaired + 2):
+            if index <= self._replica.log.end_index:
+                self.look_at(index)
         if self._replica.log.damaged:
             self._next_ask_ms = self._doors.now_ms()
         else:

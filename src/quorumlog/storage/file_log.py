@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -300,9 +301,8 @@ class FileLog:
         The checkpoint in the middle is the point of no return: before it a crash leaves the log as
         it was, behind it opening finishes the work.
         """
-        end, boundary = self.end_mark, self._boundary
-        damaged = self._noted_damage.within(self.before_begin_index + 1, end.index)
-        self._noted_damage = damaged
+        end, boundary, begin = self.end_mark, self._boundary, self.before_begin_index + 1
+        damaged = self._noted_damage = self._noted_damage.within(begin, end.index)
         covered = self._covered_files(end)
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
@@ -412,12 +412,14 @@ class FileLog:
         if index > self._durable.index:
             return Plan(self, [])  # what was found there has been replaced since
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
-        if finding.is_whole:
-            return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
-        last = self._mending.last_damaged(index, self._durable.index)
-        self.damaged = self.damaged.plus(index, last)
-        self._noted_damage = self._noted_damage.plus(index, last)
-        return Plan(self, self._mending.quarantine(index, finding, self._noted_damage))
+        if not finding.is_whole:
+            last = self._mending.last_damaged(index, self._durable.index)
+            self.damaged = self.damaged.plus(index, last)
+            self._noted_damage = self._noted_damage.plus(index, last)
+        elif self._reader.chain_before(index) is not None:  # if it was set aside: it is whole now
+            self._noted_damage = self._noted_damage.minus(index, index)
+        steps = self._mending.quarantine(index, finding, self._noted_damage)
+        return Plan(self, steps, done=partial(self._is_whole_again, index, index))
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""
@@ -425,20 +427,19 @@ class FileLog:
         last = first + block.count - 1
         if self.damaged.within(first, last).count != block.count:
             raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
-        follows_end = last == self.end_mark.index
-        end_chain = self.end_mark.chain_crc if follows_end else UNKNOWN_CRC
+        end_chain = self.end_mark.chain_crc if last == self.end_mark.index else UNKNOWN_CRC
         following = None
-        if not follows_end and self.damaged.range_at(last + 1) is None:
-            span = self.read(last + 1, last + 1, 1)
-            following = Block(span.data, np.zeros(1, np.int64), np.array([len(span.data)]))
+        if last < self.end_mark.index and self.damaged.range_at(last + 1) is None:
+            following = self.read(last + 1, last + 1, 1).block()
         left = self._noted_damage.minus(first, last)
         steps = self._mending.repair(block, end_chain, following, left, self.end_mark.index)
         self._noted_damage = left
 
-        def done() -> None:
-            self.damaged = self.damaged.minus(first, last)
+        return Plan(self, steps, len(block.data), done=partial(self._is_whole_again, first, last))
 
-        return Plan(self, steps, len(block.data), done=done)
+    def _is_whole_again(self, first: int, last: int) -> None:
+        if not self._noted_damage.within(first, last):
+            self.damaged = self.damaged.minus(first, last)
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -484,8 +485,7 @@ class FileLog:
 
         Index records are never fsynced otherwise, entries not yet with flush=async.
         """
-        before = self._synced
-        self._synced = mark
+        before, self._synced = self._synced, mark
         first = max(0, min(before.index, mark.index)) * INDEX_RECORD_SIZE
         position = min(before.position, mark.position)
         return [

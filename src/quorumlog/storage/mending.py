@@ -69,11 +69,9 @@ class Mending:
 
         `damaged` is then what is known to be damaged.
         """
-        steps: list[Step] = []
+        steps: list[Step] = [Do(lambda: self._notes.save_damage(damaged))]
         if finding.record is not None and mends(self._index, finding.record):
-            steps.append(self._record_step(entry, finding.record))
-        if not finding.is_whole:
-            steps.append(Do(lambda: self._notes.save_damage(damaged)))
+            steps.insert(0, self._record_step(entry, finding.record))
         return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:

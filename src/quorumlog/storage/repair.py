@@ -49,16 +49,19 @@ def diagnose(
     position, term = _where(index, reader, entry)
     if position is None:
         return Finding(None, is_whole=False)
-    stretch = None
+    stored = records_of(index, entry, entry)
+    following = record_at(index, entry + 1) if entry < last else None
+    is_plausible = _is_plausible(stored[0], data, entry, position, term, following)
     if is_readable and data.has(position):
         chain_crc = reader.chain_before(entry)
         scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=chain_crc)
         stretch = next(iter(scanner), None)
-    if stretch is not None and stretch.first_index == entry:
-        return Finding(derived_records(stretch)[:1], is_whole=True)
-    stored = records_of(index, entry, entry)
-    following = record_at(index, entry + 1) if entry < last else None
-    if _is_plausible(stored[0], data, entry, position, term, following):
+        if stretch is not None and stretch.first_index == entry:
+            found = derived_records(stretch)[:1]
+            # where no chain proves it, a header is no better than a record that fits its neighbours
+            if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
+                return Finding(found, is_whole=True)
+    if is_plausible:
         return Finding(stored, is_whole=False)
     return Finding(_derived(data, entry, position, term, following), is_whole=False)
 
