@@ -218,6 +218,22 @@ def test_without_a_leader_what_a_peer_has_removed_is_given_up_once_all_were_aske
     assert replica.removed == [19]
 
 
+def test_what_a_machine_applied_is_given_up_only_once_it_is_in_a_snapshot(replica):
+    """Else nothing would hold it after a restart, and the replica could not be opened."""
+    asked = []
+    saves = SimpleNamespace(newest_index=3, ask=asked.append)
+    replica.applier = SimpleNamespace(machine=object(), applied_index=29, saves=saves)
+    replica.core.leader_id = "n7"
+    replica.damage(12)
+    while replica.ask(begins_at=15) != "n7":
+        pass
+    assert len(asked) == 1
+    saves.newest_index = 20
+    while replica.ask(begins_at=15) != "n7":
+        pass
+    assert (len(asked), replica.removed[-1]) == (1, 14)
+
+
 def test_without_a_leader_what_the_machine_needs_comes_from_a_peer(replica):
     replica.damage(12)
     replica.applier.machine, replica.applier.applied_index = "a machine", 9

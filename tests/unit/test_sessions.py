@@ -265,7 +265,7 @@ def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_pat
     with pytest.raises(CorruptionError):
         follower.log.read(8, 8, 1_000)
     follower.run(follower.log.quarantine(8, is_readable=True))
-    follower.sessions.scan(follower.log.end_index)
+    assert follower.sessions.scan(follower.log.end_index) == 8
     follower.sessions.committed(follower.log.end_index)
     assert follower.sessions.is_incomplete
     assert follower.sessions.known_until == 3, "what is behind must not be removed yet"

@@ -204,6 +204,9 @@ class Healing:
             replica.installs.want(message.local_id)
         else:
             replica.sessions.learned(attachment)
+            if replica.applier.machine is not None and replica.applier.saves.newest_index < index:
+                # first what the machine made of it; then the next peer that is asked has it removed
+                replica.applier.saves.ask(lambda code, text, saved_index: None)
             replica.upkeep.remove_until(message.begin_index - 1)
 
     def written(self, token: int | None, plan: WritePlan) -> None:

@@ -145,7 +145,9 @@ class Installs:
         index = log.before_begin_index
         if applier.machine is not None:
             newest = applier.saves.newest
-            reaches = newest is not None and newest.last_included_index >= index
+            # what producers stored before it must be told along with it
+            known = self._replica.sessions.as_of
+            reaches = newest is not None and index <= newest.last_included_index <= known
             return newest if reaches else None
         chain_crc = log.chain_crc_at(index)
         configs = [pair for pair in log.config_entries() if pair[0] <= index]

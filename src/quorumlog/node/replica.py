@@ -154,11 +154,18 @@ class Replica:
     def tell_fitness(self) -> None:
         """Let the core know when this replica becomes, or ceases to be, fit to lead."""
         is_fit = not self.log.damaged and self.applier.is_fit and not self.installs.is_installing
+        is_fit = is_fit and self._knows_sessions()
         if is_fit != self._is_fit:
             self._is_fit = is_fit
-            if is_fit and self.sessions.is_incomplete:
-                self.sessions.scan(self.core.committed_index)
             self.tell(ev.FitnessChanged(is_fit))
+
+    def _knows_sessions(self) -> bool:
+        """Whether no producer's block can be stored twice: what hid them is repaired, then read."""
+        if self.sessions.is_incomplete:
+            unread = self.sessions.scan(self.core.committed_index)
+            if unread is not None:  # damage that nobody has met yet
+                self.healing.look_at(unread)
+        return not self.sessions.is_incomplete
 
     def tell(self, event: ev.Event) -> None:
         """Let the core know of something that brings no bytes."""

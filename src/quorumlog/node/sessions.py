@@ -50,6 +50,11 @@ class Sessions:
         self.scan(committed_index)
 
     @property
+    def as_of(self) -> int:
+        """Up to where the committed table counts."""
+        return self._base.as_of
+
+    @property
     def known_until(self) -> int:
         """Up to where entries may be removed without losing a session that is not read yet."""
         return self._base.as_of if self.is_incomplete else EVERYTHING
@@ -59,12 +64,16 @@ class Sessions:
         """How many producers are known."""
         return len(self._current.sessions)
 
-    def scan(self, committed_index: int) -> None:
-        """Read the session entries behind the table from the log; damaged ones come later."""
-        found, is_whole = system_entries(self._log, self._base.as_of + 1)
-        self._tail, self.is_incomplete = deque(found), not is_whole
+    def scan(self, committed_index: int) -> int | None:
+        """Read the session entries behind the table from the log; damaged ones come later.
+
+        Returns the first entry that could not be read: until it can be, the table is incomplete.
+        """
+        found, unread = system_entries(self._log, self._base.as_of + 1)
+        self._tail, self.is_incomplete = deque(found), unread is not None
         self._derive()
         self.committed(committed_index)
+        return unread
 
     def _derive(self) -> None:
         self._current = self._base.copy()

@@ -175,10 +175,11 @@ class Upkeep:
     # -- retention --------------------------------------------------------------------------
 
     def remove_until(self, index: int) -> None:
-        """Remove what is committed, durable and applied up to an index."""
+        """Remove what is committed, durable, applied, in a machine's snapshot: up to an index."""
         replica, core = self._replica, self._replica.core
+        applier = replica.applier
         last = min(
-            index,
+            index if applier.machine is None else min(index, applier.saves.newest_index),
             core.committed_index,
             core.durable_index,
             replica.applied_index,

@@ -98,7 +98,12 @@ def open_group(
             lock.release()
         raise
     remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
-    known = max(remembered, committed_index_of(files, directory), log.before_begin_index)
+    known = max(
+        remembered,
+        committed_index_of(files, directory),
+        log.before_begin_index,
+        _committed_by_snapshot(log, snapshots),
+    )
     committed = min(known, log.end_index)
     if committed >= 0:
         log.note_committed(committed)
@@ -115,6 +120,20 @@ def open_group(
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     return OpenedGroup(*base, number, snapshots, sessions)
+
+
+def _committed_by_snapshot(log: Log, snapshots: Snapshots | None) -> int:
+    """Return up to where the newest snapshot shows that the log is committed; -1: it does not.
+
+    It may be younger than the checkpoint. A log that holds the entry with which it ends, by index
+    and term, holds all that was committed before it, too (Raft 5.3).
+    """
+    newest = snapshots.newest() if snapshots is not None else None
+    index = -1 if newest is None else newest.last_included_index
+    if newest is None or not log.before_begin_index < index <= log.end_index:
+        return -1
+    term = next(term for term, first in reversed(log.term_runs()) if first <= index)
+    return index if term == newest.last_included_term else -1
 
 
 def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapshots | None:

@@ -12,21 +12,22 @@ from quorumlog.storage.base import Log
 SCAN_BYTES = 1024 * 1024
 
 
-def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], bool]:
-    """Return (index, entry) of each from first_index on, and whether all could be read."""
+def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], int | None]:
+    """Return (index, entry) of each from first_index on, and which could not be read first."""
     found: list[tuple[int, SystemEntry]] = []
-    is_whole = True
+    unread: int | None = None
     index = max(first_index, log.before_begin_index + 1)
     while index <= log.end_index:
         try:
             span = log.read(index, log.end_index, SCAN_BYTES)
         except CorruptionError as error:
-            is_whole = False
-            index = max(index, -1 if error.index is None else error.index) + 1
+            damaged = max(index, -1 if error.index is None else error.index)
+            unread = damaged if unread is None else unread
+            index = damaged + 1
             continue
         found += system_entries_in(span.block(), index)
         index = span.last_index + 1
-    return found, is_whole
+    return found, unread
 
 
 def torn_block(log: Log, first_index: int) -> int | None:
