@@ -400,8 +400,7 @@ class FileLog:
     def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
         """See `Log`."""
         self._check_range(first_index)
-        damaged = self.damaged.range_at(first_index)
-        if damaged is not None:
+        if (damaged := self.damaged.range_at(first_index)) is not None:
             return min(damaged[1], last_index)
         limit = self.damaged.next_from(first_index)
         last = min(last_index, self._durable.index, last_index if limit is None else limit - 1)
@@ -419,7 +418,8 @@ class FileLog:
         elif self._reader.chain_before(index) is not None:  # if it was set aside: it is whole now
             self._noted_damage = self._noted_damage.minus(index, index)
         steps = self._mending.quarantine(index, finding, self._noted_damage)
-        return Plan(self, steps, done=partial(self._is_whole_again, index, index))
+        done = partial(self._is_whole_again, index, index)
+        return Plan(self, steps, done=done) if finding.is_whole else Plan(self, steps)
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""
