@@ -56,7 +56,7 @@ class Replica:
         pass
 
     def overwrite(self, index, offset):
-        """Write a byte into an entry on disk that was not there."""
+        """Flip a bit of a byte of an entry on disk."""
         position = self.log._place_of(index)[0]
         path = self.log._data.path_at(position)
         with open(path, "r+b") as file:
@@ -77,23 +77,14 @@ class Replica:
 
     def send(self, *bodies):
         """Answer what was asked last with these entries, as stored."""
-        asked = self.sent[-1]
-        answer = RepairResponse(
-            group="g",
-            local_id=asked.remote_id,
-            remote_id="n0",
-            term=1,
-            request_id=asked.request_id,
-            code=ResponseCode.SUCCESS,
-            first_index=asked.first_index,
-            count=len(bodies),
-            begin_index=0,
-        )
-        self.healing.answered(answer, memoryview(b"".join(bodies)))
+        self._answer(ResponseCode.SUCCESS, bodies)
 
     def ask(self, *, begins_at):
         """Ask the next peer, which has removed what comes before; return which one."""
         self.tick()
+        return self._answer(ResponseCode.INDEX_OUT_OF_RANGE, begins_at=begins_at)
+
+    def _answer(self, code, bodies=(), *, begins_at=0):
         asked = self.sent[-1]
         answer = RepairResponse(
             group="g",
@@ -101,12 +92,12 @@ class Replica:
             remote_id="n0",
             term=1,
             request_id=asked.request_id,
-            code=ResponseCode.INDEX_OUT_OF_RANGE,
+            code=code,
             first_index=asked.first_index,
-            count=0,
+            count=len(bodies),
             begin_index=begins_at,
         )
-        self.healing.answered(answer, memoryview(b""))
+        self.healing.answered(answer, memoryview(b"".join(bodies)))
         return asked.remote_id
 
 

@@ -69,9 +69,10 @@ class Mending:
 
         `damaged` is then what is known to be damaged.
         """
-        steps: list[Step] = [Do(lambda: self._notes.save_damage(damaged))]
+        steps: list[Step] = []
         if finding.record is not None and mends(self._index, finding.record):
-            steps.insert(0, self._record_step(entry, finding.record))
+            steps.append(self._record_step(entry, finding.record))
+        steps.append(Do(lambda: self._notes.save_damage(damaged)))
         return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:
