@@ -27,6 +27,17 @@ VOTERS_MIN = 2
 """Members are removed only from groups with more voters."""
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 RESTART_MS = (1, 2_000)
+PAUSE_MS_MIN, PAUSES_MS_MAX = 100, (700, 1_500, 3_000)
+"""From one fault to the next; each seed has a longest pause of its own."""
+KINDS_ON = 0.4
+"""Share of the kinds of faults that a seed turns on."""
+WEIGHTS = (1, 1, 1, 4)
+"""How often a kind that is on happens, beside others."""
+RESHAPED, ROTTEN = 0.4, 0.4
+"""Shares of seeds that change members, or rot bits, most of the time: seldom found otherwise."""
+ROT_WEIGHTS = (4, 12)
+FLIPS = 0.6
+"""Share of seeds in which bits flip at all."""
 
 
 class Faults:
@@ -43,9 +54,18 @@ class Faults:
             *(self.pause, self.suspend, self.jump_clock, self.drift),
             *(self.transfer, self.change_members, self.wipe, self.lull),
         ]
-        self.kinds = [kind for kind in every if self._random.random() < 0.4]
-        self.flips = self._random.random() < 0.3
-        self.victim = self._random.choice(cluster.founders)
+        random = self._random
+        weights = {kind: random.choice(WEIGHTS) for kind in every if random.random() < KINDS_ON}
+        self.flips = random.random() < FLIPS
+        self.victim = random.choice(cluster.founders)
+        if random.random() < RESHAPED:
+            reshaping = (self.wipe, self.kill, self.transfer)
+            weights |= {self.change_members: 2, **dict.fromkeys(reshaping, 1)}
+        if self.flips and random.random() < ROTTEN:
+            weights[self.rot] = random.choice(ROT_WEIGHTS)
+        self._pause_ms_max = random.choice(PAUSES_MS_MAX)
+        self.kinds = list(weights)
+        self._weights = list(weights.values())
         self.is_on = False
         self.happened: list[str] = []
         self._wiped: str | None = None
@@ -73,10 +93,10 @@ class Faults:
             return
         self._note_return()
         if self.kinds:
-            kind = self._random.choice(self.kinds)
+            [kind] = self._random.choices(self.kinds, self._weights)
             self.happened.append(f"{self._world.now_ms} ms {kind.__name__}")
             kind()
-        self._after((100, 3_000), self._disturb)
+        self._after((PAUSE_MS_MIN, self._pause_ms_max), self._disturb)
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], object]) -> None:
         """Have something happen later, but not once faults have ended."""

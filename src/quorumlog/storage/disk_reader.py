@@ -1,6 +1,7 @@
 """Reading entries from their files by index: checked against everything there is before use."""
 
 import struct
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,9 @@ _AT_ONCE = 4_096
 _HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
 _POS_SIZE = struct.Struct(">qi")
+
+Header: TypeAlias = tuple[int, ...]
+"""Magic, size, index, term, pos, channel, chain CRC, body CRC and body size of an entry."""
 
 
 class DiskReader:
@@ -95,24 +99,50 @@ class DiskReader:
 
     def _examine(self, block: Block, records: Words, first_index: int) -> tuple[int, str] | None:
         """Return the first entry whose header, index record or CRCs do not agree, and how."""
-        chain: int | None = self.chain_before(first_index)
-        before = chain
-        for start in range(0, block.count, _AT_ONCE):
-            stop = min(start + _AT_ONCE, block.count)
-            is_sound, before = _is_sound(
-                block.slice(start, stop), records[start:stop], first_index + start, before
-            )
-            if not is_sound:
-                break
-        else:
+        is_continued, chain = self.continues(first_index, header_of(block, 0))
+        if is_continued and _are_sound(block, records, first_index, chain):
             return None
         words = header_words(block)
         agrees = _headers_agree(block, words, records, first_index)
         count = block.count if agrees.all() else int(np.argmin(agrees))
+        if count and not is_continued:
+            return 0, "the chain CRC does not fit"
         wrong = _first_misfit(block, count, chain)
         if wrong is None and count < block.count:
             return count, "header and index record disagree"
         return wrong
+
+    def continues(self, index: int, header: Header) -> tuple[bool, int | None]:
+        """Whether an entry with this header may follow, and which chain CRC it is proven by.
+
+        The entry before may be damaged in its chain CRC, or elsewhere: what continues either the
+        one it states or the one it should state is proven, but for a chance of 2**-32. What
+        continues neither is not served, since nothing else tells of a wrong channel or chain CRC.
+        Nothing proves one that carries no CRC, nor what follows no chain CRC that is known.
+        """
+        before, stored = index - 1, header[6]
+        if not stored and not header[7]:
+            return True, None  # written by the original, which keeps no CRC
+        if before <= self.boundary.before_begin_index:
+            chain = self.boundary.chain_crc
+            if chain == UNKNOWN_CRC:
+                return True, None
+            fits = _chain_behind(header, chain) == stored
+            return fits, chain if fits else None
+        earlier = self._header_in_place(before)
+        if earlier is None:
+            return False, None
+        if _chain_behind(header, earlier[6]) == stored:
+            return True, earlier[6]
+        expected = self._expected_chain(before, earlier)
+        if expected is not None and _chain_behind(header, expected) == stored:
+            return True, expected
+        return False, None
+
+    def follows(self, index: int) -> bool:
+        """Whether an entry may follow what lies before it; see `continues`."""
+        header = self._header_in_place(index)
+        return header is not None and self.continues(index, header)[0]
 
     def chain_before(self, index: int) -> int | None:
         """Return the chain CRC of the entry before `index`; None if it cannot be relied on.
@@ -132,29 +162,50 @@ class DiskReader:
         expected = self._expected_chain(before, header)
         return chain if expected == chain else None
 
-    def _expected_chain(self, index: int, header: tuple[int, ...]) -> int | None:
+    def _expected_chain(self, index: int, header: Header) -> int | None:
         before: int | None = self.boundary.chain_crc
         if index - 1 > self.boundary.before_begin_index:
             earlier = self._header(index - 1)
             before = None if earlier is None else int(earlier[6])
         if before is None or before == UNKNOWN_CRC:
             return None
-        magic, _, stored_index, term, _, channel, _, body_crc, body_size = header
-        return crc32(_CHAIN.pack(magic, stored_index, term, channel, body_size, body_crc), before)
+        return _chain_behind(header, before)
 
-    def _header(self, index: int) -> tuple[int, ...] | None:
+    def _header(self, index: int) -> Header | None:
         """Return the header of an entry if it is where the index says and says so itself."""
         record = record_at(self._index, index)
         if record is None or int(record["index"]) != index:
             return None
-        position = int(record["pos"])
+        header = self._header_at(int(record["pos"]))
+        return header if header is not None and header[2] == index else None
+
+    def _header_in_place(self, index: int) -> Header | None:
+        """Return what lies where the header of an entry belongs, whatever it says.
+
+        Where that is, its index record and the one before it tell; either may be damaged.
+        """
+        header = self._header(index)
+        if header is not None:
+            return header
+        record, before = record_at(self._index, index), record_at(self._index, index - 1)
+        places = [] if record is None else [int(record["pos"])]
+        if index - 1 <= self.boundary.before_begin_index:
+            places.append(self.boundary.position)
+        elif before is not None:
+            end = int(before["pos"]) + int(before["size"])
+            places += [end, self._data.start_of(end) + self._data.file_size]
+        there = [found for found in map(self._header_at, places) if found is not None]
+        stated = [found for found in there if found[2] == index]
+        return next(iter(stated + there), None)
+
+    def _header_at(self, position: int) -> Header | None:
         if position < 0 or not self._data.has(position):
             return None
         start, view = self._data.map_at(position)
         if position - start + HEADER_SIZE > len(view):
             return None
-        header: tuple[int, ...] = _HEADER.unpack_from(view, position - start)
-        return header if header[2] == index else None
+        header: Header = _HEADER.unpack_from(view, position - start)
+        return header
 
     def is_plausible(self, index: int) -> bool:
         """Whether the index record of an entry continues the one before it."""
@@ -173,6 +224,16 @@ class DiskReader:
         if header is None or record is None:
             return False
         return (header[1], header[3]) == (int(record["size"]), int(record["term"]))
+
+    def unchecked(self, index: int) -> Block:
+        """Return an entry as it lies there. Raises `CorruptionError` if nothing tells where."""
+        position, size = self.place_of(index)
+        header = self._header_at(position)
+        start, view = self._data.map_at(position) if header is not None else (0, memoryview(b""))
+        if header is None or position - start + size > len(view):
+            raise self.damaged(index, position, "the file ends inside an entry")
+        begin = position - start
+        return Block(view[begin : begin + size], np.zeros(1, np.int64), np.array([size], np.int64))
 
     def place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry begins and its size. Raises `CorruptionError`."""
@@ -253,6 +314,30 @@ class DiskReader:
             entry,
             reason,
         )
+
+
+def header_of(block: Block, ordinal: int) -> Header:
+    """Return the header of an entry of a block."""
+    header: Header = _HEADER.unpack_from(block.data, int(block.offsets[ordinal]))
+    return header
+
+
+def _chain_behind(header: Header, before: int) -> int:
+    """Return the chain CRC that an entry must have behind one with the chain CRC `before`."""
+    magic, _, index, term, _, channel, _, body_crc, body_size = header
+    return crc32(_CHAIN.pack(magic, index, term, channel, body_size, body_crc), before)
+
+
+def _are_sound(block: Block, records: Words, first_index: int, chain: int | None) -> bool:
+    """Whether all is as it should be; False when in doubt."""
+    for start in range(0, block.count, _AT_ONCE):
+        stop = min(start + _AT_ONCE, block.count)
+        is_sound, chain = _is_sound(
+            block.slice(start, stop), records[start:stop], first_index + start, chain
+        )
+        if not is_sound:
+            return False
+    return True
 
 
 def _is_sound(

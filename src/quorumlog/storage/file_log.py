@@ -412,10 +412,10 @@ class FileLog:
             return Plan(self, [])  # what was found there has been replaced since
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
         if not finding.is_whole:
-            last = self._mending.last_damaged(index, self._durable.index)
-            self.damaged = self.damaged.plus(index, last)
-            self._noted_damage = self._noted_damage.plus(index, last)
-        elif self._reader.chain_before(index) is not None:  # if it was set aside: it is whole now
+            first, last = self._mending.damaged_around(index, self._durable.index)
+            self.damaged = self.damaged.plus(first, last)
+            self._noted_damage = self._noted_damage.plus(first, last)
+        else:  # if it was set aside: it is whole now
             self._noted_damage = self._noted_damage.minus(index, index)
         steps = self._mending.quarantine(index, finding, self._noted_damage)
         done = partial(self._is_whole_again, index, index)
@@ -427,14 +427,14 @@ class FileLog:
         last = first + block.count - 1
         if self.damaged.within(first, last).count != block.count:
             raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
-        end_chain = self.end_mark.chain_crc if last == self.end_mark.index else UNKNOWN_CRC
         following = None
-        if last < self.end_mark.index and self.damaged.range_at(last + 1) is None:
+        if self._tail.holds(last + 1):
             following = self.read(last + 1, last + 1, 1).block()
+        elif last < self.end_mark.index and self.damaged.range_at(last + 1) is None:
+            following = self._reader.unchecked(last + 1)
         left = self._noted_damage.minus(first, last)
-        steps = self._mending.repair(block, end_chain, following, left, self.end_mark.index)
+        steps = self._mending.repair(block, following, left, self.end_mark)
         self._noted_damage = left
-
         return Plan(self, steps, len(block.data), done=partial(self._is_whole_again, first, last))
 
     def _is_whole_again(self, first: int, last: int) -> None:

@@ -2,9 +2,9 @@
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
 from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
-from quorumlog.storage.checkpoint import UNKNOWN_CRC
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.damage import DamagedRanges
-from quorumlog.storage.disk_reader import DiskReader
+from quorumlog.storage.disk_reader import DiskReader, header_of
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.notes import Notes
@@ -13,7 +13,7 @@ from quorumlog.storage.plans import Do, Step
 from quorumlog.storage.repair import Finding, continues, diagnose, mends, misfit
 
 NEIGHBOURS_MAX = 4_096
-"""Entries behind a damaged one that are looked at with it."""
+"""Entries on either side of a damaged one that are looked at with it."""
 
 
 class Mending:
@@ -48,21 +48,32 @@ class Mending:
             raise InvariantViolation("a diagnosis names a record")
         return int(record["pos"][0]), int(record["size"][0])
 
-    def last_damaged(self, entry: int, last: int) -> int:
-        """Return how far damage reaches from an entry on: a bad file is not found entry by entry.
+    def damaged_around(self, entry: int, last: int) -> tuple[int, int]:
+        """Return how far damage reaches around an entry: a bad file is not found entry by entry.
 
-        Only entries up to `last` whose index records fit one another are taken along.
+        Only entries up to `last` whose index records fit one another are taken along. And the first
+        entry of the log where nothing but the one behind it could prove it.
         """
-        damaged = entry
-        limit = min(last, entry + NEIGHBOURS_MAX)
-        while damaged < limit and self._reader.is_plausible(damaged + 1):
-            try:
-                self._reader.verify(damaged + 1, damaged + 1, 1)
-            except StorageError:
-                damaged += 1
-            else:
-                break
-        return damaged
+        boundary = self._reader.boundary
+        begin = boundary.before_begin_index + 1
+        first = final = entry
+        while final < min(last, entry + NEIGHBOURS_MAX) and self._is_damaged_too(final + 1):
+            final += 1
+        while first > max(begin, entry - NEIGHBOURS_MAX) and self._is_damaged_too(first - 1):
+            first -= 1
+        is_unproven = first == begin + 1 and boundary.chain_crc == UNKNOWN_CRC
+        if is_unproven and not self._reader.follows(first):
+            first = begin
+        return first, final
+
+    def _is_damaged_too(self, entry: int) -> bool:
+        if not self._reader.is_plausible(entry):
+            return False
+        try:
+            self._reader.verify(entry, entry, 1)
+        except StorageError:
+            return True
+        return False
 
     def quarantine(self, entry: int, finding: Finding, damaged: DamagedRanges) -> list[Step]:
         """Return steps that mend the entry's index record or set the entry aside; see `Log`.
@@ -81,23 +92,22 @@ class Mending:
         return Do(lambda: file.write_through(record.tobytes(), place))
 
     def repair(
-        self,
-        block: Block,
-        end_chain: int,
-        following: Block | None,
-        left: DamagedRanges,
-        end_index: int,
+        self, block: Block, following: Block | None, left: DamagedRanges, end: Mark
     ) -> list[Step]:
-        """Return steps that write entries over damaged ones and note what is `left`; see `Log`."""
+        """Return steps that write entries over damaged ones and note what is `left`; see `Log`.
+
+        `following` is the entry behind them, `end` where the log ends.
+        """
         first = first_index_of(block)
-        records = records_of(self._index, first, first + block.count - 1)
+        last = first + block.count - 1
+        records = records_of(self._index, first, last)
         chain_before = self._reader.chain_before(first)
-        reason = misfit(
-            block, records, chain_before, None if end_chain == UNKNOWN_CRC else end_chain
-        )
+        is_end_known = last == end.index and end.chain_crc != UNKNOWN_CRC
+        reason = misfit(block, records, chain_before, end.chain_crc if is_end_known else None)
         if not reason and following is not None and not continues(block, following):
-            if chain_before is not None:
-                raise self._damaged_behind(first + block.count)
+            is_proven = self._reader.continues(first, header_of(block, 0))[1] is not None
+            if chain_before is not None or is_proven:
+                raise self._damaged_behind(last + 1)
             reason = "the entry behind does not continue the chain CRC"
         if reason:
             position = int(records["pos"][0])
@@ -105,12 +115,10 @@ class Mending:
         positions = records["pos"].astype("int64").tolist()
         ends = (block.offsets + block.sizes).tolist()
         parts = [
-            (position, bytes(block.data[begin:end]))
-            for position, begin, end in zip(positions, block.offsets.tolist(), ends, strict=True)
+            (position, bytes(block.data[begin:stop]))
+            for position, begin, stop in zip(positions, block.offsets.tolist(), ends, strict=True)
         ]
-
-        parts += self._blanks(first, first + block.count - 1, end_index)
-
+        parts += self._blanks(first, last, end.index)
         placed = [(self._data.file_at(position), position, body) for position, body in parts]
 
         def write() -> None:

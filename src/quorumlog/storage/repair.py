@@ -18,7 +18,7 @@ from quorumlog.model.block import (
     first_damaged,
     headers,
 )
-from quorumlog.storage.disk_reader import DiskReader
+from quorumlog.storage.disk_reader import DiskReader, header_of
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, differs, record_at, records_of
 from quorumlog.storage.recovery import derived_records
@@ -53,14 +53,14 @@ def diagnose(
     following = record_at(index, entry + 1) if entry < last else None
     is_plausible = _is_plausible(stored[0], data, entry, position, term, following)
     if is_readable and data.has(position):
-        chain_crc = reader.chain_before(entry)
-        scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=chain_crc)
+        scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=None)
         stretch = next(iter(scanner), None)
         if stretch is not None and stretch.first_index == entry:
             found = derived_records(stretch)[:1]
+            may_follow, chain_crc = reader.continues(entry, header_of(stretch.block, 0))
             # where no chain proves it, a header is no better than a record that fits its neighbours
             if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
-                return Finding(found, is_whole=True)
+                return Finding(found, is_whole=may_follow)
     if is_plausible:
         return Finding(stored, is_whole=False)
     return Finding(_derived(data, entry, position, term, following), is_whole=False)
