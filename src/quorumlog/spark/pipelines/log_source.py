@@ -13,6 +13,8 @@ TIMEOUT_MS = 120_000
 """How long a task rides out an outage."""
 RANGES_SMALLER = 8
 """So much smaller than asked may ranges be, for every core to have one."""
+RANGES_LARGER = 8
+"""Ranges may be larger by so small a part of what was asked, rather than one more for each core."""
 RANGE_ENTRIES_MAX = 10_000_000
 
 
@@ -83,13 +85,16 @@ def plan_ranges(
 ) -> list[tuple[int, int]]:
     """Cut entries first … last into ranges of about `range_bytes`, judged by the mean entry.
 
-    They may be smaller, for each of `cores` to have as many. Raises `IndexRemovedError`.
+    They may be smaller, or a little larger, for each of `cores` to have as many.
+    Raises `IndexRemovedError`.
     """
     count = last - first + 1
     total = source.get(last).pos - source.get(first).pos if count > 1 else 0
     wanted = max(1, -(-total // range_bytes), -(-count // RANGE_ENTRIES_MAX))
-    if wanted > cores:
-        wanted = -(-wanted // cores) * cores  # all cores have work until the end
+    if wanted > cores:  # all cores have work until the end
+        fewer = wanted // cores * cores
+        are_enough = total <= fewer * (range_bytes + range_bytes // RANGES_LARGER)
+        wanted = fewer if are_enough and count <= fewer * RANGE_ENTRIES_MAX else fewer + cores
     shared = min(cores, total * RANGES_SMALLER // range_bytes)
     pieces = min(max(wanted, shared), count)
     edges = [first + count * piece // pieces for piece in range(pieces + 1)]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from quorumlog.model.errors import QuorumlogError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -37,32 +36,22 @@ def no_progress(done: int, total: int) -> None:
 
 
 def run_pieces(spark: "SparkSession", pieces: Sequence[Piece]) -> list[bytes]:
-    """Carry out each piece in a task of its own.
+    """Carry out each piece in a task of its own, without a query that Spark would have to plan.
 
     Raises `PipelineError` with the reason when a task fails for good.
     """
-    import pyarrow as pa  # noqa: PLC0415  (an extra; needed from here on only)
+    # an extra, needed from here on only
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     if not pieces:
         return []
     work = tuple(pieces)
-
-    def carry_out(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                result = pa.array([work[number]()], pa.binary())
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int64()), result], names=["piece", "result"]
-                )
-
-    numbers = spark.range(0, len(work), 1, len(work))
+    numbers = spark.sparkContext.parallelize(range(len(work)), len(work))
     try:
-        rows = numbers.mapInArrow(carry_out, "piece long, result binary").collect()
-    except PySparkException as error:
+        return numbers.map(lambda number: work[number]()).collect()
+    except (Py4JJavaError, PySparkException) as error:
         raise PipelineError(f"a task failed: {reason_of(str(error))}") from error
-    results = {row["piece"]: bytes(row["result"]) for row in rows}
-    return [results[number] for number in range(len(work))]
 
 
 def reason_of(text: str) -> str:
