@@ -50,6 +50,8 @@ HEADER_FIELDS = {
 def repair_all(opened, directory):
     """Ask the other copy for exactly what is damaged."""
     other = Opened(directory, **SIZES)
-    for first, last in list(opened.log.damaged):
-        opened.submit(opened.log.repair(stored_block(other.log, first, last)))
-    other.close()
+    try:
+        for first, last in list(opened.log.damaged):
+            opened.submit(opened.log.repair(stored_block(other.log, first, last)))
+    finally:
+        other.close()

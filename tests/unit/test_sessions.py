@@ -14,6 +14,7 @@ from quorumlog.model.system_entry import (
     system_entry_of,
 )
 from quorumlog.node.sessions import Sessions
+from quorumlog.storage.snapshots import SnapshotMeta
 from quorumlog.storage.store import GroupStore
 from store_access import Opened
 
@@ -168,6 +169,28 @@ def replica(tmp_path):
     made = Replica(tmp_path / "g")
     yield made
     made.opened.close()
+
+
+def test_a_first_block_is_known_although_only_a_snapshot_is_younger_than_it(tmp_path):
+    """No checkpoint with sessions was written yet; the machine's snapshot shows the commit."""
+    opened = Opened(tmp_path / "g", state_machine="counting:Counter")
+    sessions = Sessions(opened.log, -1, None)
+    opened.log.keep_sessions(sessions.to_save)
+    opened.append([b"x"] * 10)
+    opened.log.note_committed(9)
+    sessions.committed(9)
+    opened.checkpoint()
+    made, block = block_of(7, 0, [b"a", b"b"])
+    opened.submit(opened.log.append(block, 1)[0])
+    saving = opened.group.snapshots.begin()
+    saving.write(b"state")
+    saving.publish(SnapshotMeta(last_included_index=12, last_included_term=1, kept_bytes=0))
+    opened.close()
+    opened = Opened(tmp_path / "g", state_machine="counting:Counter")
+    assert opened.group.committed_index == 12
+    sessions = Sessions(opened.log, opened.group.committed_index, opened.group.sessions)
+    assert sessions.judge(made).stored.index == 10
+    opened.close()
 
 
 def test_a_block_that_comes_again_is_found_committed_or_not(replica):

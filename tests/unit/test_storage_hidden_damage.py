@@ -3,7 +3,9 @@
 import pytest
 
 from damage_access import BODIES, HEADER_FIELDS, SIZES, filled, flip, repair_all
+from quorumlog.model.block import chain_crcs, parse_block
 from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.offline_repair import repair_store
 from store_access import Opened, stored_block
@@ -149,4 +151,172 @@ def test_an_entry_set_aside_for_its_index_record_is_whole_once_the_chain_proves_
     other.close()
     assert not opened.log.damaged
     assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+# -- where the original's entries are, at the end, where an index record tells of another place ----
+
+
+def without_crcs(directory, until):
+    """Make the first entries of a store what the original writes; the chain begins behind them."""
+    opened = Opened(directory)
+    opened.append([b"body %d " % number * 5 for number in range(30)])
+    places = [opened.log._place_of(index) for index in range(30)]
+    opened.close()
+    path = directory / "data" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    for begin, _ in places[:until]:
+        raw[begin + 36 : begin + 44] = bytes(8)
+    chain = 0
+    for begin, size in places[until:]:
+        block = parse_block(memoryview(raw)[begin : begin + size], count=1, entry_bytes_max=size)
+        (chain,) = chain_crcs(block, chain)
+        raw[begin + 36 : begin + 40] = chain.to_bytes(4, "big")
+    path.write_bytes(raw)
+    for name in ("quorumlog.checkpoint", "quorumlog.durable"):
+        (directory / name).unlink(missing_ok=True)
+    opened = Opened(directory)
+    opened.log.note_committed(29)
+    opened.checkpoint()
+    opened.close()
+    return path, places
+
+
+def found_in(opened):
+    """Read everything; set aside what is damaged."""
+    index = opened.log.before_begin_index + 1
+    while index <= opened.log.end_index:
+        try:
+            index = opened.log.read(index, opened.log.end_index, 1 << 20).last_index + 1
+        except CorruptionError as error:
+            if opened.log.damaged.range_at(error.index) is None:
+                opened.submit(opened.log.quarantine(error.index))
+            index = error.index + 1
+    return opened.log.damaged.ranges
+
+
+def repaired_from(opened, directory):
+    """Repair range by range from a store whose files are of any size; return what is left."""
+    other = Opened(directory)
+    for first, last in opened.log.damaged.ranges:
+        opened.submit(opened.log.repair(stored_block(other.log, first, last)))
+    other.close()
+    return opened.log.damaged.ranges
+
+
+def test_a_range_in_which_the_originals_entries_end_is_repaired(tmp_path):
+    without_crcs(tmp_path / "other", 10)
+    path, places = without_crcs(tmp_path / "g", 10)
+    raw = bytearray(path.read_bytes())
+    begin, end = places[9][0], places[10][0] + 60
+    raw[begin:end] = bytes(end - begin)
+    path.write_bytes(raw)
+    opened = Opened(tmp_path / "g", cache=1)
+    assert found_in(opened) == ((9, 11),)
+    assert repaired_from(opened, tmp_path / "other") == ()
+    opened.close()
+
+
+def test_an_entry_without_a_body_whose_chain_crc_is_gone_is_not_taken_for_the_originals(tmp_path):
+    for name in ("g", "other"):
+        opened = Opened(tmp_path / name)
+        opened.append([b"x%d" % number * 20 for number in range(10)])
+        opened.submit(opened.log.append_noop(2))
+        opened.append([b"y%d" % number * 20 for number in range(20)], term=2)
+        opened.log.note_committed(30)
+        opened.checkpoint()
+        noop, _ = opened.log._place_of(10)
+        opened.close()
+    path = tmp_path / "g" / "data" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    raw[noop + 36 : noop + 548] = bytes(512)
+    path.write_bytes(raw)
+    opened = Opened(tmp_path / "g", cache=1)
+    ((first, last),) = found_in(opened)
+    assert (first, last > 12) == (10, True)
+    assert repaired_from(opened, tmp_path / "other") == ()
+    opened.close()
+
+
+@pytest.mark.parametrize("field", ["chain CRC", "channel", "body"])
+def test_the_end_of_a_log_is_known_although_its_last_entry_is_not_proven(store, field):
+    directory, places = store
+    flip(directory, places[58][0] + HEADER_FIELDS["term"])
+    flip(directory, places[59][0] + HEADER_FIELDS[field])
+    opened = Opened(directory, **{**SIZES, "cache": 1})
+    other = Opened(directory.parent / "other", **SIZES)
+    assert opened.log.end_chain_crc == other.log.end_chain_crc
+    other.close()
+    assert found_in(opened) == ((58, 59),)
+    repair_all(opened, directory.parent / "other")
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_a_wrong_index_record_behind_damage_does_not_spread(tmp_path):
+    """Header and index record of the damaged entry agree: those are two against one."""
+    filled(tmp_path / "other", checkpoint=True)
+    places = filled(tmp_path / "g", checkpoint=True)
+    flip(tmp_path / "g", places[25][0] + HEADER_FIELDS["body"])
+    flip(tmp_path / "g", 26 * 32 + 11, "index", mask=0x01)
+    opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
+    opened.submit(opened.log.quarantine(25))
+    assert opened.log._reader.place_of(25) == places[25]
+    opened.close()
+    report = repair_store(OsFileSystem(), str(tmp_path / "g"), [str(tmp_path / "other")])
+    assert report.left == []
+    opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
+    assert [opened.log._reader.place_of(index) for index in range(24, 29)] == places[24:29]
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_entries_are_not_written_where_a_wrong_index_record_says(tmp_path):
+    filled(tmp_path / "other", checkpoint=True)
+    places = filled(tmp_path / "g", checkpoint=True)
+    flip(tmp_path / "g", places[25][0] + HEADER_FIELDS["body"])
+    opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
+    opened.submit(opened.log.quarantine(25))
+    flip(tmp_path / "g", 25 * 32 + 11, "index", mask=0x01)
+    with pytest.raises(CorruptionError, match="not that of the place"):
+        repair_all(opened, tmp_path / "other")
+    opened.submit(opened.log.quarantine(25))
+    repair_all(opened, tmp_path / "other")
+    assert [entry.body for entry in opened.entries()] == BODIES
+    opened.close()
+
+
+def test_stores_with_damage_side_by_side_are_repaired_from_one_another(tmp_path):
+    filled(tmp_path / "a", checkpoint=True)
+    places = filled(tmp_path / "b", checkpoint=True)
+    flip(tmp_path / "a", places[30][0] + HEADER_FIELDS["body"])
+    for offset in range(48):
+        flip(tmp_path / "b", places[29][0] + offset)
+    for repaired, source in (("b", "a"), ("a", "b")):
+        report = repair_store(OsFileSystem(), str(tmp_path / repaired), [str(tmp_path / source)])
+        assert (report.left, report.reasons) == ([], [])
+
+
+def test_what_is_set_aside_is_not_looked_at_again_for_more(tmp_path, monkeypatch):
+    opened = Opened(tmp_path / "g", cache=1, data_file=1 << 20, index_file=1 << 16)
+    for _ in range(4):
+        opened.append([b"x" * 100] * 1_000)
+    opened.log.note_committed(3_999)
+    path = tmp_path / "g" / "data" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    begin, end = (opened.log._place_of(index)[0] for index in (100, 3_000))
+    raw[begin:end] = bytes(end - begin)
+    path.write_bytes(raw)
+    looks = []
+    verify = DiskReader.verify
+    monkeypatch.setattr(
+        DiskReader, "verify", lambda self, *what: (looks.append(what[0]), verify(self, *what))[1]
+    )
+    index = 100
+    while index < 3_000:
+        opened.submit(opened.log.quarantine(index))
+        ((_, last),) = opened.log.damaged.ranges
+        index = last + 1
+    assert len(looks) <= len(set(looks)) + 8
     opened.close()

@@ -91,8 +91,8 @@ class Healing:
             self._doors.broken(str(lost))
             return
         self._doors.disk.submit(self, None, plan)
-        self._replica.tell_fitness()
         if replica.log.damaged:
+            replica.tell_fitness()
             self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
 
     def _is_still_damaged(self, index: int) -> bool:
@@ -105,6 +105,10 @@ class Healing:
         except (StorageError, RequestError):
             return True
         return False
+
+    def look_again_later(self) -> None:
+        """Something cannot be read that may be mended in a moment: see to it that it is known."""
+        self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms() + REPAIR_RETRY_MS)
 
     def look_at(self, index: int) -> None:
         """Something is wrong with an entry: if it is damaged, deal with it."""
@@ -121,9 +125,9 @@ class Healing:
         """Ask the next peer for the first damaged range."""
         replica = self._replica
         peers = [peer for peer in replica.core.membership.ids if peer != replica.core.self_id]
-        self._replica.tell_fitness()
+        self._next_ask_ms = NEVER_MS
+        replica.tell_fitness()
         if not replica.log.damaged or not peers:
-            self._next_ask_ms = NEVER_MS
             return
         self._next_ask_ms = now_ms + REPAIR_RETRY_MS
         first, last = replica.log.damaged.ranges[0]
@@ -183,6 +187,10 @@ class Healing:
         """No entry fits: the one before it may be damaged, or its own index record and not it."""
         if index - 1 > self._replica.log.before_begin_index:
             self.look_at(index - 1)
+        self._look_again(index)
+
+    def _look_again(self, index: int) -> None:
+        """What was set aside may be whole, now that the entry before it is known, or its place."""
         with suppress(StorageError):  # nothing has changed then
             self._doors.disk.submit(self, None, self._replica.log.quarantine(index))
 
@@ -211,18 +219,19 @@ class Healing:
 
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`: a quarantine was noted, or damaged entries are whole again."""
-        if token != REPAIR:
-            return
-        self._writing = False
-        # what the chain CRC tells of them could not be seen before
-        for index in (self._repaired + 1, self._repaired + 2):
-            if index <= self._replica.log.end_index:
-                self.look_at(index)
-        if self._replica.log.damaged:
-            self._next_ask_ms = self._doors.now_ms()
-        else:
-            self._next_ask_ms = NEVER_MS
-            say(logger, logging.INFO, "repaired", group=self._config.group)
+        log = self._replica.log
+        if token == REPAIR:
+            self._writing = False
+            # what the chain CRC tells of them could not be seen before
+            for index in (self._repaired + 1, self._repaired + 2):
+                if log.damaged.range_at(index):
+                    self._look_again(index)
+                elif index <= log.end_index:
+                    self.look_at(index)
+            if log.damaged:
+                self._next_ask_ms = self._doors.now_ms()
+            else:
+                say(logger, logging.INFO, "repaired", group=self._config.group)
         self._replica.tell_fitness()
 
     def writes_completed(self) -> None:
@@ -237,13 +246,25 @@ class Healing:
     def serve(self, request: RepairRequest) -> None:
         """Send a peer entries that are damaged there, from memory or beside the loop."""
         log = self._replica.log
+        # what is damaged here as well is another peer's to give; what lies before it is not
+        aside = log.damaged.next_from(request.first_index + 1)
         last = min(request.last_index, log.end_index)
+        last = last if aside is None else min(last, aside - 1)
         bytes_max = min(request.bytes_max, self._limits.push_bytes_max)
+        met: list[CorruptionError] = []
 
         def read() -> list[Span]:
-            return gather(log, request.first_index, last, bytes_max)
+            try:
+                return gather(log, request.first_index, last, bytes_max)
+            except CorruptionError as error:
+                if error.index is None or error.index <= request.first_index:
+                    raise
+                met.append(error)
+                return gather(log, request.first_index, error.index - 1, bytes_max)
 
         def done(spans: list[Span]) -> None:
+            for error in met:
+                self.found(error)
             self._send(
                 request, ResponseCode.SUCCESS if spans else ResponseCode.INDEX_OUT_OF_RANGE, spans
             )

@@ -163,8 +163,9 @@ class Replica:
         """Whether no producer's block can be stored twice: what hid them is repaired, then read."""
         if self.sessions.is_incomplete:
             unread = self.sessions.scan(self.core.committed_index)
-            if unread is not None:  # damage that nobody has met yet
+            if unread is not None:  # damage that nobody has met yet, or an index record
                 self.healing.look_at(unread)
+                self.healing.look_again_later()
         return not self.sessions.is_incomplete
 
     def tell(self, event: ev.Event) -> None:

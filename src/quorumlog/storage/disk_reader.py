@@ -32,6 +32,7 @@ from quorumlog.storage.checksums import (
 )
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, record_at, records_of
+from quorumlog.storage.scan import FOREIGN
 
 _SAME = ((SIZE, 3), (INDEX, 4), (INDEX + 1, 5), (TERM, 6), (TERM + 1, 7))
 """Columns of `header_words` and of index records that state the same."""
@@ -121,8 +122,9 @@ class DiskReader:
         Nothing proves one that carries no CRC, nor what follows no chain CRC that is known.
         """
         before, stored = index - 1, header[6]
-        if not stored and not header[7]:
-            return True, None  # written by the original, which keeps no CRC
+        if _keeps_no_crc(header):
+            known = self.chain_before(index)
+            return not (self._stated_before(before) if known is None else known), None
         if before <= self.boundary.before_begin_index:
             chain = self.boundary.chain_crc
             if chain == UNKNOWN_CRC:
@@ -157,19 +159,22 @@ class DiskReader:
         if header is None:
             return None
         chain = int(header[6])
-        if not chain and not header[7]:
-            return 0  # written by the original: the chain begins anew behind it
+        if _keeps_no_crc(header):  # the chain begins anew behind it
+            return None if self._stated_before(before) else 0
         expected = self._expected_chain(before, header)
         return chain if expected == chain else None
 
     def _expected_chain(self, index: int, header: Header) -> int | None:
-        before: int | None = self.boundary.chain_crc
-        if index - 1 > self.boundary.before_begin_index:
-            earlier = self._header(index - 1)
-            before = None if earlier is None else int(earlier[6])
-        if before is None or before == UNKNOWN_CRC:
-            return None
-        return _chain_behind(header, before)
+        before = self._stated_before(index)
+        return None if before is None else _chain_behind(header, before)
+
+    def _stated_before(self, index: int) -> int | None:
+        """Return the chain CRC that the entry before one states, right or not."""
+        if index - 1 <= self.boundary.before_begin_index:
+            chain = self.boundary.chain_crc
+            return None if chain == UNKNOWN_CRC else chain
+        earlier = self._header(index - 1)
+        return None if earlier is None else int(earlier[6])
 
     def _header(self, index: int) -> Header | None:
         """Return the header of an entry if it is where the index says and says so itself."""
@@ -322,6 +327,14 @@ def header_of(block: Block, ordinal: int) -> Header:
     return header
 
 
+def _keeps_no_crc(header: Header) -> bool:
+    """Whether it was written by the original; ours have none only where the chain CRC is damaged.
+
+    The chain CRC before tells which: behind an entry with CRCs there is none without.
+    """
+    return not header[6] and not header[7]
+
+
 def _chain_behind(header: Header, before: int) -> int:
     """Return the chain CRC that an entry must have behind one with the chain CRC `before`."""
     magic, _, index, term, _, channel, _, body_crc, body_size = header
@@ -379,7 +392,10 @@ def _first_misfit(block: Block, count: int, chain: int | None) -> tuple[int, str
     ends = (block.offsets + block.sizes).tolist()
     for ordinal in range(count):
         stored = chains[ordinal]
-        if stored or bodies[ordinal]:
+        if not stored and not bodies[ordinal]:
+            if chain:
+                return ordinal, FOREIGN
+        else:
             if chain is not None and crc32(rows[ordinal], chain) != stored:
                 return ordinal, "the chain CRC does not fit"
             if crc32(data[starts[ordinal] : ends[ordinal]]) != bodies[ordinal]:

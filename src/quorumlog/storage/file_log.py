@@ -412,7 +412,7 @@ class FileLog:
             return Plan(self, [])  # what was found there has been replaced since
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
         if not finding.is_whole:
-            first, last = self._mending.damaged_around(index, self._durable.index)
+            first, last = self._mending.damaged_around(index, self._durable.index, self.damaged)
             self.damaged = self.damaged.plus(first, last)
             self._noted_damage = self._noted_damage.plus(first, last)
         else:  # if it was set aside: it is whole now

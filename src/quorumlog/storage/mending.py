@@ -12,8 +12,9 @@ from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
 from quorumlog.storage.repair import Finding, continues, diagnose, mends, misfit
 
-NEIGHBOURS_MAX = 4_096
-"""Entries on either side of a damaged one that are looked at with it."""
+NEIGHBOURS_MAX = 512
+NEIGHBOURS_BYTES = 4 * 1024 * 1024
+"""As many entries, or bytes, on either side of a damaged one are looked at with it, at once."""
 
 
 class Mending:
@@ -48,23 +49,36 @@ class Mending:
             raise InvariantViolation("a diagnosis names a record")
         return int(record["pos"][0]), int(record["size"][0])
 
-    def damaged_around(self, entry: int, last: int) -> tuple[int, int]:
+    def damaged_around(self, entry: int, last: int, known: DamagedRanges) -> tuple[int, int]:
         """Return how far damage reaches around an entry: a bad file is not found entry by entry.
 
-        Only entries up to `last` whose index records fit one another are taken along. And the first
-        entry of the log where nothing but the one behind it could prove it.
+        Only entries up to `last` whose index records fit one another are taken along; `known` are
+        those set aside already. And the first entry of the log where nothing but the one behind it
+        could prove it.
         """
         boundary = self._reader.boundary
         begin = boundary.before_begin_index + 1
-        first = final = entry
-        while final < min(last, entry + NEIGHBOURS_MAX) and self._is_damaged_too(final + 1):
-            final += 1
-        while first > max(begin, entry - NEIGHBOURS_MAX) and self._is_damaged_too(first - 1):
-            first -= 1
+        first = self._reach(entry, begin, -1, known)
+        final = self._reach(entry, last, 1, known)
         is_unproven = first == begin + 1 and boundary.chain_crc == UNKNOWN_CRC
         if is_unproven and not self._reader.follows(first):
             first = begin
         return first, final
+
+    def _reach(self, entry: int, last: int, step: int, known: DamagedRanges) -> int:
+        """Return the last damaged entry in one direction, at most `last`."""
+        looks, room = NEIGHBOURS_MAX, NEIGHBOURS_BYTES
+        while (last - entry) * step > 0 and looks and room > 0:
+            aside = known.range_at(entry + step)
+            if aside is not None:
+                entry = aside[step > 0]
+                continue
+            if not self._is_damaged_too(entry + step):
+                break
+            entry += step
+            looks -= 1
+            room -= self._reader.place_of(entry)[1]
+        return entry
 
     def _is_damaged_too(self, entry: int) -> bool:
         if not self._reader.is_plausible(entry):
@@ -104,6 +118,8 @@ class Mending:
         chain_before = self._reader.chain_before(first)
         is_end_known = last == end.index and end.chain_crc != UNKNOWN_CRC
         reason = misfit(block, records, chain_before, end.chain_crc if is_end_known else None)
+        if not reason and not self._is_in_place(first, records):
+            reason = "its index record is not that of the place behind the entry before it"
         if not reason and following is not None and not continues(block, following):
             is_proven = self._reader.continues(first, header_of(block, 0))[1] is not None
             if chain_before is not None or is_proven:
@@ -130,6 +146,18 @@ class Mending:
 
         return [Do(write)]
 
+    def _is_in_place(self, first: int, records: Records) -> bool:
+        """Whether entries from `first` on lie where those before them end, by the index."""
+        boundary = self._reader.boundary
+        end = boundary.position
+        if first - 1 > boundary.before_begin_index:
+            end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
+        for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
+            if pos not in (end, self._data.start_of(end) + self._data.file_size):
+                return False
+            end = pos + size
+        return True
+
     def _blanks(self, first: int, last: int, end_index: int) -> list[tuple[int, bytes]]:
         """Return the blank records that belong behind entries where a file ends (spec 20 §3.1)."""
         records = records_of(self._index, first, min(last + 1, end_index))
@@ -149,7 +177,8 @@ class Mending:
         position = int(records_of(self._index, entry, entry)["pos"][0])
         reason = "it does not continue the chain CRC of the entry that belongs before it"
         error = self._reader.damaged(entry, position, reason)
-        error.is_readable = False  # looked at by itself, it would be taken for whole
+        # looked at by itself, it would be taken for whole, unless it is not there at all
+        error.is_readable = not self._reader.is_where_stated(entry)
         return error
 
     def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:

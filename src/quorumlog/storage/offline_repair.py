@@ -147,7 +147,9 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
         index = log.damaged.next_from(0)
         while index is not None:
             try:
-                _take(reader, log, index)
+                carry_out(log.quarantine(index))  # behind what was repaired it may be whole now
+                if log.damaged.range_at(index):
+                    _take(reader, log, index)
             except (StorageError, RequestError) as error:
                 reasons.append(f"{source}, entry {index}: {error}")
                 index += 1
@@ -176,7 +178,13 @@ def _take(reader: DiskReader, log: Log, index: int) -> None:
 
 
 def _read(reader: DiskReader, first: int, last: int) -> Block:
-    span = reader.read(first, last, PIECE_BYTES)
+    """Return entries from `first` on, up to what is damaged there as well."""
+    try:
+        span = reader.read(first, last, PIECE_BYTES)
+    except CorruptionError as error:
+        if error.index is None or error.index <= first:
+            raise
+        span = reader.read(first, error.index - 1, PIECE_BYTES)
     return parse_block(span.data, count=span.count, entry_bytes_max=len(span.data))
 
 

@@ -61,7 +61,7 @@ def diagnose(
             # where no chain proves it, a header is no better than a record that fits its neighbours
             if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
                 return Finding(found, is_whole=may_follow)
-    if is_plausible:
+    if is_plausible or (is_readable and reader.is_where_stated(entry)):
         return Finding(stored, is_whole=False)
     return Finding(_derived(data, entry, position, term, following), is_whole=False)
 
@@ -133,13 +133,15 @@ def misfit(
     wrong = first_damaged(block)
     if wrong is not None:
         return f"the body of entry {int(records['index'][wrong])} does not fit its CRC"
-    chains = table["chain_crc"].tolist()
-    if not any(chains) and not table["body_crc"].any():
-        return ""  # written by the original, which keeps no CRC
+    chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
     chain = chain_before
     rows = chain_crc_rows(block)
     for ordinal in range(count):
-        if chain is not None and crc32(rows[ordinal], chain) != chains[ordinal]:
+        if not chains[ordinal] and not bodies[ordinal]:  # written by the original, without CRCs
+            fits = not chain
+        else:
+            fits = chain is None or crc32(rows[ordinal], chain) == chains[ordinal]
+        if not fits:
             return f"the chain CRC of entry {int(records['index'][ordinal])} does not fit"
         chain = chains[ordinal]
     if end_chain_crc is not None and chains[-1] != end_chain_crc:

@@ -8,6 +8,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
+from quorumlog.model.session import SessionTable
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.base import Log
 from quorumlog.storage.checkpoint import Checkpoint
@@ -92,19 +93,16 @@ def open_group(
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         log, report = open_log(files, directory, places, identity, notes, limits)
-        sessions, snapshots = notes.sessions.load(), _snapshots(files, directory, config)
+        saved_sessions, snapshots = notes.sessions.load(), _snapshots(files, directory, config)
     except BaseException:
         for lock in locks:
             lock.release()
         raise
     remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
-    known = max(
-        remembered,
-        committed_index_of(files, directory),
-        log.before_begin_index,
-        _committed_by_snapshot(log, snapshots),
-    )
-    committed = min(known, log.end_index)
+    noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
+    committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
+    # what a checkpoint without producers tells of holds up to there, not up to a younger snapshot
+    sessions = saved_sessions or SessionTable(min(noted, log.end_index)).encode()
     if committed >= 0:
         log.note_committed(committed)
 

@@ -114,15 +114,24 @@ class Survey:
 
     def __iter__(self) -> Iterator[Stretch]:
         while True:
+            is_proven = self._scanner.chain_crc is not None
             for stretch in self._scanner:
-                self.end = Mark(
-                    stretch.last_index, stretch.end, stretch.last_chain_crc, stretch.last_term
-                )
+                self.end = self._end_of(stretch, is_proven=is_proven or stretch.block.count > 1)
+                is_proven = True
                 yield stretch
             scanner = self._scanner
             self.stop = scanner.stop or Stop(scanner.position, "")
             if not self._is_damage() or not self._resume():
                 return
+
+    def _end_of(self, stretch: Stretch, *, is_proven: bool) -> Mark:
+        """Return the mark behind a stretch; where no chain CRC proves it, the noted one."""
+        end = Mark(stretch.last_index, stretch.end, stretch.last_chain_crc, stretch.last_term)
+        noted = self._durable
+        if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
+            return end
+        place = (end.index, end.position, end.term)
+        return noted if (noted.index, noted.position, noted.term) == place else end
 
     # -- torn or damaged ------------------------------------------------------------------------
 
