@@ -43,6 +43,7 @@ class Side:
             role=Role.LEADER,
             leader_id="n0",
         )
+        self.healing = SimpleNamespace(look_again_later=lambda: None)
         self.sessions = SimpleNamespace(encode=lambda: b"", learned=lambda raw: None, as_of=1 << 62)
         self.saves = SimpleNamespace(newest=None)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)

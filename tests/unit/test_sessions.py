@@ -309,6 +309,34 @@ def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_pat
         made.opened.close()
 
 
+def test_sessions_behind_a_new_begin_stay_unknown_while_damage_hides_them(tmp_path):
+    replica = Replica(tmp_path / "g")
+    for number in range(10):
+        replica.append(1, number, [b"%d" % number])
+    replica.commit(3)
+    place = replica.log._place_of(16)[0]
+    path = replica.log._data.path_at(place)
+    replica.opened.close()
+    with open(path, "r+b") as file:
+        file.seek(place % 4_096 + 60)
+        good = file.read(1)
+        file.seek(place % 4_096 + 60)
+        file.write(b"?")
+    replica.open()
+    assert replica.sessions.scan(3) == 16
+    replica.commit(15)
+    replica.sessions.began_anew(13)
+    replica.run(replica.log.reset(13))
+    assert replica.sessions.is_incomplete
+    with open(path, "r+b") as file:
+        file.seek(place % 4_096 + 60)
+        file.write(good)
+    replica.run(replica.log.quarantine(16))
+    assert replica.sessions.scan(15) is None
+    assert replica.judge(1, 8, [b"8"]).stored.index == 16
+    replica.opened.close()
+
+
 def test_a_stamped_block_is_read_as_it_was_proposed():
     made, block = block_of(7, 0, [b"a", b"b"])
     stamp(block, 500, 3, block.offsets, 9)

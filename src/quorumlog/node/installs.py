@@ -412,6 +412,7 @@ class Installs:
             effect.before_begin_index, effect.before_begin_term, effect.chain_crc, effect.config
         )
         self._doors.disk.submit(replica, effect.token, plan)
+        replica.healing.look_again_later()
         # one that went on from a later snapshot of its own has what this one would give it
         fetched = self._fetched
         if fetched is not None and replica.applier.applied_index < fetched.last_included_index:

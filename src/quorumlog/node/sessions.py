@@ -105,7 +105,10 @@ class Sessions:
         self._base.as_of = max(self._base.as_of, index)
 
     def began_anew(self, before_begin_index: int) -> None:
-        """The log begins behind before_begin_index; the offer of it told what was stored before."""
+        """The log begins behind before_begin_index; the offer of it told what was stored before.
+
+        What cannot be read may lie behind that: it is for the next `scan` to say.
+        """
         if self._base.as_of < before_begin_index:
             logger.error(
                 "producer sessions between %s and %s are not known",
@@ -113,7 +116,6 @@ class Sessions:
                 before_begin_index,
             )
             self._base.as_of = before_begin_index
-        self.is_incomplete = False
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
         self._base.transactions.removed(before_begin_index)
         self._derive()
