@@ -118,6 +118,20 @@ def test_damage_keeps_from_leading_and_is_asked_for(replica):
     assert (asked.remote_id, asked.first_index, asked.last_index) == ("n8", 12, 12)
 
 
+def test_whoever_has_what_is_damaged_is_asked_for_all_of_it_without_a_pause(replica):
+    """Ten damaged places took ten seconds where another peer had removed them."""
+    good = {at: bytes(stored_block(replica.log, at, at).data) for at in (5, 12, 20)}
+    for index in good:
+        replica.damage(index)
+    replica.core.leader_id = "n7"
+    without = replica.ask(begins_at=25)
+    while replica.log.damaged:
+        replica.healing.tick(replica.now_ms)  # no time passes
+        assert replica.sent[-1].remote_id != without
+        replica.send(good[replica.sent[-1].first_index])
+    assert len(replica.sent) == 4
+
+
 def test_damage_that_is_truncated_away_keeps_from_leading_no_more(replica):
     replica.damage(25)
     replica.opened.truncate(20)

@@ -75,3 +75,12 @@ def test_52_everything_can_be_removed(three, tmp_path):
 
     assert (index, position) == (0, 0)
     assert [(entry.term, entry.magic) for entry in three.entries()] == [(3, Magic.NORMAL)]
+
+
+def test_a_file_that_is_not_made_yet_holds_nothing(three):
+    """A wrong index record may tell of a place in it: that is no file that cannot be opened."""
+    data = three.log._data
+    planned = data.file_starting(max(data.made_starts) + FILE)
+    assert not data.has(planned.start)
+    planned.prepare()
+    assert data.has(planned.start)

@@ -42,6 +42,7 @@ class Healing:
         self._config = replica.config
         self._request: RepairRequest | None = None
         self._requests = 0
+        self._turn, self._failures = 1, 0
         self._alone = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
         self._writing = False
@@ -131,12 +132,14 @@ class Healing:
             return
         self._next_ask_ms = now_ms + REPAIR_RETRY_MS
         first, last = replica.log.damaged.ranges[0]
+        if self._request is not None:  # it was not answered
+            self._turn += 1
         self._requests += 1
         self._alone = self._alone + 1 if replica.core.leader_id is None else 0
         self._request = RepairRequest(
             group=self._config.group,
             local_id=replica.core.self_id,
-            remote_id=peers[self._requests % len(peers)],
+            remote_id=peers[self._turn % len(peers)],
             term=replica.core.term,
             request_id=self._requests,
             first_index=first,
@@ -154,6 +157,7 @@ class Healing:
         if message.code is ResponseCode.INDEX_OUT_OF_RANGE:
             self._not_there(asked.first_index, message, attachment)
         if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
+            self._ask_another()
             return
         behind = asked.first_index + message.count
         try:
@@ -176,12 +180,21 @@ class Healing:
                 text=str(error),
             )
             self._look_around(asked.first_index)
+            self._turn += 1
             return
         self._writing = True
+        self._failures = 0
         self._repaired = behind - 1
         self._alone = 0
         self._replica.counters.entries_repaired += block.count
         self._doors.disk.submit(self, REPAIR, plan)
+
+    def _ask_another(self) -> None:
+        """A peer does not have what is asked for: the others are asked at once, all again later."""
+        self._turn += 1
+        self._failures += 1
+        if self._failures % max(1, len(self._replica.core.membership.ids) - 1):
+            self._next_ask_ms = self._doors.now_ms()
 
     def _look_around(self, index: int) -> None:
         """No entry fits: the one before it may be damaged, or its own index record and not it."""

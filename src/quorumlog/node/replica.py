@@ -162,7 +162,12 @@ class Replica:
     def _knows_sessions(self) -> bool:
         """Whether no producer's block can be stored twice: what hid them is repaired, then read."""
         if self.sessions.is_incomplete:
-            unread = self.sessions.scan(self.core.committed_index)
+            try:
+                unread = self.sessions.scan(self.core.committed_index)
+            except StorageError as error:
+                logger.warning("cannot read producer sessions: %s", error)
+                self.healing.look_again_later()
+                return False
             if unread is not None:  # damage that nobody has met yet, or an index record
                 self.healing.look_at(unread)
                 self.healing.look_again_later()

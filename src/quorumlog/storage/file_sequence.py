@@ -140,8 +140,9 @@ class FileSequence:
         return self._by_start[start]
 
     def has(self, position: int) -> bool:
-        """Whether a file holds a position."""
-        return self.start_of(position) in self._by_start
+        """Whether a file that was made holds a position."""
+        file = self._by_start.get(self.start_of(position))
+        return file is not None and file.is_made
 
     def start_of(self, position: int) -> int:
         """Return the start of the file that holds a position."""
