@@ -130,8 +130,9 @@ class Faults:
         return self._random.choice(up) if up else None
 
     def _stop(self, node: SimulatedNode, *, power: bool) -> None:
+        may_flip = self.flips and not power and _is_settled(node)
         node.stop(power=power, why="killed" if not power else "lost its power")
-        if self.flips and not power and node.node_id == self.victim:
+        if may_flip and node.node_id == self.victim:
             self._flip(node, node.files.names(f"{DIRECTORY}/g/data"))
         self._after(RESTART_MS, lambda: self._start(node))
 
@@ -267,7 +268,7 @@ class Faults:
     def rot(self) -> None:
         """Flip a bit of an older file of a running machine: whoever reads it must notice."""
         node = self._cluster.nodes[self.victim]
-        if self.flips and node.is_up:
+        if self.flips and node.is_up and _is_settled(node):
             self._flip(node, node.covered_files(self._random))
 
     def fill_disk(self) -> None:
@@ -423,3 +424,13 @@ class Faults:
             leader.ask(lambda number: ChangeRequested(number, RemoveMember(node_id)))
         if random.random() < 0.3:  # and the one who was asked may not live to finish it
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
+
+
+def _is_settled(node: SimulatedNode) -> bool:
+    """Whether a node knows that its members are committed.
+
+    Else it may be the only one that can lead, with the longest log, and never be fit for it: what
+    it holds behind the commit no other has, and nobody may win without its vote
+    (docs/guarantees.md, what is not promised).
+    """
+    return node.core.membership_index <= node.core.committed_index
