@@ -126,8 +126,8 @@ class DiskReader:
             known = self.chain_before(index)
             return not (self._stated_before(before) if known is None else known), None
         if before <= self.boundary.before_begin_index:
-            chain = self.boundary.chain_crc
-            if chain == UNKNOWN_CRC:
+            chain = self._stated_before(index)
+            if chain is None:
                 return True, None
             fits = _chain_behind(header, chain) == stored
             return fits, chain if fits else None
@@ -153,8 +153,7 @@ class DiskReader:
         """
         before = index - 1
         if before <= self.boundary.before_begin_index:
-            chain = self.boundary.chain_crc
-            return None if chain == UNKNOWN_CRC else chain
+            return self._stated_before(index)
         header = self._header(before)
         if header is None:
             return None
