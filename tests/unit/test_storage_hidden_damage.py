@@ -18,6 +18,22 @@ def store(tmp_path):
     return tmp_path / "g", filled(tmp_path / "g")
 
 
+def meet(opened, *entries, first=None, last=59):
+    """Read from each of these entries on (or from `first`): each is refused, and set aside."""
+    for index in entries:
+        with pytest.raises(CorruptionError, match=f"entry {index}:"):
+            opened.log.read(index if first is None else first, last, 1 << 20)
+        opened.submit(opened.log.quarantine(index))
+
+
+def repaired_and_closed(opened, directory, begin=0):
+    """Nothing is left to repair; every body is what it was."""
+    repair_all(opened, directory.parent / "other")
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries(begin)] == BODIES[begin:]
+    opened.close()
+
+
 @pytest.mark.parametrize("field", ["chain CRC", "channel"])
 def test_damage_that_hides_behind_damage_is_told_by_the_repair(store, field):
     """What only the chain tells of a header is not seen while the entry before it is damaged."""
@@ -32,10 +48,7 @@ def test_damage_that_hides_behind_damage_is_told_by_the_repair(store, field):
     assert caught.value.index == 31
     other.close()
     opened.submit(opened.log.quarantine(31, is_readable=caught.value.is_readable))
-    repair_all(opened, directory.parent / "other")
-    assert not opened.log.damaged
-    assert [entry.body for entry in opened.entries()] == BODIES
-    opened.close()
+    repaired_and_closed(opened, directory)
 
 
 @pytest.mark.parametrize("field", ["chain CRC", "channel"])
@@ -45,15 +58,9 @@ def test_what_nothing_proves_is_not_served(store, field):
     opened = Opened(directory, **{**SIZES, "cache": 1})
     flip(directory, places[31][0] + HEADER_FIELDS["term"])
     flip(directory, places[32][0] + HEADER_FIELDS[field])
-    for index in (31, 32):
-        with pytest.raises(CorruptionError, match=f"entry {index}:"):
-            opened.log.read(index, 59, 1 << 20)
-        opened.submit(opened.log.quarantine(index))
+    meet(opened, 31, 32)
     assert opened.log.damaged.ranges == ((31, 32),)
-    repair_all(opened, directory.parent / "other")
-    assert not opened.log.damaged
-    assert [entry.body for entry in opened.entries()] == BODIES
-    opened.close()
+    repaired_and_closed(opened, directory)
 
 
 @pytest.mark.parametrize("field", HEADER_FIELDS)
@@ -62,9 +69,7 @@ def test_behind_one_damaged_field_an_entry_is_still_proven(store, field):
     directory, places = store
     opened = Opened(directory, **{**SIZES, "cache": 1})
     flip(directory, places[31][0] + HEADER_FIELDS[field])
-    with pytest.raises(CorruptionError, match="entry 31:"):
-        opened.log.read(31, 31, 1)
-    opened.submit(opened.log.quarantine(31))
+    meet(opened, 31)
     assert opened.log.damaged.ranges == ((31, 31),)
     assert opened.log.read(32, 32, 1).count == 1
     opened.close()
@@ -77,13 +82,9 @@ def test_damage_is_set_aside_in_both_directions(store):
     for entry in (30, 31):
         for field in ("chain CRC", "channel"):
             flip(directory, places[entry][0] + HEADER_FIELDS[field])
-    with pytest.raises(CorruptionError, match="entry 32:"):
-        opened.log.read(32, 32, 1)
-    opened.submit(opened.log.quarantine(32))
+    meet(opened, 32)
     assert opened.log.damaged.ranges == ((30, 32),)
-    repair_all(opened, directory.parent / "other")
-    assert [entry.body for entry in opened.entries()] == BODIES
-    opened.close()
+    repaired_and_closed(opened, directory)
 
 
 def test_the_first_entry_of_a_log_is_set_aside_with_the_one_that_does_not_follow_it(store):
@@ -95,13 +96,9 @@ def test_the_first_entry_of_a_log_is_set_aside_with_the_one_that_does_not_follow
     opened.log.note_committed(50)
     opened.submit(opened.log.reset(9))
     flip(directory, places[10][0] + HEADER_FIELDS["chain CRC"])
-    with pytest.raises(CorruptionError, match="entry 11:"):
-        opened.log.read(10, 20, 1 << 20)
-    opened.submit(opened.log.quarantine(11))
+    meet(opened, 11, first=10)
     assert opened.log.damaged.ranges == ((10, 11),)
-    repair_all(opened, directory.parent / "other")
-    assert [entry.body for entry in opened.entries(10)] == BODIES[10:]
-    opened.close()
+    repaired_and_closed(opened, directory, begin=10)
 
 
 @pytest.mark.parametrize("field", ["chain CRC", "channel"])
@@ -123,9 +120,7 @@ def test_a_header_that_nothing_proves_is_not_taken_over_into_the_index(store):
     flip(directory, places[18][0] + HEADER_FIELDS["chain CRC"])
     flip(directory, places[20][0] + HEADER_FIELDS["term"], mask=0x01)
     for index in (18, 20):
-        with pytest.raises(CorruptionError):
-            opened.log.read(index, index, 1)
-        opened.submit(opened.log.quarantine(index))
+        meet(opened, index, last=index)
     assert opened.log.damaged.ranges == ((18, 18), (20, 20))
     repair_all(opened, directory.parent / "other")
     assert not opened.log.damaged
@@ -141,9 +136,7 @@ def test_an_entry_set_aside_for_its_index_record_is_whole_once_the_chain_proves_
         flip(directory, places[19][0] + HEADER_FIELDS[field])
     flip(directory, 20 * 32 + 31, "index", mask=0x03)  # term 1: as plausible as the header's 2
     for index in (19, 20):
-        with pytest.raises(CorruptionError):
-            opened.log.read(index, index, 1)
-        opened.submit(opened.log.quarantine(index))
+        meet(opened, index, last=index)
     other = Opened(directory.parent / "other", **SIZES)
     opened.submit(opened.log.repair(stored_block(other.log, 19, 19)))
     assert opened.log.damaged.ranges == ((20, 20),)
@@ -248,10 +241,7 @@ def test_the_end_of_a_log_is_known_although_its_last_entry_is_not_proven(store, 
     assert opened.log.end_chain_crc == other.log.end_chain_crc
     other.close()
     assert found_in(opened) == ((58, 59),)
-    repair_all(opened, directory.parent / "other")
-    assert not opened.log.damaged
-    assert [entry.body for entry in opened.entries()] == BODIES
-    opened.close()
+    repaired_and_closed(opened, directory)
 
 
 def test_a_wrong_index_record_behind_damage_does_not_spread(tmp_path):
