@@ -244,11 +244,17 @@ def test_the_end_of_a_log_is_known_although_its_last_entry_is_not_proven(store, 
     repaired_and_closed(opened, directory)
 
 
-def test_a_wrong_index_record_behind_damage_does_not_spread(tmp_path):
-    """Header and index record of the damaged entry agree: those are two against one."""
+@pytest.fixture
+def places(tmp_path):
+    """Two equal stores with checkpoints; in g the body of entry 25 is damaged."""
     filled(tmp_path / "other", checkpoint=True)
-    places = filled(tmp_path / "g", checkpoint=True)
-    flip(tmp_path / "g", places[25][0] + HEADER_FIELDS["body"])
+    found = filled(tmp_path / "g", checkpoint=True)
+    flip(tmp_path / "g", found[25][0] + HEADER_FIELDS["body"])
+    return found
+
+
+def test_a_wrong_index_record_behind_damage_does_not_spread(tmp_path, places):
+    """Header and index record of the damaged entry agree: those are two against one."""
     flip(tmp_path / "g", 26 * 32 + 11, "index", mask=0x01)
     opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
     opened.submit(opened.log.quarantine(25))
@@ -262,10 +268,8 @@ def test_a_wrong_index_record_behind_damage_does_not_spread(tmp_path):
     opened.close()
 
 
+@pytest.mark.usefixtures("places")
 def test_entries_are_not_written_where_a_wrong_index_record_says(tmp_path):
-    filled(tmp_path / "other", checkpoint=True)
-    places = filled(tmp_path / "g", checkpoint=True)
-    flip(tmp_path / "g", places[25][0] + HEADER_FIELDS["body"])
     opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})
     opened.submit(opened.log.quarantine(25))
     flip(tmp_path / "g", 25 * 32 + 11, "index", mask=0x01)

@@ -196,8 +196,7 @@ class DiskReader:
         if index - 1 <= self.boundary.before_begin_index:
             places.append(self.boundary.position)
         elif before is not None:
-            end = int(before["pos"]) + int(before["size"])
-            places += [end, self._data.start_of(end) + self._data.file_size]
+            places += self._data.places_behind(int(before["pos"]) + int(before["size"]))
         there = [found for found in map(self._header_at, places) if found is not None]
         stated = [found for found in there if found[2] == index]
         return next(iter(stated + there), None)
@@ -217,7 +216,7 @@ class DiskReader:
         if before is None or record is None:
             return False
         end = int(before["pos"]) + int(before["size"])
-        follows = (end, self._data.start_of(end) + self._data.file_size)
+        follows = self._data.places_behind(end)
         numbered = (int(before["index"]), int(record["index"])) == (index - 1, index)
         placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
         return numbered and placed and int(record["term"]) >= int(before["term"])

@@ -148,6 +148,10 @@ class FileSequence:
         """Return the start of the file that holds a position."""
         return position - (position - self._origin) % self.file_size
 
+    def places_behind(self, end: int) -> tuple[int, int]:
+        """Return where the entry behind such an end may begin: there, or in the next file."""
+        return end, self.start_of(end) + self.file_size
+
     def file_at(self, position: int) -> SequenceFile:
         """Return the file that holds a position, taken into the sequence if it is new."""
         return self.file_starting(self.start_of(position))

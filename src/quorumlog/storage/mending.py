@@ -153,7 +153,7 @@ class Mending:
         if first - 1 > boundary.before_begin_index:
             end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
         for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
-            if pos not in (end, self._data.start_of(end) + self._data.file_size):
+            if pos not in self._data.places_behind(end):
                 return False
             end = pos + size
         return True
