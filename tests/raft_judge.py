@@ -1,6 +1,6 @@
 """What must be true of a whole group of replicas, whatever happens."""
 
-from quorumlog.model.codes import ResponseCode, VoteResult
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import PushResponse, VoteRequest, VoteResponse
 
 
@@ -41,7 +41,7 @@ class Judge:
     def promised(self, replica, message):
         state = replica.stored_state
         if isinstance(message, VoteResponse):
-            if message.vote_result is VoteResult.ACCEPT and not message.pre_vote:
+            if message.vote_result.accepts and not message.pre_vote:
                 assert state.term >= message.request_term, "vote not durable"
                 if state.term == message.request_term:
                     assert state.vote == message.remote_id, "vote not durable"

@@ -76,6 +76,13 @@ class VoteResult(IntEnum):
     REJECT_EXPIRED_LEDGER_TERM = 9
     REJECT_SMALL_LEDGER_END_INDEX = 10
     REJECT_TAKING_LEADERSHIP = 11
+    ACCEPT_GIVING_UP_ENTRIES = 12
+    """Ours: a voter that may not lead lets a log win that lacks what its own ends with."""
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it is a vote for the candidate."""
+        return self in (VoteResult.ACCEPT, VoteResult.ACCEPT_GIVING_UP_ENTRIES)
 
 
 class Role(Enum):

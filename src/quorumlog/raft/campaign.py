@@ -8,7 +8,7 @@ from collections.abc import Collection, Container
 
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.message import TimeoutNowRequest, VoteRequest, VoteResponse
-from quorumlog.raft.quorum import has_quorum
+from quorumlog.raft.quorum import has_quorum, majority
 from quorumlog.raft.state import RaftState, Round
 
 
@@ -94,7 +94,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     A higher term is adopted, with one exception: a granted pre-vote, whose voter may well be in
     the term that was asked for already.
     """
-    accepted = response.vote_result is VoteResult.ACCEPT
+    accepted = response.vote_result.accepts
     if response.term > state.term and not (response.pre_vote and accepted):
         state.enter(Role.FOLLOWER, None, term=response.term)
         state.last_vote_result = response.vote_result
@@ -110,6 +110,8 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     state.last_vote_result = response.vote_result
     if accepted and _is_named(state, response):
         asked.granted[response.local_id] = response.incarnation
+        if response.vote_result is VoteResult.ACCEPT_GIVING_UP_ENTRIES:
+            asked.gave_up.add(response.local_id)
         _finish_if_won(state, asked)
     elif not asked.pre_vote and response.local_id in asked.expected:
         # votes were split: who is alive was asked, and others take no time-out to find that out
@@ -136,6 +138,9 @@ def count_own_vote(state: RaftState) -> None:
 def _finish_if_won(state: RaftState, asked: Round) -> None:
     if not _is_enough(state, asked.granted):
         return
+    if not _lacks_nothing_committed(state, asked):
+        state.tell(f"too few compared logs to win term {asked.term}")
+        return
     if asked.pre_vote:
         _start_vote_round(state, expected=asked.granted)
     else:
@@ -150,3 +155,21 @@ def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
     if memberships.is_founded:
         return has_quorum(memberships.current, voters)
     return set(memberships.current.voters) <= set(voters)
+
+
+def _lacks_nothing_committed(state: RaftState, asked: Round) -> bool:
+    """Whether what some gave up for me can't be committed, as far as the other voters tell.
+
+    The first committed entry that I lack would be on a majority of the voters of a membership that
+    is my newest or the one before: both sets of my newest hold it then, or one of them is it. So
+    the voters whose logs were not compared with mine must be a majority of neither set. Founders
+    prove nothing: an emptied disk is not told from a new one before the group began.
+    """
+    if not asked.gave_up:
+        return True
+    current = state.memberships.current
+    not_compared = set(_voters(state)) - (asked.granted.keys() - asked.gave_up)
+    return state.memberships.is_founded and not any(
+        len(not_compared.intersection(voters)) >= majority(len(voters))
+        for voters in (current.voters, current.outgoing)
+    )

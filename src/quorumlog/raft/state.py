@@ -36,7 +36,8 @@ class Round:
     """A round of questions to the voters; `own_vote_token` is the write of the vote for myself.
 
     `granted`: who would vote, or voted, for me, with their incarnations. `expected`: who else may
-    still vote for me. `transfer`: the leader asked me to take over.
+    still vote for me. `transfer`: the leader asked me to take over. `gave_up`: those of `granted`
+    who have more than I and once said that they give it up.
     """
 
     term: int
@@ -45,6 +46,7 @@ class Round:
     granted: dict[str, int] = field(default_factory=dict)
     transfer: bool = False
     expected: set[str] = field(default_factory=set)
+    gave_up: set[str] = field(default_factory=set)
 
 
 class RaftState:

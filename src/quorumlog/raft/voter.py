@@ -2,7 +2,6 @@
 
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.message import VoteRequest, VoteResponse
-from quorumlog.raft.quorum import majority
 from quorumlog.raft.state import RaftState
 
 
@@ -17,14 +16,14 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
     if result is None:
         result = _decide(state, request)
         adopts = request.term > state.term and not request.pre_vote
-        granted = result is VoteResult.ACCEPT and not request.pre_vote
+        granted = result.accepts and not request.pre_vote
         if adopts or granted:
             vote = request.local_id if granted else None
             term = max(request.term, state.term)
             state.enter(Role.FOLLOWER, None, term=term, vote=vote)
         if granted:
             state.restart_election_timer()
-        elif result is VoteResult.ACCEPT and state.role is not Role.LEADER:
+        elif result.accepts and state.role is not Role.LEADER:
             state.give_way()
     asked = "would vote" if request.pre_vote else "votes"
     state.tell(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
@@ -70,12 +69,16 @@ def _is_another(state: RaftState, request: VoteRequest) -> bool:
 
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     """Return what a voter answers that hears of no leader."""
-    log, candidate = state.log, request.local_id
-    if not _gives_up_its_end(state, request):
+    log, candidate, accepted = state.log, request.local_id, VoteResult.ACCEPT
+    mine = (log.end_term, log.end_index)
+    if (request.ledger_end_term, request.ledger_end_index) < mine:
         if request.ledger_end_term < log.end_term:
-            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
-        if request.ledger_end_term == log.end_term and request.ledger_end_index < log.end_index:
-            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+            refusal = VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        else:
+            refusal = VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        if not _may_give_up_its_end(state, request):
+            return refusal
+        accepted = VoteResult.ACCEPT_GIVING_UP_ENTRIES
     if request.term < state.term:
         return VoteResult.REJECT_EXPIRED_VOTE_TERM
     if request.term == state.term:
@@ -87,24 +90,15 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
             return refusal if taking else VoteResult.REJECT_ALREADY_VOTED
     if request.term < log.end_term:
         return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
-    return VoteResult.ACCEPT
+    return accepted
 
 
-def _gives_up_its_end(state: RaftState, request: VoteRequest) -> bool:
-    """Whether a voter that is not fit to lead lets a shorter log win.
+def _may_give_up_its_end(state: RaftState, request: VoteRequest) -> bool:
+    """Whether a voter that is not fit to lead lets a log win that lacks what its own ends with.
 
-    Where all voters are needed, as with two, nothing is committed that the candidate does not hold.
-    Else a group would have no leader for good whose longer log is damaged behind what is committed:
-    the one with the damage may not lead, and nobody has the entries that would make it good.
-    The membership must be committed: then it, or one that needs the candidate as well, has decided
-    on everything behind it.
+    Else a group would have no leader for good whose longest log is damaged behind what is
+    committed, and whose others are too few without it: the one with the damage may not lead, and
+    nobody has the entries that would make it good. That nothing committed goes is for the candidate
+    to see to, who knows how the others voted (`campaign.py`).
     """
-    memberships = state.memberships
-    voters = memberships.current.voters
-    return (
-        not state.is_fit
-        and memberships.is_founded
-        and memberships.index <= state.committed_index <= request.ledger_end_index
-        and request.local_id in voters
-        and majority(len(voters)) == len(voters)
-    )
+    return not state.is_fit and state.committed_index <= request.ledger_end_index

@@ -130,7 +130,7 @@ class Faults:
         return self._random.choice(up) if up else None
 
     def _stop(self, node: SimulatedNode, *, power: bool) -> None:
-        may_flip = self.flips and not power and _is_settled(node)
+        may_flip = self.flips and not power and _has_begun(node)
         node.stop(power=power, why="killed" if not power else "lost its power")
         if may_flip and node.node_id == self.victim:
             self._flip(node, node.files.names(f"{DIRECTORY}/g/data"))
@@ -268,7 +268,7 @@ class Faults:
     def rot(self) -> None:
         """Flip a bit of an older file of a running machine: whoever reads it must notice."""
         node = self._cluster.nodes[self.victim]
-        if self.flips and node.is_up and _is_settled(node):
+        if self.flips and node.is_up and _has_begun(node):
             self._flip(node, node.covered_files(self._random))
 
     def fill_disk(self) -> None:
@@ -426,11 +426,10 @@ class Faults:
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
 
 
-def _is_settled(node: SimulatedNode) -> bool:
-    """Whether a node knows that its members are committed.
+def _has_begun(node: SimulatedNode) -> bool:
+    """Whether a node knows anything to be committed: its group has not begun before.
 
-    Else it may be the only one that can lead, with the longest log, and never be fit for it: what
-    it holds behind the commit no other has, and nobody may win without its vote
+    Until then it may be the only one that has the first entry, and no other wins without its vote
     (docs/guarantees.md, what is not promised).
     """
-    return node.core.membership_index <= node.core.committed_index
+    return node.core.committed_index >= 0

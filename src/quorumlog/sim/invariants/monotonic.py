@@ -1,6 +1,6 @@
 """Terms never fall, nor does what is committed while a process runs; pointers are in order."""
 
-from quorumlog.model.codes import ResponseCode, VoteResult
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import PeerMessage, PushResponse, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
@@ -18,7 +18,7 @@ class Monotonic(Invariant):
     def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
         """See `Invariant`."""
         asks = isinstance(message, VoteRequest) and not message.pre_vote
-        grants = isinstance(message, VoteResponse) and message.vote_result is VoteResult.ACCEPT
+        grants = isinstance(message, VoteResponse) and message.vote_result.accepts
         stores = isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS
         if asks or (grants and not getattr(message, "pre_vote", False)) or stores:
             identity = (node.node_id, node.incarnation)

@@ -1,6 +1,5 @@
 """One vote a term: nobody votes for two in a term, not after a restart either (Raft 5.2)."""
 
-from quorumlog.model.codes import VoteResult
 from quorumlog.model.message import PeerMessage, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
@@ -21,7 +20,7 @@ class OneVotePerTerm(Invariant):
             return
         if not isinstance(message, VoteResponse) or message.pre_vote:
             return
-        if message.vote_result is VoteResult.ACCEPT:
+        if message.vote_result.accepts:
             self._note(node, message.request_term, message.remote_id)
 
     def _note(self, node: SimulatedNode, term: int, candidate: str) -> None:

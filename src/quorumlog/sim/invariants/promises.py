@@ -6,7 +6,7 @@ A sample of promises is checked by losing the power of a copy of the machine's d
 from random import Random
 from typing import TypeGuard
 
-from quorumlog.model.codes import ResponseCode, VoteResult
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import PeerMessage, PushResponse, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
@@ -18,7 +18,7 @@ VOTES_ONE_IN = 7
 def _is_vote(message: PeerMessage) -> TypeGuard[VoteResponse]:
     if not isinstance(message, VoteResponse) or message.pre_vote:
         return False
-    return message.vote_result is VoteResult.ACCEPT
+    return message.vote_result.accepts
 
 
 class Promises(Invariant):
