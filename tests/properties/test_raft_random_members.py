@@ -2,6 +2,7 @@
 
 `Group` checks what `Cluster` does, and that no read is stale. A disk is emptied only while all
 others are up and in step, and nobody is removed until its owner is back: one is lost at a time.
+Likewise one log at a time is damaged at its end, until a peer has what would repair it.
 A failing seed is replayed by `run_seed(seed)`.
 """
 
@@ -9,6 +10,7 @@ import random
 
 import pytest
 
+from quorumlog.raft import events as ev
 from raft_members import begun
 
 SEEDS = 150
@@ -24,8 +26,17 @@ class Requests:
         self.group = group
         self.random = random.Random(f"members {seed}")
         kinds = [self.add, self.promote, self.remove, self.transfer, self.read]
-        faults = [self.crash, self.isolate, self.split, self.heal, self.empty, self.trim]
+        faults = [
+            self.crash,
+            self.isolate,
+            self.split,
+            self.heal,
+            self.empty,
+            self.trim,
+            self.damage,
+        ]
         self.kinds = self.random.sample(kinds, 4) + self.random.sample(faults, 3)
+        self.damaged = None  # the node whose log is, and the entry: its index and term
         group.loss = self.random.choice([0, 0, 0.02, 0.1])
         group.duplicates = self.random.choice([0, 0, 0.1])
         group.delay_ms = self.random.choice([(1, 3), (1, 30), (1, 200)])
@@ -58,7 +69,9 @@ class Requests:
             self.group.promote(self.any(), at=self.leader())
 
     def remove(self):
-        if self.leader() and not self.is_one_lost():
+        if self.leader() is None or self.is_one_lost():
+            return
+        if self.damaged is None or len(self.group.voters(self.leader())) > 2:
             self.group.remove(self.any(), at=self.leader())
 
     def is_one_lost(self):
@@ -85,7 +98,39 @@ class Requests:
     def restart(self):
         node_id = self.any()
         if not self.group.nodes[node_id].up:
-            self.group.start(node_id)
+            self.start(node_id)
+
+    def start(self, node_id):
+        self.group.start(node_id)
+        if self.damaged is not None and self.damaged[0] == node_id:
+            self.group.step(self.group.nodes[node_id], ev.FitnessChanged(is_fit=False))
+
+    def damage(self):
+        """Rot the newest entry of a leader that was cut off, of a group that can do without."""
+        if self.leader() is None or self.damaged is not None or self.is_one_lost():
+            return
+        node = self.group.nodes[self.leader()]
+        for other in self.random.sample(self.group.ids, self.random.randint(1, MEMBERS)):
+            self.group.cut(node.id, other)
+        self.random.choice([self.add, self.promote, self.remove, self.read])()
+        self.group.propose(node.id, self.random.randint(1, 4))
+        self.group.run_for(self.random.choice([0, 10, 300]))
+        core = node.core
+        if node.up and len(core.membership.voters) > 2 and core.committed_index >= 0:
+            self.damaged = (node.id, core.end_index, core.term_at(core.end_index))
+            self.group.step(node, ev.FitnessChanged(is_fit=False))
+
+    def repair(self):
+        """Heal the damage if a peer has the entry, or if it is gone."""
+        if self.damaged is None:
+            return
+        node_id, index, term = self.damaged
+        node = self.group.nodes[node_id]
+        others = [other.log for other in self.group.live() if other is not node]
+        is_gone = index <= node.log.base or not has_entry(node.log, index, term)
+        if is_gone or any(has_entry(log, index, term) for log in others):
+            self.damaged = None
+            self.group.step(node, ev.FitnessChanged(is_fit=True))
 
     def isolate(self):
         self.group.isolate(self.any())
@@ -105,10 +150,40 @@ class Requests:
 
     def empty(self):
         group, victim = self.group, self.any()
-        recover(group)
+        self.recover()
+        founders = {name for name in group.founders if group.nodes[name].directory == 1}
+        if not founders - {victim}:
+            return  # all founders with empty disks begin a group anew (docs/guarantees.md)
         if len(group.voters() - {victim}) >= 2 and group.nodes[victim].up:
             group.wipe(victim)
             group.start(victim)
+
+    def recover(self):
+        """Faults stop: soon all members are in step, and an append and a read succeed."""
+        group = self.group
+        before = group.loss, group.duplicates, group.delay_ms, group.sync_ms
+        group.loss = group.duplicates = 0.0
+        group.delay_ms, group.sync_ms = (1, 3), (1, 5)
+        group.heal()
+        for node_id in group.ids:
+            if not group.nodes[node_id].up:
+                self.start(node_id)
+
+        def is_well():
+            self.repair()
+            if not members_are_in_step(group):
+                return False
+            return self.damaged is None or self.damaged[0] not in group.voters()
+
+        group.run_until(is_well, 30_000)
+        assert group.outcome(group.read(), 1_000) >= 0
+        group.run_until(lambda: members_are_in_step(group), 30_000)
+        group.loss, group.duplicates, group.delay_ms, group.sync_ms = before
+
+
+def has_entry(log, index, term):
+    """Whether a log has the entry, or began anew behind it."""
+    return index <= log.base or (index <= log.end and log.at(index).term == term)
 
 
 def members_are_in_step(group):
@@ -128,21 +203,6 @@ def members_are_in_step(group):
     return states == {(leader, group.core(leader).term, *[group.core(leader).end_index] * 2)}
 
 
-def recover(group):
-    """Faults stop: soon all members are in step, and an append and a read succeed."""
-    before = group.loss, group.duplicates, group.delay_ms, group.sync_ms
-    group.loss = group.duplicates = 0.0
-    group.delay_ms, group.sync_ms = (1, 3), (1, 5)
-    group.heal()
-    for node_id in group.ids:
-        if not group.nodes[node_id].up:
-            group.start(node_id)
-    group.run_until(lambda: members_are_in_step(group), 30_000)
-    assert group.outcome(group.read(), 1_000) >= 0
-    group.run_until(lambda: members_are_in_step(group), 30_000)
-    group.loss, group.duplicates, group.delay_ms, group.sync_ms = before
-
-
 def run_seed(seed):
     group, _ = begun(2 + seed % 3, seed)
     for number in range(len(group.ids), MEMBERS):
@@ -150,7 +210,7 @@ def run_seed(seed):
     requests = Requests(group, seed)
     for _ in range(ACTIONS):
         requests.act()
-    recover(group)
+    requests.recover()
     group.judge.finished()
     return group
 
