@@ -9,6 +9,14 @@ from raft_members import Group, begun
 from raft_messages import vote_request, vote_response
 
 
+def append_alone_and_rot(group, leader):
+    """Cut a leader off; it appends what nobody else has, and then is found to be damaged."""
+    group.isolate(leader)
+    group.propose(leader, count=4)
+    group.run_for(10)
+    group.step(group.nodes[leader], ev.FitnessChanged(is_fit=False))
+
+
 def with_a_longer_damaged_log(count):
     """A group whose leader appended what nobody else has, and then was found to be damaged."""
     group = Group(count).start()
@@ -16,10 +24,7 @@ def with_a_longer_damaged_log(count):
     numbers = [group.propose() for _ in range(3)]
     group.settle()
     assert {group.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
-    group.isolate(leader)
-    group.propose(leader, count=4)
-    group.run_for(10)
-    group.step(group.nodes[leader], ev.FitnessChanged(is_fit=False))
+    append_alone_and_rot(group, leader)
     return group, leader
 
 
@@ -108,10 +113,7 @@ def test_while_one_of_three_leaves_it_leads_though_it_has_less_than_the_damaged_
     group.isolate(stays)
     group.remove(leaves, at=damaged)
     group.run_until(lambda: group.core(leaves).membership.is_joint, 2_000)
-    group.isolate(damaged)
-    group.propose(damaged, count=4)
-    group.run_for(10)
-    group.step(group.nodes[damaged], ev.FitnessChanged(is_fit=False))
+    append_alone_and_rot(group, damaged)
     core = group.core(leaves)
     assert core.membership_index > group.core(stays).end_index
     assert core.end_index < group.core(damaged).end_index
@@ -133,10 +135,7 @@ def test_while_a_third_joins_it_must_compare_logs_too():
     group.promote("n9", at=damaged)
     both = (group.core(second), group.core("n9"))
     group.run_until(lambda: all(core.membership.is_joint for core in both), 5_000)
-    group.isolate(damaged)
-    group.propose(damaged, count=4)
-    group.run_for(10)
-    group.step(group.nodes[damaged], ev.FitnessChanged(is_fit=False))
+    append_alone_and_rot(group, damaged)
 
     group.heal()
     group.isolate("n9")
@@ -147,7 +146,7 @@ def test_while_a_third_joins_it_must_compare_logs_too():
     group.run_until(lambda: group.leader in (second, "n9") and group.commits(), 10_000)
 
 
-def after_two_led_alone(count, *, change):
+def after_two_led_alone(count, change=None):
     """Who led first, and appended what no other has; who led then likewise, and is damaged."""
     group, first = begun(count)
     group.isolate(first)
@@ -169,14 +168,14 @@ def test_of_two_ends_that_differ_the_damaged_one_goes():
     def change(group, first):
         group.remove(max(set(group.nodes) - {first}), at=first)
 
-    group, first, damaged, _ = after_two_led_alone(3, change=change)
+    group, first, damaged, _ = after_two_led_alone(3, change)
     assert damaged in group.core(first).membership.voters
     group.heal()
     group.run_until(lambda: group.leader not in (None, damaged) and group.commits(), 20_000)
 
 
 def test_of_four_with_one_down_and_two_ends_that_differ_the_damaged_one_goes():
-    group, first, _, (down, *_) = after_two_led_alone(4, change=None)
+    group, first, _, (down, *_) = after_two_led_alone(4)
     group.heal()
     group.isolate(down)
     group.run_until(lambda: group.leader == first and group.commits(first), 20_000)
