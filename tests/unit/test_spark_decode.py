@@ -13,6 +13,7 @@ from quorumlog.spark.options import parse_options
 from quorumlog.spark.planning import IndexRange
 from quorumlog.spark.schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema
 from quorumlog.spark.verify import Verify, verify_block
+from quorumlog.storage.checksums import header_words
 from quorumlog.storage.memory_log import MemoryLog
 from spark_fakes import FakeCluster, filled, rows_of
 from store_access import block_of
@@ -123,7 +124,8 @@ CHECKED = [Verify.ALL, Verify.SCREEN]
 def verified(change, verify, *, bodies=True, first=0):
     data, records = joined(log_with(BODIES))
     change(data)
-    verify_block(block_from_index_records(data, records), first, verify, bodies=bodies)
+    block = block_from_index_records(data, records)
+    verify_block(block, header_words(block), first, verify, bodies=bodies)
 
 
 @pytest.mark.parametrize("verify", CHECKED)

@@ -474,12 +474,17 @@ def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDA
         normal = int(Magic.NORMAL)
         found = _few_headers(block)
         return np.array([h[0] == normal and h[5] != SYSTEM_CHANNEL for h in found])
-    table = headers(block)
-    mask: npt.NDArray[np.bool_] = (table["magic"] == int(Magic.NORMAL)) & (
-        table["channel"] != SYSTEM_CHANNEL
-    )
+    return data_rows(headers(block), rejected)
+
+
+def data_rows(
+    table: npt.NDArray[Any], rejected: Sequence[tuple[int, int]] = ()
+) -> npt.NDArray[np.bool_]:
+    """Return the same of entries that follow one another, of which these are the headers."""
+    users: npt.NDArray[np.bool_] = table["magic"] == int(Magic.NORMAL)
+    users &= table["channel"] != SYSTEM_CHANNEL
     if rejected:
         begin = int(table["index"][0])
         for first, last in rejected:
-            mask[max(0, first - begin) : max(0, last + 1 - begin)] = False
-    return mask
+            users[max(0, first - begin) : max(0, last + 1 - begin)] = False
+    return users

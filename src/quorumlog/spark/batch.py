@@ -26,6 +26,7 @@ from quorumlog.spark.offsets import LossRules
 from quorumlog.spark.options import Position, Positions, ReadOptions, check_names
 from quorumlog.spark.planning import IndexRange, cut, first_of_term
 from quorumlog.spark.reading import read_range
+from quorumlog.spark.worker import spare_collections
 
 PLAN_TIMEOUT_MS = 10_000
 """Servers that do not answer for so long are reported before the job starts."""
@@ -94,6 +95,7 @@ class LogReader(DataSourceReader):
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
         when what was asked for is not there.
         """
+        spare_collections()
         options = self._options
         cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
         groups = groups_to_read(cluster, options)
@@ -124,6 +126,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
+        spare_collections()
         if not isinstance(partition, IndexRange):
             return iter(())
         options = self._options

@@ -11,15 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from quorumlog.model.block import (
-    HEADER_SIZE,
-    Block,
-    block_from_index_records,
-    data_mask,
-    headers,
-)
+from quorumlog.model.block import HEADER_SIZE, Block, block_from_index_records, data_rows
 from quorumlog.spark.schema import arrow_schema
 from quorumlog.spark.verify import check_bodies
+from quorumlog.storage.checksums import Words, header_table, header_words
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Bytes decoded into one batch; keeps offsets far below the 2 GiB of Arrow's binary type."""
@@ -43,31 +38,39 @@ def decode(
     block = block_from_index_records(data, records)
     if verify_crc:
         check_bodies(block)
-    return decode_block(block, columns, rejected=rejected, group=group)
+    return decode_block(block, header_words(block), columns, rejected=rejected, group=group)
 
 
 def decode_block(
     block: Block,
+    words: Words,
     columns: tuple[str, ...],
     *,
     rejected: Sequence[tuple[int, int]] = (),
     group: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """Do what `decode` does with a block that was read; one of headers only has no `body`."""
+    """Do what `decode` does with a block that was read; one of headers only has no `body`.
+
+    `words` are its `header_words`.
+    """
     ends = block.offsets + block.sizes
     start = 0
     while start < block.count:
         limit = int(block.offsets[start]) + BATCH_BYTES_MAX
         stop = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
-        yield _batch(block.slice(start, stop), columns, rejected, group)
+        table = header_table(words[start:stop])
+        yield _batch(block.slice(start, stop), table, columns, rejected, group)
         start = stop
 
 
 def _batch(
-    block: Block, columns: tuple[str, ...], rejected: Sequence[tuple[int, int]], group: str
+    block: Block,
+    table: npt.NDArray[Any],
+    columns: tuple[str, ...],
+    rejected: Sequence[tuple[int, int]],
+    group: str,
 ) -> pa.RecordBatch:
-    mask = data_mask(block, rejected)
-    table = headers(block)
+    mask = data_rows(table, rejected)
     schema = arrow_schema(columns)
     arrays: list[pa.Array] = []
     for name in columns:

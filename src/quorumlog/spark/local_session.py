@@ -54,6 +54,7 @@ def session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.driver.extraJavaOptions", java_options)
     )
     if local:

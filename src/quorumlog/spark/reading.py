@@ -13,6 +13,7 @@ from quorumlog.spark.offsets import LossRules
 from quorumlog.spark.options import ReadOptions
 from quorumlog.spark.planning import IndexRange
 from quorumlog.spark.verify import Verify, verify_block
+from quorumlog.storage.checksums import header_words
 
 
 def read_range(
@@ -47,5 +48,6 @@ def _batches(
     fetched: FetchedBlock, group: str, verify: Verify, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     block = fetched.block(DEFAULT_LIMITS.entry_bytes_max)
-    verify_block(block, fetched.first_index, verify, bodies=not fetched.headers_only)
-    return decode_block(block, columns, rejected=fetched.rejected, group=group)
+    words = header_words(block)
+    verify_block(block, words, fetched.first_index, verify, bodies=not fetched.headers_only)
+    return decode_block(block, words, columns, rejected=fetched.rejected, group=group)

@@ -27,6 +27,7 @@ from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.system_entry import AcceptedAttempt
 from quorumlog.spark.clients import client_for
 from quorumlog.spark.sink_options import WriteOptions
+from quorumlog.spark.worker import spare_collections
 
 BLOCK_BYTES = 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -81,6 +82,7 @@ class PartWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write all rows and wait until they are stored. Raises `RequestError`."""
+        spare_collections()
         try:
             for batch in batches:
                 for group, rows in self._by_group(batch):

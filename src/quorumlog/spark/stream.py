@@ -46,6 +46,7 @@ from quorumlog.spark.planning import (
 )
 from quorumlog.spark.reading import read_range
 from quorumlog.spark.rows_along import BYTES_MAX, ENTRIES_MAX, RowsAlong
+from quorumlog.spark.worker import spare_collections
 
 logger = logging.getLogger(__name__)
 
@@ -298,6 +299,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
+        spare_collections()
         if not isinstance(partition, IndexRange):
             return iter(())
         return read_range(self._cluster(), partition, self._options, self._columns)

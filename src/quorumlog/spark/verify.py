@@ -1,13 +1,15 @@
 """How much of what a server sent is checked before it becomes rows."""
 
 from enum import Enum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from quorumlog.model.block import HEADER_SIZE, Block, first_damaged, first_index_of, headers
+from quorumlog.model.block import HEADER_SIZE, Block, first_damaged, first_index_of
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
-from quorumlog.storage.checksums import bodies_agree, chain_agrees, header_words
+from quorumlog.storage.checksums import Words, bodies_agree, chain_agrees, header_table
 
 
 class Verify(Enum):
@@ -18,23 +20,25 @@ class Verify(Enum):
     NONE = "none"
 
 
-def verify_block(block: Block, first_index: int, verify: Verify, *, bodies: bool) -> None:
+def verify_block(
+    block: Block, words: Words, first_index: int, verify: Verify, *, bodies: bool
+) -> None:
     """Raise `CorruptionError` naming an entry that is not as it was written.
 
     ALL and SCREEN check every header: index, size, a known magic, a term not below the one before,
     and the chain CRC, which covers them. With `bodies`, ALL compares each body with its CRC; SCREEN
     compares one CRC over the whole block, which several times faster finds the same but for a
-    chance of 2**-32. Entries without CRCs, as the original wrote them, pass.
+    chance of 2**-32. Entries without CRCs, as the original wrote them, pass. `words` are the
+    block's `header_words`.
     """
     if verify is Verify.NONE:
         return
-    _check_headers(block, first_index, bodies=bodies)
-    table = headers(block)
+    table = header_table(words)
+    _check_headers(table, first_index, block.sizes if bodies else table["size"])
     if bool(((table["body_crc"] == 0) & (table["chain_crc"] == 0)).any()):
         if bodies:
             check_bodies(block)
         return
-    words = header_words(block)
     if not chain_agrees(words, None):
         last = first_index + block.count - 1
         raise CorruptionError(
@@ -55,12 +59,10 @@ def check_bodies(block: Block) -> None:
         raise CorruptionError(f"entry {index} does not fit its body CRC", "", 0, index)
 
 
-def _check_headers(block: Block, first_index: int, *, bodies: bool) -> None:
-    table = headers(block)
-    sizes = block.sizes if bodies else table["size"]  # without bodies the block has none
+def _check_headers(table: npt.NDArray[Any], first_index: int, sizes: npt.NDArray[Any]) -> None:
     magic, terms = table["magic"], table["term"]
     fits = (
-        (table["index"] == np.arange(first_index, first_index + block.count))
+        (table["index"] == np.arange(first_index, first_index + len(table)))
         & (table["size"] == sizes)
         & (table["body_size"] == sizes - HEADER_SIZE)
         & (magic >= int(Magic.NORMAL))

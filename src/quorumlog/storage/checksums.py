@@ -15,6 +15,7 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
+    HEADER_DTYPE,
     HEADER_SIZE,
     HEADER_VOID,
     Block,
@@ -62,6 +63,15 @@ def header_words(block: Block) -> Words:
     else:
         gathered = everywhere(block.data, HEADER_VOID)[block.offsets]
     return gathered.view("<u4").reshape(block.count, HEADER_SIZE // _WORD)
+
+
+def header_table(words: Words) -> npt.NDArray[Any]:
+    """Return rows of `header_words` as a structured array of `HEADER_DTYPE` over the same bytes.
+
+    Where several columns are looked at, this is several times as fast as `headers`, whose rows lie
+    as far apart as the entries: each is a cache miss for each column.
+    """
+    return words.view(HEADER_DTYPE).ravel()
 
 
 def all_agree(block: Block, words: Words, chain_before: int | None) -> bool:

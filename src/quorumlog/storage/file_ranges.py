@@ -69,6 +69,11 @@ class _Span:
     position: int
     end: int
 
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.position
+
 
 def committed_index(files: FileSystem, directory: str, store: StoreFiles) -> int | None:
     """Return up to where entries are known to be committed; None where nothing ever noted it.
@@ -195,6 +200,25 @@ def _begins_with(data: FileSequence, start: int, first: int) -> bool:
     return count > 0 and scanner.stop is not None and not scanner.stop.reason
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How a log is divided: into parts of at most `bytes_max`, all of about the same length.
+
+    Their number is a multiple of `at_a_time`, so that tasks that run together end together; but
+    less, if they were shorter than `bytes_min`.
+    """
+
+    bytes_max: int
+    at_a_time: int = 1
+    bytes_min: int = 1
+
+    def length(self, total: int) -> int:
+        """Return the length of the parts into which so many bytes are divided."""
+        at_a_time = max(1, min(self.at_a_time, total // self.bytes_min))
+        count = at_a_time * max(1, -(-total // (self.bytes_max * at_a_time)))
+        return max(1, -(-total // count))
+
+
 class RangePlanner:
     """Cuts the entries of a store into ranges."""
 
@@ -207,21 +231,21 @@ class RangePlanner:
         boundary = Boundary(first - 1, -1, extent.position, UNKNOWN_CRC if first else 0)
         self._reader = DiskReader(self._data, self._index, store.known.boundary or boundary)
 
-    def ranges(self, first: int, last: int, bytes_max: int, count_min: int) -> list[FileRange]:
+    def ranges(self, first: int, last: int, shares: Shares) -> list[FileRange]:
         """Return ranges that hold the entries first … last, in order.
 
-        Of about equal length, at most bytes_max in a range and at least count_min of them, as far
-        as an index allows cuts inside of files.
+        They are cut where files end and, as far as an index allows cuts inside of files, at each
+        multiple of the shares' length, counted from the begin of the first.
         """
         spans = [self._trimmed(span, first, last) for span in self._files() if span.last >= first]
         spans = [span for span in spans if span.first <= last]
-        total = sum(span.end - span.position for span in spans)
-        length = max(1, min(bytes_max, -(-total // count_min)))
-        return [
-            self._range(part, max(first, part.first))
-            for span in spans
-            for part in self._cut(span, length)
-        ]
+        length = shares.length(sum(span.length for span in spans))
+        ranges, before = [], 0
+        for span in spans:
+            parts = self._cut(span, length, length - before % length)
+            ranges += [self._range(part, max(first, part.first)) for part in parts]
+            before += span.length
+        return ranges
 
     def _files(self) -> Iterator[_Span]:
         """Yield what lies in each data file.
@@ -255,12 +279,10 @@ class RangePlanner:
             end = sum(self._reader.place_of(stop))
         return _Span(begin, stop, position, end)
 
-    def _cut(self, span: _Span, length_max: int) -> list[_Span]:
-        length = span.end - span.position
-        count = -(-length // length_max)
+    def _cut(self, span: _Span, length: int, until_first: int) -> list[_Span]:
+        """Cut a span `until_first` bytes behind its begin, and then after each `length` bytes."""
         edges = [(span.first, span.position)]
-        for number in range(1, count):
-            target = span.position + length * number // count
+        for target in range(span.position + until_first, span.end, length):
             edge = self._edge_behind(target, edges[-1][0] + 1, span)
             if edge is not None and edge[1] > edges[-1][1]:
                 edges.append(edge)

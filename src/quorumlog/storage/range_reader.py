@@ -30,8 +30,10 @@ from quorumlog.model.codes import Magic
 from quorumlog.storage.checksums import (
     BODY_CRC,
     CHAIN_CRC,
+    Words,
     bodies_agree,
     chain_agrees,
+    header_table,
     header_words,
 )
 from quorumlog.storage.file_ranges import FileRange
@@ -58,12 +60,14 @@ _MAGIC_SIZE = struct.Struct(">ii")
 class Piece:
     """Entries that follow one another, with good headers; the first is at byte `offset`.
 
-    `wrong` says of entries, by their place in the block, that they are damaged, and how.
+    `table`: the headers, back to back. `wrong` says of entries, by their place in the block, that
+    they are damaged, and how.
     """
 
     first_index: int
     offset: int
     block: Block
+    table: npt.NDArray[Any]
     wrong: dict[int, str]
 
 
@@ -211,16 +215,17 @@ class RangeReader:
         ends = np.cumsum(sizes)
         data = self._view[self._offset : self._offset + int(ends[-1])]
         block = Block(data, ends - sizes, sizes)
-        table = headers(block)
+        words = header_words(block)
+        table = header_table(words)
         good = self._good_headers(block, table, records[: len(sizes)])
         count = len(good) if good.all() else int(np.argmin(good))
         if not count:
             return None
         if count < len(good):
-            block, table = block.slice(0, count), table[:count]
-        wrong = self._wrong(block)
+            block, table, words = block.slice(0, count), table[:count], words[:count]
+        wrong = self._wrong(block, words)
         self._set_aside(wrong, count)
-        piece = Piece(self._index, self._offset, block, wrong)
+        piece = Piece(self._index, self._offset, block, table, wrong)
         self._index += count
         self._offset += len(block.data)
         sound = next((row for row in reversed(range(count)) if row not in wrong), None)
@@ -256,11 +261,10 @@ class RangeReader:
             good &= agrees | ~stated | decided
         return good
 
-    def _wrong(self, block: Block) -> dict[int, str]:
+    def _wrong(self, block: Block, words: Words) -> dict[int, str]:
         """Return which entries do not have the CRCs they should; follows the chain."""
         if not self._checks.crcs:
             return {}
-        words = header_words(block)
         checked = words[:, CHAIN_CRC] | words[:, BODY_CRC]
         if checked.all():
             if chain_agrees(words, self._chain) and (

@@ -4,7 +4,7 @@ from quorumlog.model.errors import StorageError, UnexpectedArgumentError
 from quorumlog.model.session import SessionTable
 from quorumlog.model.system_entry import system_entries_in
 from quorumlog.model.transaction import TransactionTable
-from quorumlog.storage.file_ranges import Extent, RangePlanner
+from quorumlog.storage.file_ranges import Extent, RangePlanner, Shares
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.layout import IDENTITY_NAME
 from quorumlog.storage.mapped_files import MappedFiles
@@ -37,7 +37,7 @@ def transactions_of(
     first = max(extent.first, table.as_of + 1)
     if first <= extent.last:
         maps = MappedFiles(files)
-        for part in planner.ranges(first, extent.last, SCAN_BYTES, 1):
+        for part in planner.ranges(first, extent.last, Shares(SCAN_BYTES)):
             for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
                 if isinstance(found, Piece):
                     for index, entry in system_entries_in(found.block, found.first_index):

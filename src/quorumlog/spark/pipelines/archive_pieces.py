@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from quorumlog.model.errors import IndexRemovedError, check
-from quorumlog.spark.decode import decode
+from quorumlog.spark.decode import decode_block
 from quorumlog.spark.pipelines.archive_files import COLUMNS, ArchiveFileWriter, row_groups
 from quorumlog.spark.pipelines.archive_manifest import ArchivedFile
 from quorumlog.spark.pipelines.history import HistoryCheck
@@ -57,10 +57,8 @@ class FetchRange:
         chain_before = self._chain_before()
         history = HistoryCheck(self.first, chain_before)
         for fetched in self.source.blocks(self.first, self.last):
-            history.take(fetched)
-            for batch in decode(
-                fetched.data, fetched.records, COLUMNS, verify_crc=False, rejected=fetched.rejected
-            ):
+            block, words = history.take(fetched)
+            for batch in decode_block(block, words, COLUMNS, rejected=fetched.rejected):
                 writer.write(batch)
         check(history.index == self.last + 1, "all of a range is read", history.index, self.last)
         first_term, last_term = history.terms or (0, 0)

@@ -17,7 +17,7 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     UnexpectedArgumentError,
 )
-from quorumlog.spark.decode import decode
+from quorumlog.spark.decode import decode_block
 from quorumlog.spark.pipelines.export_output import ExportOutput
 from quorumlog.spark.pipelines.export_rows import (
     BASE64,
@@ -238,14 +238,8 @@ class ExportRange:
             if options.format == "csv" and not options.single_file:
                 file.write(csv_header())
             for fetched in self.source.blocks(self.first, self.last):
-                history.take(fetched)
-                for batch in decode(
-                    fetched.data,
-                    fetched.records,
-                    COLUMNS,
-                    verify_crc=False,
-                    rejected=fetched.rejected,
-                ):
+                block, words = history.take(fetched)
+                for batch in decode_block(block, words, COLUMNS, rejected=fetched.rejected):
                     rows = rows_of(batch, options.bodies)
                     file.write(WRITERS[options.format](rows))
                     count += len(rows)

@@ -1,9 +1,10 @@
 """Whether entries that come block by block are whole, in order, and of one history."""
 
 from quorumlog.client.values import FetchedBlock
-from quorumlog.model.block import block_from_index_records, chain_crcs, headers
+from quorumlog.model.block import Block, block_from_index_records, chain_crcs
 from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.verify import Verify, verify_block
+from quorumlog.storage.checksums import Words, header_table, header_words
 
 
 class HistoryCheck:
@@ -18,11 +19,15 @@ class HistoryCheck:
         self.chain_crc = chain_crc
         self.terms: tuple[int, int] | None = None
 
-    def take(self, fetched: FetchedBlock) -> None:
-        """Look at the next entries. Raises `CorruptionError` if they cannot be right."""
+    def take(self, fetched: FetchedBlock) -> tuple[Block, Words]:
+        """Return the next entries with their `header_words`.
+
+        Raises `CorruptionError` if they cannot be right.
+        """
         block = block_from_index_records(fetched.data, fetched.records)
-        verify_block(block, self.index, Verify.SCREEN, bodies=True)
-        first, last = headers(block)[[0, -1]]
+        words = header_words(block)
+        verify_block(block, words, self.index, Verify.SCREEN, bodies=True)
+        first, last = header_table(words)[[0, -1]]
         first_term, term_before = self.terms or (int(first["term"]), 0)
         has_crcs = bool(first["chain_crc"] or first["body_crc"])  # DLedger writes none
         joins = int(first["term"]) >= term_before and (
@@ -40,3 +45,4 @@ class HistoryCheck:
         self.index += block.count
         self.chain_crc = int(last["chain_crc"])
         self.terms = (first_term, int(last["term"]))
+        return block, words

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.spark.worker import spare_collections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,9 +48,14 @@ def run_pieces(spark: "SparkSession", pieces: Sequence[Piece]) -> list[bytes]:
     if not pieces:
         return []
     work = tuple(pieces)
+
+    def done(number: int) -> bytes:
+        spare_collections()
+        return work[number]()
+
     numbers = spark.sparkContext.parallelize(range(len(work)), len(work))
     try:
-        return numbers.map(lambda number: work[number]()).collect()
+        return numbers.map(done).collect()
     except (Py4JJavaError, PySparkException) as error:
         raise PipelineError(f"a task failed: {reason_of(str(error))}") from error
 

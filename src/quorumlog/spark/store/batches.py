@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from quorumlog.model.block import HEADER_SIZE, Block, Int64s, data_mask, headers
+from quorumlog.model.block import HEADER_SIZE, Block, Int64s, data_rows
 from quorumlog.spark.store.schema import arrow_schema
 from quorumlog.storage.file_ranges import FileRange
 from quorumlog.storage.range_reader import Listing, Piece
@@ -43,23 +43,23 @@ class Batches:
         """Return the rows of entries with good headers."""
         block, wrong = piece.block, np.zeros(piece.block.count, dtype=bool)
         wrong[list(piece.wrong)] = True
-        users = np.ones(block.count, dtype=bool) if self._include_all else data_mask(block)
+        table = piece.table
+        users = np.ones(block.count, dtype=bool) if self._include_all else data_rows(table)
         rows = self._rows(users, wrong, piece.first_index)
-        table = headers(block)
-        if len(rows) < block.count:
-            table = table[rows]
         arrays = []
         for name in self._columns:
             if name == "body":
                 arrays.append(self._bodies(block, rows, wrong[rows]))
             elif name == "crc_ok":
-                arrays.append(self._crc_ok(table, wrong[rows]))
+                arrays.append(self._crc_ok(table, wrong, rows))
             elif name == "file":
                 arrays.append(self._file(len(rows)))
             elif name == "pos":
                 arrays.append(pa.array(block.offsets[rows] + piece.offset))
             else:
-                arrays.append(self._numbers(table["pos" if name == "header_pos" else name], name))
+                arrays.append(
+                    self._numbers(table["pos" if name == "header_pos" else name][rows], name)
+                )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def of_listing(self, listing: Listing) -> pa.RecordBatch:
@@ -105,11 +105,11 @@ class Batches:
     def _file(self, count: int) -> pa.Array:
         return pa.repeat(pa.scalar(self._part.path, pa.string()), count)
 
-    def _crc_ok(self, table: npt.NDArray[Any], wrong: Mask) -> pa.Array:
+    def _crc_ok(self, table: npt.NDArray[Any], wrong: Mask, rows: Int64s) -> pa.Array:
         """Null where there is nothing to compare with, or it was not compared."""
         checked = (table["body_crc"] != 0) | (table["chain_crc"] != 0)
         known = wrong | (checked & self._checks_bodies)
-        return pa.array(~wrong, mask=~known)
+        return pa.array(~wrong[rows], mask=~known[rows])
 
     def _bodies(self, block: Block, rows: Int64s, wrong: Mask) -> pa.Array:
         """Gather bodies with one `take` from an array of header, body, header, body …

@@ -29,13 +29,15 @@ KNOWN = {
     "committedOnly": (
         "true (default): nothing behind the commit index, where the store knows it; false: all"
     ),
-    "minPartitions": "at least so many partitions, where the index allows it (default 2)",
+    "minPartitions": (
+        "a multiple of so many partitions, where the index allows it (default: as many as the "
+        "driver's machine has processors, of at least 32m, or 256m without bodies)"
+    ),
     "maxBytesPerPartition": (
-        "at most so many bytes in a partition (default 256m, or 2g without bodies)"
+        "at most so many bytes in a partition (default 1g, or 8g without bodies)"
     ),
 }
 SYNONYMS = {"startingOffsets": "startingIndex", "endingOffsets": "endingIndex"}
-MIN_PARTITIONS = 2
 _BOOLEAN = {"false": False, "true": True}
 
 
@@ -53,7 +55,7 @@ class StoreOptions:
     include_all: bool
     read_committed: bool
     committed_only: bool
-    min_partitions: int
+    min_partitions: int | None
     max_bytes_per_partition: int | None
 
 
@@ -80,7 +82,7 @@ def parse_options(raw: Mapping[str, str]) -> StoreOptions:
             "isolationLevel", {"read_committed": True, "read_uncommitted": False}
         ),
         committed_only=values.choice("committedOnly", {"true": True, "false": False}),
-        min_partitions=values.number("minPartitions") or MIN_PARTITIONS,
+        min_partitions=values.number("minPartitions"),
         max_bytes_per_partition=values.size("maxBytesPerPartition"),
     )
 

@@ -1,7 +1,7 @@
 """What the tasks of a scan of store files read: planned on the driver, before the job starts."""
 
 import logging
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
@@ -13,6 +13,7 @@ from quorumlog.storage.file_ranges import (
     Extent,
     FileRange,
     RangePlanner,
+    Shares,
     committed_index,
     extent_of,
 )
@@ -24,10 +25,11 @@ from quorumlog.storage.stored_transactions import transactions_of
 
 logger = logging.getLogger(__name__)
 
-PARTITION_BYTES = 256 * 1024 * 1024
-"""A task in Python costs Spark some 80 ms by itself: these take ten times that."""
-PARTITION_BYTES_WITHOUT_BODIES = 8 * PARTITION_BYTES
-"""Where only headers are read, which takes about an eighth of the time."""
+PARTITION_BYTES = 1024 * 1024 * 1024
+PARTITION_BYTES_MIN = 32 * 1024 * 1024
+"""A task in Python costs Spark some 50 ms by itself; it reads this in the same time."""
+WITHOUT_BODIES = 8
+"""As many times that where only headers are read, which is so many times as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,23 @@ def plan(options: StoreOptions, *, with_bodies: bool) -> list[StorePartition]:
     Raises `StorageError` when there is no store or it cannot be read, `IndexRemovedError` or
     `IndexOutOfRangeError` when the range asked for is not there.
     """
-    bytes_max = PARTITION_BYTES if with_bodies else PARTITION_BYTES_WITHOUT_BODIES
-    bytes_max = options.max_bytes_per_partition or bytes_max
+    shares = _shares(options, 1 if with_bodies else WITHOUT_BODIES)
     return [
         partition
         for directory in options.directories
-        for partition in _of_store(options, directory, bytes_max)
+        for partition in _of_store(options, directory, shares)
     ]
 
 
-def _of_store(options: StoreOptions, directory: str, bytes_max: int) -> list[StorePartition]:
+def _shares(options: StoreOptions, times: int) -> Shares:
+    bytes_max = options.max_bytes_per_partition or times * PARTITION_BYTES
+    if options.min_partitions is not None:
+        return Shares(bytes_max, options.min_partitions)
+    # the process that plans knows neither how many tasks run at a time nor Spark's settings
+    return Shares(bytes_max, len(os.sched_getaffinity(0)), times * PARTITION_BYTES_MIN)
+
+
+def _of_store(options: StoreOptions, directory: str, shares: Shares) -> list[StorePartition]:
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)
     is_ours = files.exists(f"{directory}/{IDENTITY_NAME}")
@@ -78,31 +87,27 @@ def _of_store(options: StoreOptions, directory: str, bytes_max: int) -> list[Sto
             extent = replace(extent, last=transactions.stable_index(extent.last))
         begin = max(extent.first, transactions.complete_from)
         first, last = _range(options, directory, extent, begin)
-        parts = planner.ranges(first, last, bytes_max, options.min_partitions)
+        parts = planner.ranges(first, last, shares)
     finally:
         store.close()
     ranges = [
         StoreRange(part, transactions.rejected_within(part.wanted, part.last, RANGES_MAX))
         for part in parts
     ]
-    return list(_packed(ranges, bytes_max, options.min_partitions))
+    return _packed(ranges, shares)
 
 
-def _packed(ranges: list[StoreRange], bytes_max: int, count_min: int) -> Iterator[StorePartition]:
-    """Yield partitions of neighbouring ranges: small files are not worth a task each."""
-    total = sum(_bytes_of(one) for one in ranges)
-    bytes_max = min(bytes_max, -(-total // count_min))
-    packed: list[StoreRange] = []
-    filled = 0
+def _packed(ranges: list[StoreRange], shares: Shares) -> list[StorePartition]:
+    """Return partitions of neighbouring ranges, cut as the planner cuts the ranges."""
+    length = shares.length(sum(_bytes_of(one) for one in ranges))
+    partitions: dict[int, StorePartition] = {}
+    before = 0
     for one in ranges:
         size = _bytes_of(one)
-        if packed and filled + size > bytes_max:
-            yield StorePartition(packed)
-            packed, filled = [], 0
-        packed.append(one)
-        filled += size
-    if packed:
-        yield StorePartition(packed)
+        middle = (before + size // 2) // length  # a cut is at an entry, up to one beside its place
+        partitions.setdefault(middle, StorePartition([])).ranges.append(one)
+        before += size
+    return list(partitions.values())
 
 
 def _bytes_of(one: StoreRange) -> int:

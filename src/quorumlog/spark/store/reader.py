@@ -10,6 +10,7 @@ from quorumlog.spark.store.batches import Batches
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.spark.store.planning import StorePartition, StoreRange, plan
 from quorumlog.spark.store.schema import BODY_COLUMNS, INDEX_COLUMNS
+from quorumlog.spark.worker import spare_collections
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.file_ranges import FileRange
 from quorumlog.storage.files import OsFileSystem
@@ -29,6 +30,7 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return file ranges; see `quorumlog.spark.store.planning.plan`."""
+        spare_collections()
         with_bodies = not BODY_COLUMNS.isdisjoint(self._columns)
         parts = plan(self._options, with_bodies=with_bodies)
         return parts or [InputPartition(None)]  # Spark would make one of none itself
@@ -38,6 +40,7 @@ class StoreReader(DataSourceReader):
 
         Raises `CorruptionError` for a damaged entry, unless the mode is permissive.
         """
+        spare_collections()
         if isinstance(partition, StorePartition):
             for one in partition.ranges:
                 yield from self._rows(one)
