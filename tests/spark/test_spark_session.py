@@ -1,5 +1,6 @@
 """A session of a process of its own: what it says at start."""
 
+import os
 import subprocess
 import sys
 
@@ -11,10 +12,22 @@ START = """
 from quorumlog.spark import session
 spark = session()
 print(spark.range(10).count(), spark.conf.get("spark.sql.python.filterPushdown.enabled"))
+print(spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum())
 """
 
 
-def test_a_session_starts_without_a_word():
-    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    "name", ["t", "a temporary directory with a path too long for sockets in it"]
+)
+def test_a_session_starts_without_a_word_and_leaves_no_file(tmp_path, name):
+    (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"TMPDIR": str(tmp_path / name)},
+    )
     assert done.stderr == ""
-    assert done.stdout == "10 true\n"
+    assert done.stdout == "10 true\n5\n"
+    assert not list((tmp_path / name).iterdir())

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pyspark
 import pytest
@@ -12,7 +13,12 @@ import quorumlog.spark
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark import class_archive
 from quorumlog.spark.java import JavaChoice
-from quorumlog.spark.local_session import own_address, prepare_environment
+from quorumlog.spark.local_session import (
+    SOCKET_PATH_MAX,
+    own_address,
+    prepare_environment,
+    socket_settings,
+)
 
 
 @pytest.fixture
@@ -37,6 +43,22 @@ def test_a_machine_whose_name_has_no_address_is_told_what_to_set(environment):
     environment.setattr(socket, "gethostbyname", unresolvable)
     with pytest.raises(ConfigError, match="set SPARK_LOCAL_IP"):
         own_address()
+
+
+@pytest.mark.parametrize("longest", [True, False])
+def test_sockets_have_a_directory_in_which_their_paths_are_short_enough(
+    environment, tmp_path, longest
+):
+    room = SOCKET_PATH_MAX - len("/quorumlog-12345678/.123e4567-e89b-12d3-a456-426614174000.sock")
+    base = "/tmp/".ljust(room + (0 if longest else 1), "x")
+    made = []
+    environment.setattr(tempfile, "gettempdir", lambda: base)
+    environment.setattr(tempfile, "mkdtemp", lambda prefix: made.append(prefix) or str(tmp_path))
+    settings = socket_settings()
+    assert settings.get("spark.python.unix.domain.socket.dir") == (
+        str(tmp_path) if longest else None
+    )
+    assert made == (["quorumlog-"] if longest else [])
 
 
 def test_local_workers_run_this_interpreter_and_others_what_the_user_says(environment):
