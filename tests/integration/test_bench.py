@@ -49,6 +49,12 @@ def test_how_cost_grows_is_measured_when_it_is_asked_for():
     assert 20 < figures["memory of a node over 2 s"]["value"] < 400
 
 
+def test_a_body_too_large_for_an_entry_is_refused_before_anything_is_measured():
+    status, figures, error = bench("append", "--sizes", f"256,{4 << 20}")
+    assert (status, figures) == (2, {})
+    assert "a body has 4,194,256 bytes at most" in " ".join(error.replace("│", " ").split())
+
+
 def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
     cluster = LocalCluster.create(tmp_path / "c", groups=("g",))
     cluster.up()

@@ -107,21 +107,24 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
         latencies.append(time.perf_counter() - asked)
 
     count = 0
-    async with _producer(log) as producer:
-        await producer.send(body)
-        await producer.flush()
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < seconds:
-            asked = time.perf_counter()
-            task = asyncio.ensure_future(timed(await producer.send(body), asked))
-            waiting.add(task)
-            task.add_done_callback(waiting.discard)
-            for _ in range(SEND_CHUNK - 1):
-                await producer.send(body)
-            count += SEND_CHUNK
-        await producer.flush()
-        taken = time.perf_counter() - begun
-        await asyncio.gather(*waiting)
+    try:
+        async with _producer(log) as producer:
+            await producer.send(body)
+            await producer.flush()
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < seconds:
+                asked = time.perf_counter()
+                task = asyncio.ensure_future(timed(await producer.send(body), asked))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+                for _ in range(SEND_CHUNK - 1):
+                    await producer.send(body)
+                count += SEND_CHUNK
+            await producer.flush()
+            taken = time.perf_counter() - begun
+    finally:
+        # where the producer fails, all of them do, of the same reason
+        await asyncio.gather(*waiting, return_exceptions=True)
     return Sample(count, taken, latencies)
 
 

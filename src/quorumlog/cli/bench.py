@@ -15,7 +15,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.target import find_target
 from quorumlog.local import LocalCluster
-from quorumlog.model.limits import MIB
+from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.limits import DEFAULT_LIMITS, MIB
 
 if TYPE_CHECKING:
     from quorumlog.bench.figures import Figure
@@ -70,10 +71,12 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     plan = _plan(seconds, rounds, sizes, gib, quick=quick)
     chosen = _chosen(cases, own=directory is None and servers is None)
     figures: list[Figure] = []
-    with _target(directory, servers, group) as (target, disk):
-        uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
-    if not as_json:
-        print_table(COLUMNS, [row(figure) for figure in figures])
+    try:
+        with _target(directory, servers, group) as (target, disk):
+            uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
+    finally:  # where a case fails, what was measured before it is told all the same
+        if figures and not as_json:
+            print_table(COLUMNS, [row(figure) for figure in figures])
     if plot is not None:
         draw(figures, plot)
         if not as_json:
@@ -89,6 +92,9 @@ def _plan(seconds: float, rounds: int, sizes: str, gib: str, *, quick: bool) -> 
         sizes=_numbers("--sizes", sizes, int, "numbers of bytes, such as 256,1024"),
         lengths_gib=_numbers("--gib", gib, float, "lengths in GiB, such as 1,10,50"),
     )
+    largest = DEFAULT_LIMITS.entry_bytes_max - HEADER_SIZE
+    if max(plan.sizes) > largest:
+        raise typer.BadParameter(f"--sizes {sizes!r}: a body has {largest:,} bytes at most")
     return plan.quick() if quick else plan
 
 

@@ -298,6 +298,7 @@ class DiskReader:
             raise self.damaged(first_index, position, "the file ends inside an entry")
         block = Block(data, positions[:count] - position, sizes[:count])
         wrong = self._examine(block, records[:count], first_index)
+        self._data.was_read(length)  # it looked at the header before, in a mapped file
         if wrong is not None:
             ordinal, reason = wrong
             at = position + int(block.offsets[ordinal])
