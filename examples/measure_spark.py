@@ -250,11 +250,11 @@ def watch_triggers(bench: Bench) -> dict[str, tuple[list[int], list[int]]]:
         name: ([], []) for name in ("quorumlog", "rate", OneRow.name())
     }
     for number in range(TRIGGER_ROUNDS + 1):
-        for name, (idle, busy) in found.items():
-            of_query = bench.triggers(name)
+        for name, (all_idle, all_busy) in found.items():
+            idle, busy = bench.triggers(name)
             if number:
-                idle += of_query[0]
-                busy += of_query[1]
+                all_idle.extend(idle)
+                all_busy.extend(busy)
     return found
 
 
