@@ -4,6 +4,7 @@ import pickle
 from itertools import chain
 
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, LessThan
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from quorumlog.model.entry import SYSTEM_CHANNEL
@@ -14,7 +15,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.spark.store.options import parse_options
-from quorumlog.spark.store.reader import StoreReader
+from quorumlog.spark.store.reader import FilteringStoreReader, StoreReader
 from quorumlog.spark.store.schema import PLAIN_COLUMNS, default_schema, wanted_columns
 from quorumlog.storage import range_reader
 from store_access import Opened, stored_block
@@ -336,6 +337,25 @@ def test_partitions_are_cut_at_files_and_by_size(ours):
         ]
         assert list(chain(*found)) == list(range(60))
         assert all(found)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left", "expected"),
+    [
+        ([GreaterThanOrEqual(("index",), 13), LessThan(("index",), 47)], 0, range(13, 47)),
+        ([IsNotNull(("index",)), EqualTo(("index",), 59)], 0, range(59, 60)),
+        ([EqualTo(("index",), 99)], 0, range(0)),
+        ([LessThan(("index",), 0)], 0, range(0)),
+        ([In(("index",), (3, 9, 5))], 1, range(3, 10)),
+        ([IsNotNull(("body",)), EqualTo(("term",), 1)], 2, range(60)),
+    ],
+)
+def test_conditions_on_the_index_narrow_what_is_read(ours, conditions, left, expected):
+    reader = FilteringStoreReader(parse_options({"path": str(ours)}), ("index", "body"))
+    assert len(list(reader.pushFilters(conditions))) == left
+    reader, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
+    found = [row["index"] for part in parts for b in reader.read(part) for row in b.to_pylist()]
+    assert found == list(expected)
 
 
 @pytest.mark.parametrize(("first", "beyond"), [(0, 60), (0, 1), (59, 60), (13, 47), (20, 20)])

@@ -2,26 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
 from quorumlog.spark.clients import Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.conditions import Conditions
 from quorumlog.spark.offsets import LossRules
 from quorumlog.spark.options import Position, Positions, ReadOptions, check_names
 from quorumlog.spark.planning import IndexRange, cut, first_of_term
@@ -134,20 +122,6 @@ class LogReader(DataSourceReader):
         return read_range(cluster, partition, options, self._columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Whole numbers from `least` on, below `beyond`; None: without bound."""
-
-    least: int | None = None
-    beyond: int | None = None
-
-    def narrowed(self, least: int | None, beyond: int | None) -> "Interval":
-        """Return the numbers that are within other bounds, too."""
-        leasts = [bound for bound in (self.least, least) if bound is not None]
-        beyonds = [bound for bound in (self.beyond, beyond) if bound is not None]
-        return Interval(max(leasts, default=None), min(beyonds, default=None))
-
-
 class FilteringLogReader(LogReader):
     """Takes conditions on index and term from Spark, and reads only the range that meets them."""
 
@@ -155,50 +129,18 @@ class FilteringLogReader(LogReader):
         self, options: ReadOptions, columns: tuple[str, ...], connect: Connect = RemoteCluster
     ) -> None:
         super().__init__(options, columns, connect)
-        self._intervals = {"index": Interval(), "term": Interval()}
+        self._conditions = Conditions("index", "term", nullable=False)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """Return the conditions that Spark must check itself. No column is ever null."""
-        return [condition for condition in filters if not self._takes(condition)]
-
-    def _takes(self, condition: Filter) -> bool:
-        """Note what a condition says of index or term; return whether that is all it says."""
-        if isinstance(condition, IsNotNull):
-            return True
-        column = ".".join(getattr(condition, "attribute", ()))
-        value: Any = getattr(condition, "value", None)
-        values = list(value) if isinstance(condition, In) else [value]
-        if column not in self._intervals or not all(type(value) is int for value in values):
-            return False
-        bounds = _bounds_of(condition, values)
-        if bounds is not None:
-            self._intervals[column] = self._intervals[column].narrowed(*bounds)
-        # of the values of a list only the least and the largest are noted
-        return bounds is not None and not isinstance(condition, In)
+        """Return the conditions that Spark must check itself."""
+        return self._conditions.take(filters)
 
     def _narrowed(self, cluster: Cluster, part: IndexRange) -> IndexRange:
-        index, term = self._intervals["index"], self._intervals["term"]
-        if index.least is not None:
-            part = replace(part, first=max(part.first, index.least))
-        if index.beyond is not None:
-            part = replace(part, last=min(part.last, index.beyond - 1))
+        index, term = self._conditions.on("index"), self._conditions.on("term")
+        first, last = index.within(part.first, part.last)
+        part = replace(part, first=first, last=last)
         if term.beyond is not None and part.count > 0:
             part = replace(part, last=first_of_term(cluster.record, part, term.beyond) - 1)
         if term.least is not None and part.count > 0:
             part = replace(part, first=first_of_term(cluster.record, part, term.least))
         return part
-
-
-def _bounds_of(condition: Filter, values: list[int]) -> tuple[int | None, int | None] | None:
-    """Return the least value that meets a condition and the one behind the largest."""
-    if isinstance(condition, EqualTo | EqualNullSafe | In) and values:
-        return min(values), max(values) + 1
-    if isinstance(condition, GreaterThan):
-        return values[0] + 1, None
-    if isinstance(condition, GreaterThanOrEqual):
-        return values[0], None
-    if isinstance(condition, LessThan):
-        return None, values[0]
-    if isinstance(condition, LessThanOrEqual):
-        return None, values[0] + 1
-    return None

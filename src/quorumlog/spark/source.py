@@ -6,8 +6,6 @@ frame.write.format("quorumlog").option(…).mode("append").save()
 frame.writeStream.format("quorumlog").option(…).start()
 """
 
-import sys
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -19,14 +17,12 @@ from pyspark.sql.types import StructType
 
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.batch import FilteringLogReader, LogReader
+from quorumlog.spark.conditions import offers_filters
 from quorumlog.spark.options import parse_options
 from quorumlog.spark.schema import default_schema, wanted_columns
 from quorumlog.spark.sink import LogStreamWriter, LogWriter
 from quorumlog.spark.sink_options import WriteOptions, check_columns, parse_write_options
 from quorumlog.spark.stream import LogStreamReader
-
-FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module Spark runs, in a process of its own, to offer conditions to a reader."""
 
 
 class QuorumlogSource(DataSource):
@@ -75,14 +71,3 @@ class QuorumlogSource(DataSource):
         options = parse_write_options(dict(self.options))
         check_columns(schema, options)
         return options
-
-
-def offers_filters() -> bool:
-    """Whether Spark is about to offer conditions to a reader.
-
-    It does so with spark.sql.python.filterPushdown.enabled; without, it refuses any reader that
-    takes them, and does not tell its settings to the process that makes the reader. What tells is
-    which of Spark's modules that process runs.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return FILTER_PLANNER in sys.modules or (main is not None and main.name == FILTER_PLANNER)

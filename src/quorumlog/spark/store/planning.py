@@ -8,6 +8,7 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.model.transaction import RANGES_MAX, TransactionTable
+from quorumlog.spark.conditions import Interval
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.storage.file_ranges import (
     Extent,
@@ -47,8 +48,8 @@ class StorePartition(InputPartition):
     ranges: list[StoreRange]
 
 
-def plan(options: StoreOptions, *, with_bodies: bool) -> list[StorePartition]:
-    """Return the partitions of a scan, in the order of paths and indexes.
+def plan(options: StoreOptions, indexes: Interval, *, with_bodies: bool) -> list[StorePartition]:
+    """Return the partitions of a scan of some indexes, in the order of paths and indexes.
 
     Raises `StorageError` when there is no store or it cannot be read, `IndexRemovedError` or
     `IndexOutOfRangeError` when the range asked for is not there.
@@ -57,7 +58,7 @@ def plan(options: StoreOptions, *, with_bodies: bool) -> list[StorePartition]:
     return [
         partition
         for directory in options.directories
-        for partition in _of_store(options, directory, shares)
+        for partition in _of_store(options, directory, indexes, shares)
     ]
 
 
@@ -69,7 +70,9 @@ def _shares(options: StoreOptions, times: int) -> Shares:
     return Shares(bytes_max, len(os.sched_getaffinity(0)), times * PARTITION_BYTES_MIN)
 
 
-def _of_store(options: StoreOptions, directory: str, shares: Shares) -> list[StorePartition]:
+def _of_store(
+    options: StoreOptions, directory: str, indexes: Interval, shares: Shares
+) -> list[StorePartition]:
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)
     is_ours = files.exists(f"{directory}/{IDENTITY_NAME}")
@@ -86,8 +89,8 @@ def _of_store(options: StoreOptions, directory: str, shares: Shares) -> list[Sto
             transactions = transactions_of(files, directory, store, extent, planner)
             extent = replace(extent, last=transactions.stable_index(extent.last))
         begin = max(extent.first, transactions.complete_from)
-        first, last = _range(options, directory, extent, begin)
-        parts = planner.ranges(first, last, shares)
+        first, last = indexes.within(*_range(options, directory, extent, begin))
+        parts = planner.ranges(first, last, shares) if first <= last else []
     finally:
         store.close()
     ranges = [

@@ -1,11 +1,12 @@
 """Scanning the data files of a store in one job: planned once, read by tasks where they run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import CorruptionError
+from quorumlog.spark.conditions import Conditions, Interval
 from quorumlog.spark.store.batches import Batches
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.spark.store.planning import StorePartition, StoreRange, plan
@@ -32,8 +33,12 @@ class StoreReader(DataSourceReader):
         """Return file ranges; see `quorumlog.spark.store.planning.plan`."""
         spare_collections()
         with_bodies = not BODY_COLUMNS.isdisjoint(self._columns)
-        parts = plan(self._options, with_bodies=with_bodies)
+        parts = plan(self._options, self._indexes(), with_bodies=with_bodies)
         return parts or [InputPartition(None)]  # Spark would make one of none itself
+
+    def _indexes(self) -> Interval:
+        """Return the indexes that a job needs."""
+        return Interval()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches.
@@ -67,6 +72,22 @@ class StoreReader(DataSourceReader):
                 yield batches.of_piece(found)
             else:
                 yield batches.of_listing(found)
+
+
+class FilteringStoreReader(StoreReader):
+    """Takes conditions on the index from Spark, and reads only the range that meets them."""
+
+    def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
+        super().__init__(options, columns)
+        # of a damaged entry all but the index may be null
+        self._conditions = Conditions("index", nullable=True)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
+        """Return the conditions that Spark must check itself."""
+        return self._conditions.take(filters)
+
+    def _indexes(self) -> Interval:
+        return self._conditions.on("index")
 
 
 def refuse_damage(part: FileRange, found: Piece | Listing) -> None:

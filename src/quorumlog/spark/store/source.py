@@ -6,8 +6,9 @@ spark.read.format("quorumlog-store").load("<directory of a group>")
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from quorumlog.spark.conditions import offers_filters
 from quorumlog.spark.store.options import parse_options
-from quorumlog.spark.store.reader import StoreReader
+from quorumlog.spark.store.reader import FilteringStoreReader, StoreReader
 from quorumlog.spark.store.schema import default_schema, wanted_columns
 
 
@@ -26,4 +27,5 @@ class QuorumlogStoreSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns that the schema names."""
-        return StoreReader(parse_options(dict(self.options)), wanted_columns(schema))
+        kind = FilteringStoreReader if offers_filters() else StoreReader
+        return kind(parse_options(dict(self.options)), wanted_columns(schema))

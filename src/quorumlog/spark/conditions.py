@@ -1,0 +1,103 @@
+"""Conditions that Spark offers to a reader, as bounds of whole numbers."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module Spark runs, in a process of its own, to offer conditions to a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers from `least` on, below `beyond`; None: without bound."""
+
+    least: int | None = None
+    beyond: int | None = None
+
+    def narrowed(self, least: int | None, beyond: int | None) -> "Interval":
+        """Return the numbers that are within other bounds, too."""
+        leasts = [bound for bound in (self.least, least) if bound is not None]
+        beyonds = [bound for bound in (self.beyond, beyond) if bound is not None]
+        return Interval(max(leasts, default=None), min(beyonds, default=None))
+
+    def within(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first and the last of these numbers; none if the last is below the first."""
+        if self.least is not None:
+            first = max(first, self.least)
+        if self.beyond is not None:
+            last = min(last, self.beyond - 1)
+        return first, last
+
+
+class Conditions:
+    """What conditions say of the columns in `bounded`.
+
+    `nullable`: whether any other column may be null.
+    """
+
+    def __init__(self, *bounded: str, nullable: bool) -> None:
+        self._intervals = {name: Interval() for name in bounded}
+        self._nullable = nullable
+
+    def on(self, column: str) -> Interval:
+        """Return the bounds of a column."""
+        return self._intervals[column]
+
+    def take(self, conditions: Iterable[Filter]) -> list[Filter]:
+        """Note what is said; return the conditions that Spark must check itself."""
+        return [condition for condition in conditions if not self._takes(condition)]
+
+    def _takes(self, condition: Filter) -> bool:
+        """Note what a condition says; return whether that is all it says."""
+        column = ".".join(getattr(condition, "attribute", ()))
+        if isinstance(condition, IsNotNull):
+            return column in self._intervals or not self._nullable
+        value: Any = getattr(condition, "value", None)
+        values = list(value) if isinstance(condition, In) else [value]
+        if column not in self._intervals or not all(type(value) is int for value in values):
+            return False
+        bounds = _bounds_of(condition, values)
+        if bounds is not None:
+            self._intervals[column] = self._intervals[column].narrowed(*bounds)
+        # of the values of a list only the least and the largest are noted
+        return bounds is not None and not isinstance(condition, In)
+
+
+def _bounds_of(condition: Filter, values: list[int]) -> tuple[int | None, int | None] | None:
+    """Return the least value that meets a condition and the one behind the largest."""
+    if isinstance(condition, EqualTo | EqualNullSafe | In) and values:
+        return min(values), max(values) + 1
+    if isinstance(condition, GreaterThan):
+        return values[0] + 1, None
+    if isinstance(condition, GreaterThanOrEqual):
+        return values[0], None
+    if isinstance(condition, LessThan):
+        return None, values[0]
+    if isinstance(condition, LessThanOrEqual):
+        return None, values[0] + 1
+    return None
+
+
+def offers_filters() -> bool:
+    """Whether Spark is about to offer conditions to a reader.
+
+    It does so with spark.sql.python.filterPushdown.enabled; without, it refuses any reader that
+    takes them, and does not tell its settings to the process that makes the reader. What tells is
+    which of Spark's modules that process runs.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return FILTER_PLANNER in sys.modules or (main is not None and main.name == FILTER_PLANNER)
