@@ -84,7 +84,9 @@ class FakeCluster:
             raise self.report_error
         self.reports.append((group, reader, index))
 
-    def blocks(self, group, first, last, isolation, *, leader_only, headers_only=False):
+    def blocks(
+        self, group, first, last, isolation, *, leader_only, headers_only=False, local_reads=True
+    ):
         log, rejected = self.group(group).log, self.group(group).rejected
         bounds = self.group(group).bounds(isolation)
         if last >= bounds.beyond:

@@ -1,5 +1,6 @@
 """The data source against a real cluster of processes."""
 
+import urllib.request
 import zlib
 
 import pytest
@@ -26,8 +27,33 @@ def bodies_of(frame):
     return [bytes(row.body) for row in frame.select("index", "body").orderBy("index").collect()]
 
 
-def test_the_whole_log_is_read_once_and_in_order(spark, cluster):
-    frame = load(spark, cluster)
+def fetched_bytes(cluster):
+    """What clients were sent of the log, by all nodes together."""
+    urls = [f"http://{cluster.admin_address(node)}/metrics" for node in cluster.node_ids]
+    pages = [urllib.request.urlopen(url, timeout=10).read().decode() for url in urls]
+    return sum(
+        float(line.split()[-1])
+        for page in pages
+        for line in page.splitlines()
+        if line.startswith("quorumlog_service_fetch_bytes") and 'group="g"' in line
+    )
+
+
+@pytest.mark.parametrize("read_from", ["leader", "any"])
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_entries_in_files_of_this_machine_are_read_there_unless_that_is_not_wanted(
+    spark, cluster, local, read_from
+):
+    before = fetched_bytes(cluster)
+    frame = load(spark, cluster, localReads=local, readFrom=read_from, minPartitions="3")
+    assert bodies_of(frame) == [str(number).encode() for number in range(ENTRIES)]
+    sent = fetched_bytes(cluster) - before
+    assert sent == 0 if local == "true" else sent >= 48 * ENTRIES
+
+
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_the_whole_log_is_read_once_and_in_order(spark, cluster, local):
+    frame = load(spark, cluster, localReads=local)
     assert frame.columns == ["index", "term", "channel", "body", "body_crc"]
     assert bodies_of(frame) == [str(number).encode() for number in range(ENTRIES)]
 
@@ -48,8 +74,11 @@ def test_ranges_end_exclusively_and_partitions_are_as_asked(spark, cluster, part
     assert frame.rdd.getNumPartitions() == partitions
 
 
-def test_a_users_schema_is_the_projection(spark, cluster):
-    frame = load(spark, cluster, schema="term long, index long", startingIndex="5000")
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_a_users_schema_is_the_projection(spark, cluster, local):
+    frame = load(
+        spark, cluster, schema="term long, index long", startingIndex="5000", localReads=local
+    )
     assert frame.columns == ["term", "index"]
     assert frame.agg({"index": "min"}).first()[0] == 5_000
 
@@ -57,11 +86,6 @@ def test_a_users_schema_is_the_projection(spark, cluster):
 def test_latest_to_latest_and_an_empty_group_have_no_rows(spark, cluster):
     assert load(spark, cluster, startingIndex="latest").count() == 0
     assert load(spark, cluster, group="empty").count() == 0
-
-
-def test_any_replica_may_be_read(spark, cluster):
-    frame = load(spark, cluster, readFrom="any", verifyCrc="screen")
-    assert bodies_of(frame) == [str(number).encode() for number in range(ENTRIES)]
 
 
 def test_several_groups_are_told_apart(spark, cluster, bounds):
@@ -128,8 +152,9 @@ def test_wrong_options_are_told_before_the_job_runs(spark, cluster, options, mes
         load(spark, cluster, **options).count()
 
 
-def test_a_leader_killed_during_a_job_is_ridden_out(spark, cluster, bounds):
-    frame = load(spark, cluster, minPartitions="8")
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_a_leader_killed_during_a_job_is_ridden_out(spark, cluster, bounds, local):
+    frame = load(spark, cluster, minPartitions="8", localReads=local)
     victim = cluster.leader("g")
     cluster.kill(victim)
     try:

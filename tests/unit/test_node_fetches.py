@@ -7,7 +7,7 @@ from quorumlog.model.block import HEADER_DTYPE, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import FetchRequest
+from quorumlog.model.message import FetchRequest, StoreLocation
 from quorumlog.node.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.base import Span
 from quorumlog.storage.memory_log import MemoryLog
@@ -47,19 +47,20 @@ class ToyLog:
 class World:
     """A `Fetches` with a view that the test sets, and cold reads that the test releases."""
 
-    def __init__(self, log, committed=-1, role=Role.LEADER):
-        self.committed_index = committed
+    def __init__(self, log, committed=-1, role=Role.LEADER, location=None):
+        self.committed_index = self.durable_index = committed
         self.role = role
         self.cold = []
         self.answers = []
         self.damage = []
-        self.fetches = Fetches(log, LIMITS, self.view, self, self.run_cold, self.damage.append)
+        doors = (self.run_cold, self.damage.append, location)
+        self.fetches = Fetches(log, LIMITS, self.view, self, *doors)
         self.stable_index = 1 << 62
         self.complete_from = 0
         self.rejected = []
 
     def view(self):
-        return View(self.role, 7, "n0", self.committed_index)
+        return View(self.role, 7, "n0", self.committed_index, True, self.durable_index)
 
     def rejected_within(self, first, last, most):
         return [one for one in self.rejected if one[1] >= first and one[0] <= last][:most]
@@ -260,3 +261,52 @@ def test_a_range_that_ends_before_it_begins_is_refused():
     world = World(ToyLog(20), committed=15)
     world.fetch(5, end_index=4)
     assert world.last().code == ResponseCode.UNEXPECTED_ARGUMENT
+
+
+# -- where entries are stored ---------------------------------------------------------------------
+
+HERE = StoreLocation("machine", [("/g", 1, 2)])
+
+
+def test_a_reader_that_asks_is_told_which_entries_are_in_files_and_sent_none():
+    world = World(ToyLog(2_000_000), committed=1_500_000, location=HERE)
+    world.fetch(10, bytes_max=1, machine="machine", index_records=True)
+    response, parts = world.answers[-1]
+    assert (response.first_index, response.count) == (10, 1_499_991)
+    assert (response.location, response.index_bytes, parts) == (HERE, 0, [])
+    assert world.fetches.bytes_served == 0
+    world.fetch(10, end_index=19, machine="machine")
+    assert world.last().count == 10
+    for machine in ("another machine", ""):
+        world.fetch(10, end_index=19, machine=machine)
+        answer = (world.last().count, world.last().location, len(world.answers[-1][1]))
+        assert answer == (10, None, 3)
+
+
+def test_only_what_is_on_its_own_disk_does_a_replica_locate():
+    world = World(ToyLog(20), committed=15, location=HERE)
+    world.durable_index = 12
+    world.fetch(4, machine="machine")
+    assert (world.last().count, world.last().location) == (9, HERE)
+    world.fetch(13, machine="machine")  # a majority has it, this replica is still writing
+    assert (world.last().count, world.last().location) == (3, None)
+
+
+def test_only_what_may_be_seen_is_located_and_what_was_rejected_is_told():
+    world = World(ToyLog(40), committed=30, location=HERE)
+    world.stable_index, world.rejected = 25, [(2, 3), (8, 9)]
+    world.fetch(5, machine="machine", read_committed=True)
+    assert (world.last().count, world.last().rejected) == (21, [(8, 9)])
+    world.fetch(31, machine="machine")
+    assert (world.last().count, world.last().location) == (0, None)
+
+
+def test_a_replica_with_damage_or_without_files_sends_the_entries():
+    log = ToyLog(20)
+    world = World(log, committed=15)
+    world.fetch(4, machine="machine", bytes_max=200)
+    assert (world.last().count, world.last().location) == (2, None)
+    world = World(log, committed=15, location=HERE)
+    log.damaged = 7
+    world.fetch(10, machine="machine", bytes_max=200)
+    assert (world.last().count, world.last().location) == (2, None)

@@ -319,13 +319,15 @@ class Client:
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
         headers_only: bool = False,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries from begin_index on, as stored.
 
         end_index -1: as far as committed. When begin_index is not committed yet the server waits
         up to wait_ms, then the block is empty. Retried until `timeout_ms` (plus wait_ms).
-        `bytes_max` bounds the entries that are looked at, also if only their headers are sent.
+        `bytes_max` bounds the entries that are looked at, also if only their headers are sent. A
+        replica on `machine` (see `FetchRequest`) rather says in which files they all are.
         """
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
@@ -344,6 +346,7 @@ class Client:
                 linearizable=linearizable,
                 read_committed=isolation == "read_committed",
                 headers_only=headers_only,
+                machine=machine,
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
@@ -372,6 +375,7 @@ class Client:
             response.committed_index,
             response.rejected,
             request.headers_only,
+            response.location,
         )
 
     async def any_server(self) -> ServerConnection:

@@ -12,7 +12,7 @@ from quorumlog.model.block import (
     parse_block,
 )
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.message import AppendResponse, StoreLocation
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 """What a reader sees of transactions: only what was accepted, up to the first that has not ended
@@ -65,7 +65,8 @@ class FetchedBlock:
     `records` are index records (32 bytes an entry) if they were asked for, else empty. The server
     can serve begin_index … committed_index (read_committed: to the last stable index). `rejected`:
     (first, last) of those that belong to transactions and were not accepted. `headers_only`: the
-    bodies were left out.
+    bodies were left out. With a `location` there is no data: the entries are in those files.
+    `is_checked`: whoever read them here has compared them with their CRCs.
     """
 
     first_index: int
@@ -76,6 +77,8 @@ class FetchedBlock:
     committed_index: int
     rejected: Sequence[tuple[int, int]] = ()
     headers_only: bool = False
+    location: StoreLocation | None = None
+    is_checked: bool = False
 
     def block(self, entry_bytes_max: int) -> Block:
         """Return the entries. Raises `RemoteProtocolError` if the bytes do not hold them."""

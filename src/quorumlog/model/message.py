@@ -325,6 +325,17 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     spans: list[tuple[int, int]] = []
 
 
+class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
+    """Where a replica keeps a group: its directory first, then those of its data files.
+
+    Of each the path and what the kernel of that `machine` (as it runs now) knows it by: device and
+    inode.
+    """
+
+    machine: str
+    directories: list[tuple[str, int, int]]
+
+
 class FetchRequest(Request, frozen=True, kw_only=True):
     """Read committed entries begin_index … end_index (-1: as far as committed).
 
@@ -333,7 +344,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
     `linearizable` one sees everything that was committed before it was sent. `read_committed`: only
     as far as every transaction has ended, and with what was rejected. `headers_only`: the
-    entries without their bodies.
+    entries without their bodies. If `machine` is the replica's own (see `StoreLocation`), it says
+    where the entries are stored instead, as far as they are in files.
     """
 
     begin_index: int
@@ -345,13 +357,15 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     linearizable: bool = False
     read_committed: bool = False
     headers_only: bool = False
+    machine: str = ""
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
     """Entries first_index … first_index + count - 1 as stored, attached.
 
     The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
-    was committed in time. `begin_index` … `committed_index` is what the replica can serve.
+    was committed in time. `begin_index` … `committed_index` is what the replica can serve. With a
+    `location` nothing is attached: the entries are in its files, however many they are.
     """
 
     begin_index: int = -1
@@ -361,6 +375,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     index_bytes: int = 0
     rejected: list[tuple[int, int]] = []
     """(first, last) of entries among them that belong to transactions and were not accepted."""
+    location: StoreLocation | None = None
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):

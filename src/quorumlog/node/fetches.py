@@ -18,7 +18,7 @@ from quorumlog.model.block import (
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import FetchRequest, FetchResponse
+from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
 from quorumlog.storage.base import Log, Span
 
@@ -69,6 +69,8 @@ class View(msgspec.Struct, frozen=True):
     committed_index: int
     is_ready: bool = True
     """Whether a leader knows of all that is committed."""
+    durable_index: int = -1
+    """Up to where entries are in the replica's files."""
 
 
 class Transactions(Protocol):
@@ -94,6 +96,7 @@ class Fetches:
 
     `view` tells the replica's present state, `transactions` what became of transactions; `run_cold`
     runs a read that may touch the disk; `damage_found` is told of entries that cannot be read.
+    `location`: where the log's files are, for readers on the same machine.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Fetches:
             None,
         ],
         damage_found: Callable[[CorruptionError], None],
+        location: StoreLocation | None = None,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -114,10 +118,12 @@ class Fetches:
         self._transactions = transactions
         self._run_cold = run_cold
         self._damage_found = damage_found
+        self._location = location
         self._waiters: list[_Waiter] = []
         self._numbers = itertools.count()
         self.entries_served = 0
         self.bytes_served = 0
+        self.entries_located = 0
         self.damaged_reads = 0
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer, now_ms: int) -> None:
@@ -219,6 +225,11 @@ class Fetches:
             rejected = self._transactions.rejected_within(request.begin_index, last, most + 1)
             if len(rejected) > most:
                 last = rejected.pop()[0] - 1
+        if self._may_locate(request, view):
+            count = min(last, view.durable_index) - request.begin_index + 1
+            self.entries_located += count
+            answer(self._answered(request, count, rejected, self._location), [])
+            return
         limits, room = self._limits, self._limits.block_bytes_max
         if request.index_records:  # with those of the smallest entries it must fit a frame, too
             frame = limits.frame_bytes_max - limits.message_bytes_max
@@ -253,18 +264,34 @@ class Fetches:
             attachments += [span.data for span in spans]
         self.entries_served += count
         self.bytes_served += sum(len(span.data) for span in spans)
-        view = self._view()
-        response = FetchResponse(
+        answer(self._answered(request, count, rejected), attachments)
+
+    def _may_locate(self, request: FetchRequest, view: View) -> bool:
+        """Whether a reader may take what it asked for, or the first part of it, from the files."""
+        location = self._location
+        is_here = location is not None and request.machine == location.machine
+        in_files = request.begin_index <= view.durable_index
+        return is_here and in_files and not self._log.damaged  # reads have damage mended
+
+    def _answered(
+        self,
+        request: FetchRequest,
+        count: int,
+        rejected: list[Range],
+        location: StoreLocation | None = None,
+    ) -> FetchResponse:
+        view, has_records = self._view(), request.index_records and location is None
+        return FetchResponse(
             leader_id=view.leader_id,
             term=view.term,
             begin_index=self._begin(request),
             committed_index=self._limit(request, view),
             first_index=request.begin_index,
             count=count,
-            index_bytes=count * INDEX_RECORD_SIZE if request.index_records else 0,
+            index_bytes=count * INDEX_RECORD_SIZE if has_records else 0,
             rejected=[one for one in rejected if one[0] < request.begin_index + count],
+            location=location,
         )
-        answer(response, attachments)
 
     def locate(
         self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]

@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from quorumlog.model.codes import Role
@@ -27,6 +28,7 @@ from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import NodeDirectory
+from quorumlog.storage.location import location_of
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group, open_memory_group
 from quorumlog.transport.connection import ConnectionHandler
 from quorumlog.transport.listener import Listener
@@ -197,6 +199,9 @@ class Node:
             return open_memory_group(files)
         directory = str(Path(self.config.store_base_dir) / group.group)
         opened = open_group(files, directory, group, limits, self_id=self_id)
+        paths = [directory, *group.data_directories, *group.read_only_directories]
+        absolute = dict.fromkeys(str(Path(path).resolve()) for path in paths)
+        opened = replace(opened, location=location_of(list(absolute)))
         say(
             logger,
             logging.INFO,

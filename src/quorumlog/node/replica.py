@@ -113,7 +113,13 @@ class Replica:
         self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
         self.fetches = Fetches(
-            log, limits, self.view, self.sessions, doors.background.run, self.healing.found
+            log,
+            limits,
+            self.view,
+            self.sessions,
+            doors.background.run,
+            self.healing.found,
+            opened.location,
         )
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
         self.installs = Installs(self, opened.snapshots, doors, limits.push_bytes_max)
@@ -180,7 +186,8 @@ class Replica:
     def view(self) -> View:
         """Return what answers to clients say about this replica."""
         core = self.core
-        return View(core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
+        known = (core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
+        return View(*known, core.durable_index)
 
     def story(self) -> list[tuple[int, str]]:
         """Return what happened lately as (milliseconds ago, sentence), oldest first."""

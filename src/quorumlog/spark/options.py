@@ -41,6 +41,10 @@ KNOWN = {
         "and log how many"
     ),
     "readFrom": "leader (default), or any: whatever replica answers",
+    "localReads": (
+        "true (default): what the replica that is asked has in files that this machine can read is "
+        "read there; false: all is sent by the servers"
+    ),
     "verifyCrc": (
         "screen (default): check all bodies of a block by one CRC; all: each by its own, which "
         "takes several times as long; none: trust the servers"
@@ -96,6 +100,7 @@ class ReadOptions:
     max_bytes_per_partition: int | None
     fail_on_data_loss: bool
     leader_only: bool
+    local_reads: bool
     verify: Verify
     include_headers: bool
     isolation: Isolation
@@ -149,6 +154,7 @@ def parse_options(raw: Mapping[str, str]) -> ReadOptions:
         max_bytes_per_partition=values.size("maxBytesPerPartition"),
         fail_on_data_loss=values.choice("failOnDataLoss", {"true": True, "false": False}),
         leader_only=values.choice("readFrom", {"leader": True, "any": False}),
+        local_reads=values.choice("localReads", {"true": True, "false": False}),
         verify=values.choice("verifyCrc", {kind.value: kind for kind in Verify}),
         include_headers=values.choice("includeHeaders", _BOOLEAN),
         isolation=values.choice("isolationLevel", _ISOLATION),

@@ -34,6 +34,7 @@ def read_range(
             options.isolation,
             leader_only=options.leader_only,
             headers_only="body" not in columns,
+            local_reads=options.local_reads,
         )
         try:
             for fetched in blocks:
@@ -49,5 +50,6 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     block = fetched.block(DEFAULT_LIMITS.entry_bytes_max)
     words = header_words(block)
-    verify_block(block, words, fetched.first_index, verify, bodies=not fetched.headers_only)
+    if not fetched.is_checked or verify is Verify.ALL:
+        verify_block(block, words, fetched.first_index, verify, bodies=not fetched.headers_only)
     return decode_block(block, words, columns, rejected=fetched.rejected, group=group)

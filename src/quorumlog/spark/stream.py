@@ -268,7 +268,8 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         """Read a small batch here; if that fails, a task will try, and say why."""
         try:
             if bytes_of(cluster.record, part) <= BYTES_MAX:
-                self.send_along(list(read_range(cluster, part, self._options, self._columns)))
+                options = replace(self._options, local_reads=False)  # not worth opening files for
+                self.send_along(list(read_range(cluster, part, options, self._columns)))
         except QuorumlogError as error:
             logger.warning("a small batch of %s is left to a task: %s", part.group, error)
 

@@ -224,6 +224,22 @@ def release_pages(view: memoryview) -> None:
         view.obj.madvise(mmap.MADV_DONTNEED)
 
 
+def machine_id() -> str:
+    """Return what this machine goes by until it is restarted; empty if the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def device_and_inode(path: str) -> tuple[int, int]:
+    """Return what the kernel knows a directory by. Raises `StorageError`."""
+    with _named(path, "stat"):
+        found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 class OsLock:
     """A held flock; ends with the process at the latest."""
 

@@ -8,6 +8,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
+from quorumlog.model.message import StoreLocation
 from quorumlog.model.session import SessionTable
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.base import Log
@@ -53,6 +54,8 @@ class OpenedGroup:
     """Of the group's state machine; None: it has none."""
     sessions: bytes | None = None
     """The producer sessions that the last checkpoint left."""
+    location: StoreLocation | None = None
+    """Where its files are; None: in memory, or nobody else may read them."""
 
 
 def open_group(

@@ -1,0 +1,60 @@
+"""Entries read from a replica's files on this machine instead of being sent (decision 0019).
+
+The replica says up to where its files hold what is committed, and what of it was rejected; such
+entries are never changed, so they can be read while the replica runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from quorumlog.client import FetchedBlock
+from quorumlog.model.block import headers
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import StoreLocation
+from quorumlog.storage.disk_reader import DiskReader
+from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.offline import open_files
+
+READ_BYTES = 4 * 1024 * 1024
+"""Bytes of entries in a block, unless a single one is larger."""
+NOTHING = memoryview(b"")
+
+
+def read_located(
+    located: FetchedBlock, location: StoreLocation, *, headers_only: bool
+) -> Iterator[FetchedBlock]:
+    """Yield the entries that an answer says are in files, in blocks that have been checked.
+
+    Raises `StorageError` when the files cannot be read, `CorruptionError` for a damaged entry.
+    """
+    (directory, *data_directories) = (path for path, _, _ in location.directories)
+    store = open_files(OsFileSystem(), directory, data_directories)
+    try:
+        if store.known.boundary is None:
+            raise StorageError(f"{directory}: it is not noted where the log begins")
+        reader = DiskReader(store.data, store.index, store.known.boundary)
+        index, last = located.first_index, located.first_index + located.count - 1
+        while index <= last:
+            span = reader.read(index, last, READ_BYTES)
+            data, records = span.data, span.records
+            if headers_only:
+                data, records = memoryview(headers(span.block()).tobytes()), NOTHING
+            yield replace(
+                located,
+                first_index=index,
+                count=span.count,
+                data=data,
+                records=records,
+                rejected=[one for one in located.rejected if is_over(one, index, span.last_index)],
+                headers_only=headers_only,
+                location=None,
+                is_checked=True,
+            )
+            index = span.last_index + 1
+    finally:
+        store.close()
+
+
+def is_over(stretch: tuple[int, int], first: int, last: int) -> bool:
+    """Whether a (first, last) has indexes in common with first … last."""
+    return stretch[0] <= last and first <= stretch[1]

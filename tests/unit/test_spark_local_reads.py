@@ -1,0 +1,206 @@
+"""Entries of a replica on this machine are read from its files; others are fetched."""
+
+import asyncio
+import logging
+import shutil
+from itertools import pairwise
+
+import pytest
+
+from damage_access import SIZES, file_of, flip
+from quorumlog.client import FetchedBlock
+from quorumlog.model.block import decode_entries
+from quorumlog.model.errors import CorruptionError, IndexOutOfRangeError, IndexRemovedError
+from quorumlog.spark import clients, local_reads
+from quorumlog.spark.clients import RemoteCluster
+from quorumlog.spark.decode import decode_block
+from quorumlog.spark.local_reads import read_located
+from quorumlog.storage.checksums import header_words
+from quorumlog.storage.location import is_here, location_of
+from store_access import Opened
+
+COUNT = 400
+BODIES = [b"%d" % number * 20 for number in range(COUNT)]
+NOTHING = memoryview(b"")
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """A store that is open in its node, with entries in several data and index files."""
+    monkeypatch.setattr(local_reads, "READ_BYTES", 1_024)
+    found = Opened(tmp_path / "g", **SIZES)
+    for first in range(0, COUNT, 50):
+        found.append(BODIES[first : first + 50], term=1 + first // 100)
+    yield found
+    found.close()
+
+
+def place(directory):
+    return location_of([str(directory)])
+
+
+def located(directory, first=0, last=COUNT - 1, rejected=()):
+    answer = FetchedBlock(first, last - first + 1, NOTHING, NOTHING, 0, COUNT - 1, list(rejected))
+    return answer, place(directory)
+
+
+def read(directory, *args, headers_only=False, **kwargs):
+    return list(read_located(*located(directory, *args, **kwargs), headers_only=headers_only))
+
+
+def entries(blocks):
+    return [entry for each in blocks for entry in decode_entries(each.block(1 << 20))]
+
+
+def test_entries_in_files_are_read_as_they_are_while_their_node_runs(opened, tmp_path):
+    blocks = read(tmp_path / "g", 37, 390)
+    assert [entry.body for entry in entries(blocks)] == BODIES[37:391]
+    assert [entry.index for entry in entries(blocks)] == list(range(37, 391))
+    assert all(one.first_index + one.count == two.first_index for one, two in pairwise(blocks))
+    assert all(each.is_checked and each.location is None for each in blocks)
+    assert len(blocks) > 20
+
+
+def test_without_bodies_headers_are_read(opened, tmp_path):
+    blocks = read(tmp_path / "g", 5, 90, headers_only=True)
+    rows = [
+        row
+        for each in blocks
+        for batch in decode_block(
+            each.block(1 << 20), header_words(each.block(1 << 20)), ("index", "term")
+        )
+        for row in batch.to_pylist()
+    ]
+    assert rows == [{"index": index, "term": 1} for index in range(5, 91)]
+    assert all(each.headers_only for each in blocks)
+
+
+def test_what_was_rejected_is_told_with_the_blocks_it_lies_in(opened, tmp_path):
+    stretches = [(3, 3), (10, 60), (399, 500)]
+    blocks = read(tmp_path / "g", rejected=stretches)
+    for each in blocks:
+        indexes = set(range(each.first_index, each.first_index + each.count))
+        assert each.rejected == [
+            one for one in stretches if indexes & set(range(one[0], one[1] + 1))
+        ]
+    assert {one for each in blocks for one in each.rejected} == set(stretches)
+
+
+def test_a_damaged_entry_is_never_given_out(opened, tmp_path):
+    flip(tmp_path / "g", opened.entries(200)[0].pos + 60)
+    blocks, found = read_located(*located(tmp_path / "g"), headers_only=False), []
+    with pytest.raises(CorruptionError) as error:
+        found.extend(blocks)
+    assert error.value.index == 200
+    assert [entry.body for entry in entries(found)] == BODIES[: len(entries(found))]
+    assert len(entries(found)) <= 200
+
+
+def test_files_are_here_only_if_the_kernel_says_so(opened, tmp_path):
+    known = place(tmp_path / "g")
+    assert is_here(known)
+    shutil.copytree(tmp_path / "g", tmp_path / "copy")
+    [(_, device, inode)] = known.directories
+    of_copy = [(str(tmp_path / "copy"), device, inode)]
+    assert not is_here(type(known)(known.machine, of_copy))
+    assert not is_here(type(known)("another machine", known.directories))
+    assert not is_here(type(known)(known.machine, [(str(tmp_path / "gone"), device, inode)]))
+
+
+class Servers:
+    """Stands in for a `SyncClient`: locates what it is told to, and serves everything else."""
+
+    def __init__(self, log, answers):
+        self.log = log
+        self.answers = answers
+        self.served = []
+        self.asynchronous = self
+
+    def locating(self, first, last):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        count, location = answer
+        count = min(count, last - first + 1)
+        return FetchedBlock(first, count, NOTHING, NOTHING, 0, COUNT - 1, location=location)
+
+    def fetch(self, begin, end, *, machine="", **options):
+        return self.locating(begin, end) if machine else self.fetched(begin, end)
+
+    async def fetched(self, begin, end):
+        span = self.log.read(begin, end, 4_096)
+        self.served.append((begin, span.last_index))
+        return FetchedBlock(begin, span.count, span.data, span.records, 0, COUNT - 1)
+
+    def each(self, found):
+        async def collect():
+            return [item async for item in found]
+
+        return iter(asyncio.run(collect()))
+
+
+@pytest.fixture
+def read_by(opened, monkeypatch):
+    def reading(answers, first=0, last=COUNT - 1, **options):
+        servers = Servers(opened.log, answers)
+        monkeypatch.setattr(clients, "client_for", lambda *key: servers)
+        blocks = RemoteCluster("n0:1", 1_000).blocks(
+            "g", first, last, "read_committed", leader_only=True, **options
+        )
+        found = entries(list(blocks))
+        assert [entry.body for entry in found] == BODIES[first : last + 1]
+        return servers
+
+    return reading
+
+
+def test_nothing_is_sent_of_what_can_be_read_here(read_by, tmp_path):
+    here = place(tmp_path / "g")
+    servers = read_by([(COUNT, here)])
+    assert servers.served == []
+    servers = read_by([(100, here), (150, here), (COUNT, here)], 20, 380)
+    assert servers.served == [] == servers.answers
+
+
+def test_what_is_not_in_files_yet_or_not_here_is_sent(read_by, tmp_path):
+    here = place(tmp_path / "g")
+    elsewhere = type(here)("another machine", here.directories)
+    assert read_by([(1, None)]).served[0][0] == 0
+    assert read_by([(COUNT, elsewhere)]).served[0][0] == 0
+    assert read_by([(250, here), (0, None)]).served[0][0] == 250
+
+
+@pytest.mark.parametrize("error", [IndexOutOfRangeError("behind"), IndexRemovedError("gone")])
+def test_a_replica_that_cannot_say_is_asked_for_the_entries_themselves(read_by, error):
+    assert read_by([error]).served[0][0] == 0
+
+
+def test_local_reads_can_be_left_out(read_by):
+    assert read_by([], local_reads=False).served[0][0] == 0
+
+
+def a_flipped_bit(directory, position):
+    flip(directory, position)
+
+
+def a_lost_file(directory, position):
+    file_of(directory, position)[0].unlink()
+
+
+@pytest.mark.parametrize("harm", [a_flipped_bit, a_lost_file])
+def test_behind_what_is_damaged_here_the_servers_are_asked(read_by, opened, tmp_path, caplog, harm):
+    caplog.set_level(logging.WARNING)
+    shutil.copytree(tmp_path / "g", tmp_path / "harmed")
+    harm(tmp_path / "harmed", opened.entries(200)[0].pos + 60)
+    servers = read_by([(COUNT, place(tmp_path / "harmed"))])
+    assert 100 < servers.served[0][0] <= 200
+    (record,) = caplog.records
+    assert f"entries of g from {servers.served[0][0]} on are fetched: " in record.message
+
+
+def test_a_store_that_does_not_say_where_it_begins_is_not_read(read_by, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    shutil.copytree(tmp_path / "g" / "data", tmp_path / "bare" / "data")
+    servers = read_by([(COUNT, place(tmp_path / "bare"))])
+    assert servers.served[0][0] == 0
+    assert "it is not noted where the log begins" in caplog.text
