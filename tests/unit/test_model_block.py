@@ -2,10 +2,11 @@
 
 import random
 import zlib
+from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quorumlog.model import block as blocks
@@ -107,14 +108,14 @@ def test_a_flipped_bit_in_a_body_is_found(bodies, data):
     victim = data.draw(st.sampled_from(filled))
     byte = data.draw(st.integers(0, len(bodies[victim]) - 1))
     block.data[int(block.offsets[victim]) + 48 + byte] ^= 1 << data.draw(st.integers(0, 7))
-    assert blocks.first_damaged(block) == victim
+    assert checksums.first_damaged(block) == victim
     assert not blocks.bodies_fit(block)
 
 
 def test_entries_of_the_original_without_crcs_are_not_called_damaged():
     block = stamped([b"old"])
     block.data[36:44] = bytes(8)
-    assert blocks.first_damaged(block) is None
+    assert checksums.first_damaged(block) is None
     assert not blocks.bodies_fit(block)
 
 
@@ -150,6 +151,30 @@ def test_stamping_read_only_bytes_is_a_bug():
     block = blocks.parse_block(raw, count=1, entry_bytes_max=ENTRY_MAX)
     with pytest.raises(InvariantViolation):
         blocks.stamp(block, 0, 1, block.offsets, 0)
+
+
+LISTS_OF_SIZES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 40)), min_size=1, max_size=12
+).map(lambda runs: [size for size, times in runs for _ in range(times)])
+
+
+@given(LISTS_OF_SIZES)
+def test_entries_of_any_sizes_are_found_in_runs_or_one_by_one(sizes):
+    data = memoryview(blocks.encode_block([b"x" * size for size in sizes]))
+    block = blocks.parse_block(data, count=len(sizes), entry_bytes_max=ENTRY_MAX)
+    assert (block.sizes - blocks.HEADER_SIZE).tolist() == sizes
+    assert block.offsets.tolist() == [0, *accumulate(block.sizes.tolist())][:-1]
+
+
+@given(LISTS_OF_SIZES, st.integers(-40, 40), st.integers(-3, 3))
+def test_a_block_that_is_cut_short_or_counted_wrongly_is_refused(sizes, more_bytes, more_entries):
+    data = blocks.encode_block([b"x" * size for size in sizes])
+    data = data + bytes(more_bytes) if more_bytes > 0 else data[: len(data) + more_bytes]
+    assume(more_bytes or more_entries)
+    with pytest.raises(UnexpectedArgumentError):
+        blocks.parse_block(
+            memoryview(data), count=len(sizes) + more_entries, entry_bytes_max=ENTRY_MAX
+        )
 
 
 def test_term_runs_and_contiguity():

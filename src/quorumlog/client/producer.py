@@ -110,12 +110,14 @@ class Producer:
             raise ConfigError("a part of a transaction is written by an idempotent producer")
         self._is_idempotent = idempotent
         self._part = part
-        self._lead_bytes = SESSION_ENTRY_SIZE if part is None else TRANSACTIONAL_ENTRY_SIZE
+        lead_bytes = SESSION_ENTRY_SIZE if part is None else TRANSACTIONAL_ENTRY_SIZE
+        self._lead_bytes = lead_bytes if idempotent else 0
         self._attempt = None if part is None else AttemptRecord(part)
         self._producer_id = secrets.randbits(63) if producer_id is None else producer_id
         self._epoch = epoch
         self._sequence = 0
-        self._limits = limits
+        self._entry_bytes_max = limits.entry_bytes_max
+        self._last_ordinal = limits.block_entries_max - 2  # of a block that has a session entry
         self._batch_bytes = batch_bytes
         self._linger_s = linger_ms / 1000
         self._buffer_bytes = buffer_bytes
@@ -192,29 +194,31 @@ class Producer:
         """Raise what `send` would raise for a body, without taking it."""
         if self._error is not None:
             raise self._error
-        if HEADER_SIZE + len(body) > self._limits.entry_bytes_max:
+        if HEADER_SIZE + len(body) > self._entry_bytes_max:
             raise UnexpectedArgumentError(
-                f"a body of {len(body)} bytes is above {self._limits.entry_bytes_max - HEADER_SIZE}"
+                f"a body of {len(body)} bytes is above {self._entry_bytes_max - HEADER_SIZE}"
             )
 
     def _add(self, body: Buffer, channel: int | None = None) -> Delivery:
-        self.check(body)
         length = len(body)
         size = HEADER_SIZE + length
+        if self._error is not None or size > self._entry_bytes_max:
+            self.check(body)
         block = self._open
         if block is None or block.size + size > self._batch_bytes:
             block = self._next_block()
         crc = crc32(body)
         to = self._channel if channel is None else channel
-        block.parts.append(_HEADER.pack(_NORMAL, size, 0, 0, 0, to, 0, crc, length))
-        block.parts.append(body)
+        block.parts += (_HEADER.pack(_NORMAL, size, 0, 0, 0, to, 0, crc, length), body)
         block.crcs.append(crc)
-        block.offsets.append(block.lead * self._lead_bytes + block.size)
+        offsets = block.offsets
+        ordinal = len(offsets)
+        offsets.append(self._lead_bytes + block.size)
         block.size += size
         self._buffered += size
-        if block.size >= self._batch_bytes or block.count >= self._limits.block_entries_max - 1:
+        if block.size >= self._batch_bytes or ordinal >= self._last_ordinal:
             self._seal()
-        return Delivery(block, block.count - 1)
+        return Delivery(block, ordinal)
 
     def _next_block(self) -> OutgoingBlock:
         self._seal()

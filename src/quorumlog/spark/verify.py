@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quorumlog.model.block import HEADER_SIZE, Block, first_damaged, first_index_of
+from quorumlog.model.block import HEADER_SIZE, Block, first_index_of
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
-from quorumlog.storage.checksums import Words, bodies_agree, chain_agrees, header_table
+from quorumlog.storage.checksums import (
+    Words,
+    bodies_agree,
+    chain_agrees,
+    first_damaged,
+    header_table,
+)
 
 
 class Verify(Enum):

@@ -21,6 +21,7 @@ from quorumlog.model.block import (
     Block,
     Pieces,
     everywhere,
+    headers,
     uniform_size,
 )
 
@@ -117,6 +118,22 @@ def bodies_agree(block: Block, words: Words) -> bool:
         places[offsets] = _NO_ROW
     found = crc32(_NO_ROW, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
     return found == remainder
+
+
+def first_damaged(block: Block) -> int | None:
+    """Return the ordinal of the first entry whose body does not fit its body CRC, or None.
+
+    Entries with body CRC and chain CRC both 0 were written by the original and are not checked.
+    """
+    data = block.data
+    table = headers(block)
+    expected = table["body_crc"].tolist()
+    starts = (block.offsets + HEADER_SIZE).tolist()
+    ends = (block.offsets + block.sizes).tolist()
+    for ordinal, (start, end, crc) in enumerate(zip(starts, ends, expected, strict=True)):
+        if crc32(data[start:end]) != crc and (crc or int(table["chain_crc"][ordinal])):
+            return ordinal
+    return None
 
 
 def chain_agrees(words: Words, chain_before: int | None) -> bool:

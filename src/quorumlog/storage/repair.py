@@ -15,9 +15,9 @@ from quorumlog.model.block import (
     Block,
     chain_crc_rows,
     chain_crcs,
-    first_damaged,
     headers,
 )
+from quorumlog.storage.checksums import first_damaged
 from quorumlog.storage.disk_reader import DiskReader, header_of
 from quorumlog.storage.file_sequence import FileSequence
 from quorumlog.storage.index_records import Records, differs, record_at, records_of
