@@ -209,7 +209,7 @@ def block_from_index_records(data: memoryview, records: Buffer) -> Block:
 def _is_all_of(size: int, data: memoryview, count: int) -> bool:
     """Whether every header states this size, and a body size that goes with it."""
     stated = np.ndarray((2, count), dtype=">i4", buffer=data, offset=4, strides=(40, size))
-    return bool((stated == [[size], [size - HEADER_SIZE]]).all())
+    return bool((stated[0] == size).all() and (stated[1] == size - HEADER_SIZE).all())
 
 
 def _walked_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s]:
