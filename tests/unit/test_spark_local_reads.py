@@ -75,6 +75,33 @@ def test_without_bodies_headers_are_read(opened, tmp_path):
     assert all(each.headers_only for each in blocks)
 
 
+def test_data_files_are_read_wherever_they_lie(tmp_path):
+    places = [str(tmp_path / "one"), str(tmp_path / "two")]
+    opened = Opened(tmp_path / "spread", **SIZES, data_store_path=",".join(places))
+    opened.append(BODIES)
+    answer, _ = located(tmp_path / "spread")
+    location = location_of([str(tmp_path / "spread"), *places])
+    assert all((tmp_path / name).iterdir() for name in ("one", "two"))
+    found = entries(read_located(answer, location, headers_only=False))
+    assert [entry.body for entry in found] == BODIES
+    opened.close()
+
+
+def test_entries_that_were_removed_meanwhile_are_not_taken_for_damaged(
+    read_by, opened, tmp_path, caplog
+):
+    shutil.copytree(tmp_path / "g", tmp_path / "later")
+    later = Opened(tmp_path / "later", **SIZES)
+    later.log.note_committed(COUNT - 1)
+    later.submit(later.log.reset(299))
+    later.close()
+    with pytest.raises(IndexRemovedError):
+        read(tmp_path / "later", 100)
+    servers = read_by([(COUNT, place(tmp_path / "later"))], 100)
+    assert servers.served[0][0] == 100
+    assert caplog.records == []
+
+
 def test_what_was_rejected_is_told_with_the_blocks_it_lies_in(opened, tmp_path):
     stretches = [(3, 3), (10, 60), (399, 500)]
     blocks = read(tmp_path / "g", rejected=stretches)

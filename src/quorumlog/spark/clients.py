@@ -1,11 +1,11 @@
 """The cluster as the data source sees it, and the connections that a process keeps to it."""
 
 import asyncio
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -17,13 +17,8 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     RemoteProtocolError,
     RequestError,
-    StorageError,
 )
-from quorumlog.spark.local_reads import read_located
-from quorumlog.storage.files import machine_id
-from quorumlog.storage.location import is_here
-
-logger = logging.getLogger(__name__)
+from quorumlog.spark.local_reads import local_blocks
 
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT_MS = 1_000
@@ -167,14 +162,14 @@ class RemoteCluster:
         local_reads: bool = True,
     ) -> Iterator[FetchedBlock]:
         """See `Cluster`."""
+        client = self._client(group)
         if local_reads:
-            wanted = (group, first, last, isolation)
-            for fetched in self._local_blocks(*wanted, leader_only, headers_only):
+            locate = partial(client.fetch, isolation=isolation, leader_only=leader_only)
+            for fetched in local_blocks(locate, group, first, last, headers_only=headers_only):
                 yield fetched
                 first = fetched.first_index + fetched.count
-            if first > last:
-                return
-        client = self._client(group)
+        if first > last:
+            return
 
         async def fetch(begin: int, end: int, ask_leader: bool) -> FetchedBlock:
             return await client.asynchronous.fetch(
@@ -192,34 +187,6 @@ class RemoteCluster:
             group, fetch, first, last, leader_only=leader_only, patience_ms=self._timeout_ms
         )
         yield from client.each(found)
-
-    def _local_blocks(
-        self,
-        group: str,
-        first: int,
-        last: int,
-        isolation: Isolation,
-        leader_only: bool,
-        headers_only: bool,
-    ) -> Iterator[FetchedBlock]:
-        """Yield entries from `first` on, as far as they can be read from files of this machine."""
-        client = self._client(group)
-        machine = machine_id()
-        options = {"leader_only": leader_only, "isolation": isolation, "machine": machine}
-        while machine and first <= last:
-            try:
-                located = client.fetch(first, last, bytes_max=1, **options)
-            except (IndexOutOfRangeError, IndexRemovedError):  # not a matter of where to read
-                return
-            if located.location is None or not is_here(located.location):
-                return
-            try:
-                for block in read_located(located, located.location, headers_only=headers_only):
-                    yield block
-                    first = block.first_index + block.count
-            except StorageError as error:
-                logger.warning("entries of %s from %d on are fetched: %s", group, first, error)
-                return
 
 
 async def _hosted_groups(client: Client) -> frozenset[str]:

@@ -4,20 +4,51 @@ The replica says up to where its files hold what is committed, and what of it wa
 entries are never changed, so they can be read while the replica runs.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from quorumlog.client import FetchedBlock
 from quorumlog.model.block import headers
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, StorageError
 from quorumlog.model.message import StoreLocation
 from quorumlog.storage.disk_reader import DiskReader
-from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.files import OsFileSystem, machine_id
+from quorumlog.storage.location import is_here
 from quorumlog.storage.offline import open_files
+
+logger = logging.getLogger(__name__)
 
 READ_BYTES = 4 * 1024 * 1024
 """Bytes of entries in a block, unless a single one is larger."""
 NOTHING = memoryview(b"")
+
+
+def local_blocks(
+    fetch: Callable[..., FetchedBlock], group: str, first: int, last: int, *, headers_only: bool
+) -> Iterator[FetchedBlock]:
+    """Yield the entries first … last of a group, as far as they can be read from files here.
+
+    `fetch` asks a replica (`SyncClient.fetch`); it says anew what is in files when what it said is
+    read. Raises what it raises, but for what has nothing to do with where entries are read.
+    """
+    machine = machine_id()
+    while machine and first <= last:
+        try:
+            located = fetch(first, last, bytes_max=1, machine=machine)
+        except (IndexOutOfRangeError, IndexRemovedError):
+            return
+        if located.location is None or not is_here(located.location):
+            return
+        try:
+            for block in read_located(located, located.location, headers_only=headers_only):
+                yield block
+                first = block.first_index + block.count
+        except IndexRemovedError:
+            return
+        except StorageError as error:
+            logger.warning("entries of %s from %d on are fetched: %s", group, first, error)
+            return
 
 
 def read_located(
@@ -25,15 +56,19 @@ def read_located(
 ) -> Iterator[FetchedBlock]:
     """Yield the entries that an answer says are in files, in blocks that have been checked.
 
-    Raises `StorageError` when the files cannot be read, `CorruptionError` for a damaged entry.
+    Raises `IndexRemovedError` if they were removed meanwhile, `StorageError` when the files cannot
+    be read, `CorruptionError` for a damaged entry.
     """
     (directory, *data_directories) = (path for path, _, _ in location.directories)
     store = open_files(OsFileSystem(), directory, data_directories)
     try:
-        if store.known.boundary is None:
-            raise StorageError(f"{directory}: it is not noted where the log begins")
-        reader = DiskReader(store.data, store.index, store.known.boundary)
+        boundary = store.known.boundary
         index, last = located.first_index, located.first_index + located.count - 1
+        if boundary is None:
+            raise StorageError(f"{directory}: it is not noted where the log begins")
+        if index <= boundary.before_begin_index:
+            raise IndexRemovedError(f"{directory} begins behind entry {index} by now")
+        reader = DiskReader(store.data, store.index, boundary)
         while index <= last:
             span = reader.read(index, last, READ_BYTES)
             data, records = span.data, span.records
