@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,12 +11,19 @@ import pytest
 from damage_access import SIZES, file_of, flip
 from quorumlog.client import FetchedBlock
 from quorumlog.model.block import decode_entries
-from quorumlog.model.errors import CorruptionError, IndexOutOfRangeError, IndexRemovedError
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexOutOfRangeError,
+    IndexRemovedError,
+    RemoteProtocolError,
+)
 from quorumlog.spark import clients, local_reads
 from quorumlog.spark.clients import RemoteCluster
 from quorumlog.spark.decode import decode_block
-from quorumlog.spark.local_reads import read_located
+from quorumlog.spark.local_reads import local_blocks, read_located
 from quorumlog.storage.checksums import header_words
+from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.location import is_here, location_of
 from store_access import Opened
 
@@ -36,12 +44,15 @@ def opened(tmp_path, monkeypatch):
 
 
 def place(directory):
-    return location_of([str(directory)])
+    return location_of([str(directory / room) for room in ("", "index", "data")])
 
 
-def located(directory, first=0, last=COUNT - 1, rejected=()):
-    answer = FetchedBlock(first, last - first + 1, NOTHING, NOTHING, 0, COUNT - 1, list(rejected))
-    return answer, place(directory)
+def answered(first=0, last=COUNT - 1, rejected=()):
+    return FetchedBlock(first, last - first + 1, NOTHING, NOTHING, 0, COUNT - 1, list(rejected))
+
+
+def located(directory, *args, **kwargs):
+    return answered(*args, **kwargs), place(directory)
 
 
 def read(directory, *args, headers_only=False, **kwargs):
@@ -79,10 +90,9 @@ def test_data_files_are_read_wherever_they_lie(tmp_path):
     places = [str(tmp_path / "one"), str(tmp_path / "two")]
     opened = Opened(tmp_path / "spread", **SIZES, data_store_path=",".join(places))
     opened.append(BODIES)
-    answer, _ = located(tmp_path / "spread")
-    location = location_of([str(tmp_path / "spread"), *places])
+    location = location_of([str(tmp_path / "spread"), str(tmp_path / "spread" / "index"), *places])
     assert all((tmp_path / name).iterdir() for name in ("one", "two"))
-    found = entries(read_located(answer, location, headers_only=False))
+    found = entries(read_located(answered(), location, headers_only=False))
     assert [entry.body for entry in found] == BODIES
     opened.close()
 
@@ -127,7 +137,7 @@ def test_files_are_here_only_if_the_kernel_says_so(opened, tmp_path):
     known = place(tmp_path / "g")
     assert is_here(known)
     shutil.copytree(tmp_path / "g", tmp_path / "copy")
-    [(_, device, inode)] = known.directories
+    (_, device, inode), *_ = known.directories
     of_copy = [(str(tmp_path / "copy"), device, inode)]
     assert not is_here(type(known)(known.machine, of_copy))
     assert not is_here(type(known)("another machine", known.directories))
@@ -202,6 +212,35 @@ def test_a_replica_that_cannot_say_is_asked_for_the_entries_themselves(read_by, 
     assert read_by([error]).served[0][0] == 0
 
 
+@pytest.mark.parametrize("count", [0, COUNT + 1])
+def test_a_server_that_tells_of_what_was_not_asked_for_is_refused(opened, tmp_path, count):
+    answer, location = located(tmp_path / "g")
+    wrong = replace(answer, count=count, location=location)
+    found = local_blocks(lambda *asked, **options: wrong, "g", 0, COUNT - 1, headers_only=False)
+    with pytest.raises(RemoteProtocolError, match="asked where entries 0 to 399 of g are"):
+        next(found)
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+def test_a_blank_that_comes_over_what_was_read_is_seen(opened, tmp_path, headers_only):
+    """It may come when the begin of a file has just been checked."""
+    first = next(e for e in opened.entries() if e.index and e.pos % SIZES["data_file"] == 0)
+    path, _ = file_of(tmp_path / "g", first.pos)
+    found = read_located(*located(tmp_path / "g", first.index), headers_only=headers_only)
+
+    def examined(self, *args):
+        wrong = examine(self, *args)
+        with path.open("r+b") as file:
+            file.write(Magic.BLANK.to_bytes(4, "big", signed=True))
+        return wrong
+
+    with pytest.MonkeyPatch.context() as patched:
+        examine = DiskReader._examine
+        patched.setattr(DiskReader, "_examine", examined)
+        with pytest.raises(IndexRemovedError):
+            next(found)
+
+
 def test_local_reads_can_be_left_out(read_by):
     assert read_by([], local_reads=False).served[0][0] == 0
 
@@ -227,7 +266,8 @@ def test_behind_what_is_damaged_here_the_servers_are_asked(read_by, opened, tmp_
 
 def test_a_store_that_does_not_say_where_it_begins_is_not_read(read_by, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    shutil.copytree(tmp_path / "g" / "data", tmp_path / "bare" / "data")
+    for room in ("data", "index"):
+        shutil.copytree(tmp_path / "g" / room, tmp_path / "bare" / room)
     servers = read_by([(COUNT, place(tmp_path / "bare"))])
     assert servers.served[0][0] == 0
     assert "it is not noted where the log begins" in caplog.text

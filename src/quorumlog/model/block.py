@@ -71,8 +71,10 @@ _I32 = struct.Struct(">i")
 _INDEX_RECORD = struct.Struct(">iqiqq")
 _FEW = 12
 """Up to so many entries plain struct calls beat numpy's fixed cost (measured: 10 to 15)."""
-_RUN = 8
-"""So many repetitions of a size, and the following entries are asked for it all at once."""
+_RUN = 16
+"""So many repetitions of a size, and the entries behind are asked for it many at a time:"""
+_WINDOW = 64
+"""so many at first, then twice as many each time, so that short runs cost little."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -245,8 +247,13 @@ def _run_length(size: int, data: memoryview, offset: int, most: int) -> int:
     """Return how many entries from an offset on state this size, one after the other."""
     fitting = min(most, (len(data) - offset) // size)
     stated = np.ndarray((fitting,), dtype=">i4", buffer=data, offset=offset + 4, strides=(size,))
-    is_same = stated == size
-    return fitting if is_same.all() else int(np.argmin(is_same))
+    known, window = 0, _WINDOW
+    while known < fitting:
+        is_same = stated[known : known + window] == size
+        if not is_same.all():
+            return known + int(np.argmin(is_same))
+        known, window = known + len(is_same), 2 * window
+    return known
 
 
 def uniform_size(sizes: Int64s) -> int:

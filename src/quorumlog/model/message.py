@@ -326,7 +326,7 @@ class AppendResponse(Response, frozen=True, kw_only=True):
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a replica keeps a group: its directory first, then those of its data files.
+    """Where a replica keeps a group: its directory, that of index files, those of data files.
 
     Of each the path and what the kernel of that `machine` (as it runs now) knows it by: device and
     inode.

@@ -27,7 +27,7 @@ from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA, NodeDirectory
+from quorumlog.storage.layout import DATA, INDEX, NodeDirectory
 from quorumlog.storage.location import location_of
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group, open_memory_group
 from quorumlog.transport.connection import ConnectionHandler
@@ -200,8 +200,8 @@ class Node:
         directory = str(Path(self.config.store_base_dir) / group.group)
         opened = open_group(files, directory, group, limits, self_id=self_id)
         data = group.data_directories or [f"{directory}/{DATA}"]
-        paths = [directory, *data, *group.read_only_directories]
-        absolute = dict.fromkeys(str(Path(path).resolve()) for path in paths)
+        paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
+        absolute = dict.fromkeys(str(Path(path).absolute()) for path in paths)
         opened = replace(opened, location=location_of(list(absolute)))
         say(
             logger,

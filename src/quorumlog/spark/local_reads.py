@@ -1,7 +1,7 @@
 """Entries read from a replica's files on this machine instead of being sent (decision 0019).
 
 The replica says up to where its files hold what is committed, and what of it was rejected; such
-entries are never changed, so they can be read while the replica runs.
+entries do not change before they are removed, so they can be read while the replica runs.
 """
 
 import logging
@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from quorumlog.client import FetchedBlock
-from quorumlog.model.block import headers
-from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, StorageError
+from quorumlog.model.block import block_from_index_records, headers, position_of
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import (
+    IndexOutOfRangeError,
+    IndexRemovedError,
+    RemoteProtocolError,
+    StorageError,
+)
 from quorumlog.model.message import StoreLocation
 from quorumlog.storage.disk_reader import DiskReader
 from quorumlog.storage.files import OsFileSystem, machine_id
@@ -35,11 +41,16 @@ def local_blocks(
     machine = machine_id()
     while machine and first <= last:
         try:
-            located = fetch(first, last, bytes_max=1, machine=machine)
+            located = fetch(first, last, bytes_max=1, headers_only=True, machine=machine)
         except (IndexOutOfRangeError, IndexRemovedError):
             return
         if located.location is None or not is_here(located.location):
             return
+        if located.first_index != first or not 0 < located.count <= last - first + 1:
+            raise RemoteProtocolError(
+                f"asked where entries {first} to {last} of {group} are, a server told of "
+                f"{located.count} from {located.first_index} on"
+            )
         try:
             for block in read_located(located, located.location, headers_only=headers_only):
                 yield block
@@ -59,7 +70,7 @@ def read_located(
     Raises `IndexRemovedError` if they were removed meanwhile, `StorageError` when the files cannot
     be read, `CorruptionError` for a damaged entry.
     """
-    (directory, *data_directories) = (path for path, _, _ in location.directories)
+    directory, _, *data_directories = (path for path, _, _ in location.directories)
     store = open_files(OsFileSystem(), directory, data_directories)
     try:
         boundary = store.known.boundary
@@ -72,8 +83,11 @@ def read_located(
         while index <= last:
             span = reader.read(index, last, READ_BYTES)
             data, records = span.data, span.records
+            if position_of(records) % store.data.file_size == 0:
+                data = _kept(data, index)
             if headers_only:
-                data, records = memoryview(headers(span.block()).tobytes()), NOTHING
+                table = headers(block_from_index_records(data, records))
+                data, records = memoryview(table.tobytes()), NOTHING
             yield replace(
                 located,
                 first_index=index,
@@ -88,6 +102,19 @@ def read_located(
             index = span.last_index + 1
     finally:
         store.close()
+
+
+def _kept(data: memoryview, index: int) -> memoryview:
+    """Return a copy of what was read at the begin of a file.
+
+    When a log's first entries are removed, a blank is written over the begin of the file in which
+    it begins from then on: the only place where entries that were read once may change. Raises
+    `IndexRemovedError` if that has happened.
+    """
+    kept = memoryview(bytes(data))
+    if int.from_bytes(kept[:4], "big", signed=True) == Magic.BLANK:
+        raise IndexRemovedError(f"entry {index} was removed while it was read")
+    return kept
 
 
 def is_over(stretch: tuple[int, int], first: int, last: int) -> bool:

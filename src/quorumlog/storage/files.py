@@ -240,6 +240,11 @@ def device_and_inode(path: str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def may_list(path: str) -> bool:
+    """Whether this process may look into a directory."""
+    return os.access(path, os.R_OK | os.X_OK)
+
+
 class OsLock:
     """A held flock; ends with the process at the latest."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import StoreLocation
-from quorumlog.storage.files import device_and_inode, machine_id
+from quorumlog.storage.files import device_and_inode, machine_id, may_list
 
 
 def location_of(paths: Sequence[str]) -> StoreLocation | None:
@@ -24,12 +24,12 @@ def location_of(paths: Sequence[str]) -> StoreLocation | None:
 
 
 def is_here(location: StoreLocation) -> bool:
-    """Whether a group's directories are those of this machine that have the paths."""
+    """Whether a group's directories are those here that have the paths, and may be looked into."""
     if location.machine != machine_id():
         return False
     try:
         return all(
-            device_and_inode(path) == (device, inode)
+            device_and_inode(path) == (device, inode) and may_list(path)
             for path, device, inode in location.directories
         )
     except StorageError:
