@@ -10,21 +10,23 @@ from quorumlog.sim.campaign import Plan, cores, run_all
 SEEDS = 200
 SECONDS = 20
 FIRST_SEEDS = {
-    "r02": 5,
+    "r02": 23,
     "r06": 2,
     "r09": 6,
-    "r10": 12,
-    "r11": 83,
-    "r15": 39,
+    "r10": 31,
+    "r11": 127,
+    "r13": 6,
+    "r15": 80,
     "r16": 16,
     "r17": 40,
     "r18": 11,
     "r20": 25,
+    "r27": 5,
     "r28": 72,
     "r29": 6,
     "r30": 13,
 }
-"""Where the rare ones are found soon, so that the suite stays short: from seed 0 it takes up to 84
+"""Where the rare ones are found soon, so that the suite stays short: from seed 0 it takes up to 129
 seeds."""
 
 
