@@ -1,6 +1,7 @@
 """Typed configuration of a node, read once from TOML.
 
-Keys that DLedger has carry DLedger's names (spec 70); the rest follow its style.
+Keys that mean what one of DLedger's means carry DLedger's name (spec 70); the rest follow its
+style. `dledger_keys` has those of DLedger's that are refused.
 """
 
 import re
@@ -10,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.dledger_keys import advice_for
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
@@ -323,7 +325,7 @@ def load_config(path: str | Path) -> NodeConfig:
     try:
         return msgspec.toml.decode(raw, type=NodeConfig)
     except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}{advice_for(str(error))}") from error
 
 
 def dump_config(config: NodeConfig) -> bytes:

@@ -1,0 +1,56 @@
+"""Keys of DLedger's configuration that are refused here, and what to use instead.
+
+docs/configuration.md lists them for readers; a test holds the two lists equal.
+"""
+
+import re
+from typing import Final
+
+_UNKNOWN = re.compile(r"unknown field `(\w+)`")
+
+_ELECTION = "use electionTimeoutMinMs and electionTimeoutMaxMs"
+_BATCHES = "leave it out: pushes and appends always travel in blocks ([limits] pushBytesMax)"
+_SNAPSHOTS = "leave it out: a group has snapshots if it has a stateMachine"
+_TRIMMING = (
+    "leave it out: a snapshot removes the entries before it at once, up to "
+    "resetSnapshotEntriesButKeepLastEntriesNum"
+)
+_METRICS = "use adminListen: its /metrics is for Prometheus; there is no other exporter"
+
+REFUSED: Final[dict[str, str]] = {
+    "preferredLeaderId": "use preferredLeaderIds",
+    "maxPendingRequestsNum": "use pendingRequestsMax and pendingBytesMax in [limits]",
+    "enableLeaderElector": "leave it out: every group elects its leader",
+    "maxHeartBeatLeak": _ELECTION,
+    "minVoteIntervalMs": _ELECTION,
+    "maxVoteIntervalMs": _ELECTION,
+    "minTakeLeadershipVoteIntervalMs": _ELECTION,
+    "maxTakeLeadershipVoteIntervalMs": _ELECTION,
+    "enablePushToFollower": "leave it out: DLedger never reads it either",
+    "peerPushThrottlePoint": "leave it out: peerPushQuota limits all catching up from disk",
+    "isEnableBatchPush": _BATCHES,
+    "maxBatchPushSize": _BATCHES,
+    "enableBatchAppend": _BATCHES,
+    "maxBatchAppendSize": _BATCHES,
+    "maxBatchAppendIntervalMs": _BATCHES,
+    "enableSnapshot": _SNAPSHOTS,
+    "snapshotEntryResetStrategy": _TRIMMING,
+    "resetSnapshotEntriesDelayTime": _TRIMMING,
+    "enableFastAdvanceCommitIndex": "leave it out: a commit is told after 2 ms at most",
+    "metricsExporterType": _METRICS,
+    "metricsGrpcExporterTarget": _METRICS,
+    "metricsGrpcExporterHeader": _METRICS,
+    "metricGrpcExporterTimeOutInMills": _METRICS,
+    "metricGrpcExporterIntervalInMills": _METRICS,
+    "metricLoggingExporterIntervalInMills": _METRICS,
+    "metricsPromExporterPort": _METRICS,
+    "metricsPromExporterHost": _METRICS,
+}
+"""Key → what to do instead."""
+
+
+def advice_for(reason: str) -> str:
+    """Return what to do about an unknown key that a decoder names, if it is one of DLedger's."""
+    found = _UNKNOWN.search(reason)
+    advice = REFUSED.get(found[1]) if found else None
+    return f"; {advice}" if advice else ""
