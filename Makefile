@@ -2,12 +2,13 @@
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
 # make test    all tests; ARGS="tests/unit -k batch" for some
 # make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"
+# make torture  real processes, hurt for ARGS="--rounds 60" rounds under load; needs root
 # make bench   what a cluster does on this machine; ARGS="append --sizes 1024 --plot bench.png"
 # make lint    what CI checks before the tests
 
 SETUP_DONE := .venv/.setup-done
 
-.PHONY: setup demo test soak bench lint
+.PHONY: setup demo test soak torture bench lint
 .DEFAULT_GOAL := setup
 
 setup: $(SETUP_DONE)
@@ -24,6 +25,9 @@ test: setup
 
 soak: setup
 	@.venv/bin/quorumlog simulate --seeds 0 --seconds 60 $(ARGS)
+
+torture: setup
+	@.venv/bin/python tests/torture/rounds.py $(ARGS)
 
 bench: setup
 	@.venv/bin/quorumlog bench $(ARGS)

@@ -1,0 +1,64 @@
+"""A node whose disk can lose power and whose wall clock steps.
+
+Usage: node.py JOURNAL CLOCK serve --config FILE
+
+CLOCK is a file with the seconds by which the wall clock is wrong; it may change at any time.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from torture.lossy_files import Journal, LossyFileSystem
+
+LOOK_SECONDS = 0.05
+
+
+class WrongClock:
+    """Replaces the functions of `time` that tell the calendar's time."""
+
+    def __init__(self, path):
+        self._path = path
+        self._wrong_s = 0
+        self._time, self._time_ns = time.time, time.time_ns
+        self._localtime = time.localtime
+        self._look()
+
+    def install(self):
+        time.time = lambda: self._time() + self._wrong_s
+        time.time_ns = lambda: self._time_ns() + self._wrong_s * 1_000_000_000
+        time.localtime = lambda seconds=None: self._localtime(
+            time.time() if seconds is None else seconds
+        )
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _look(self):
+        try:
+            with open(self._path) as file:
+                self._wrong_s = int(file.read() or 0)
+        except (OSError, ValueError):
+            pass  # it is being written
+
+    def _watch(self):
+        while True:
+            self._look()
+            time.sleep(LOOK_SECONDS)
+
+
+def main():
+    journal, clock, *arguments = sys.argv[1:]
+    from quorumlog.storage import files  # noqa: PLC0415  (before anything takes the class)
+
+    LossyFileSystem.journal = Journal(journal)
+    files.OsFileSystem = LossyFileSystem
+    WrongClock(clock).install()
+    sys.argv = ["quorumlog", *arguments]
+    from quorumlog.cli.main import main as run  # noqa: PLC0415
+
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    run()
+
+
+if __name__ == "__main__":
+    main()
