@@ -56,6 +56,7 @@ async def test_a_repeated_block_gets_its_first_answer_also_from_another_leader(m
             assert first.code == ResponseCode.SUCCESS
             for answer in answers[1:]:
                 assert (answer.code, answer.spans) == (first.code, first.spans)
+                assert answer.term == first.term < cluster.replica(cluster.leader_id()).core.term
                 assert (answer.first_index, answer.last_index) == (
                     first.first_index,
                     first.last_index,

@@ -23,7 +23,7 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 class Appended:
     """Where one entry went: index and term in the log, byte position in the data files.
 
-    The position is -1 for an entry that was stored so long ago that the server cannot say.
+    Position and term are -1 for an entry that was stored so long ago that the server cannot say.
     """
 
     index: int

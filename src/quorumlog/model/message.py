@@ -314,8 +314,9 @@ class AppendRequest(Request, frozen=True, kw_only=True):
 
 
 class AppendResponse(Response, frozen=True, kw_only=True):
-    """Where a block went: indexes first_index … last_index.
+    """Where a block went: indexes first_index … last_index. `term` is that of its entries.
 
+    For a block that came again `term` is -1 if its entries are removed by now.
     `spans` lists (first index, position of it) for each stretch that is contiguous on disk, from
     which, with the sizes it sent, the client derives every entry's position.
     """

@@ -139,12 +139,18 @@ class Appends:
             return
         response = AppendResponse(
             leader_id=core.leader_id,
-            term=core.term,
+            term=self._term_of(stored),
             first_index=stored.index,
             last_index=stored.last_index,
             spans=spans,
         )
         repeated.answer(response, results)
+
+    def _term_of(self, stored: StoredBlock) -> int:
+        """Return the term of a block's entries, which all have the same; -1: they are removed."""
+        log = self._replica.log
+        inside = log.before_begin_index < stored.last_index <= log.end_index
+        return self._replica.core.term_at(stored.last_index) if inside else -1
 
     def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
