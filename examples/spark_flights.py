@@ -32,7 +32,7 @@ print(f"{records:,} flights are in the log; everything is below {directory}")
 
 # %% A stream of flights
 spark = session("flights")
-spark.streams.addListener(LagListener(servers=cluster.servers))
+spark.streams.addListener(LagListener())
 flights = (
     spark.readStream.format("quorumlog")
     .option("servers", cluster.servers)

@@ -153,3 +153,45 @@ def test_what_is_wrong_ends_the_query_with_a_clear_error(
     stream.options |= {"group": "g", **options}
     with pytest.raises(PySparkException, match=message):
         stream.run()
+
+
+def test_status_shows_a_query_by_its_name_exactly_once_and_exactly_where_it_ended(
+    spark, cluster, tmp_path
+):
+    fill(cluster.servers, "other", [b"%d" % number for number in range(50)])
+
+    def run(name, end):
+        """Run a query to its end; return the readers that the leader knows when it knows `end`."""
+        frame = (
+            spark.readStream.format("quorumlog")
+            .option("servers", cluster.servers)
+            .option("group", "other")
+            .option("startingOffsets", "earliest")
+            .option("maxEntriesPerTrigger", 20)
+            .load()
+        )
+        writer = frame.writeStream.format("parquet").option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        named = writer.queryName(name) if name else writer
+        query = named.trigger(availableNow=True).start(str(tmp_path / "rows"))
+        assert query.awaitTermination(DEADLINE_SECONDS)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        with SyncClient(cluster.servers, "other", timeout_ms=20_000) as client:
+            while True:  # Spark tells listeners of the end in a thread of its own
+                known = {
+                    one.reader: one.index for status in client.status() for one in status.readers
+                }
+                if known.get(name or query.id) == end:
+                    return known
+                assert time.monotonic() < deadline, known
+
+    first = run("delays", end_of(cluster.servers, "other"))
+    fill(cluster.servers, "other", [b"more"] * 30)
+    second = run("delays", end_of(cluster.servers, "other"))
+    assert set(second) == set(first)
+    assert "delays" in second
+    fill(cluster.servers, "other", [b"and more"] * 5)
+    third = run(None, end_of(cluster.servers, "other"))
+    fill(cluster.servers, "other", [b"and more"] * 5)
+    assert set(run(None, end_of(cluster.servers, "other"))) == set(third)

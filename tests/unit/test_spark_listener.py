@@ -6,17 +6,55 @@ from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 
-from quorumlog.spark.listener import GroupLag, LagListener, lags_of
+from quorumlog.model.errors import NoLeaderError
+from quorumlog.spark.listener import (
+    REPORT_PAUSE_S,
+    GroupLag,
+    LagListener,
+    PositionListener,
+    lags_of,
+)
 
 
 def offset(**groups):
     return json.dumps({group: {"index": index, "term": 1} for group, index in groups.items()})
 
 
-def progress(end, latest, name="q", batch_id=3):
+def progress(end, latest, name="q", batch_id=3, run="run"):
     sources = [SimpleNamespace(endOffset=end, latestOffset=latest)]
-    found = SimpleNamespace(id="id", runId="run", name=name, batchId=batch_id, sources=sources)
+    found = SimpleNamespace(id="id", runId=run, name=name, batchId=batch_id, sources=sources)
     return SimpleNamespace(progress=found)
+
+
+def latest_of(reader="", servers="h:1", **groups):
+    """Latest offsets as our source puts them into progress."""
+    source = {"servers": servers, "reader": reader}
+    places = {group: {"index": index, "term": -1, **source} for group, index in groups.items()}
+    return json.dumps(places)
+
+
+class Log:
+    """A cluster that takes reports; `is_down`: one that does not answer."""
+
+    def __init__(self):
+        self.reports = []
+        self.failing = set()
+        self.now = 0.0
+
+    def connect(self, servers, timeout_ms):
+        def report(group, reader, index):
+            if group in self.failing:
+                raise NoLeaderError("nobody answers")
+            self.reports.append((servers, group, reader, index))
+
+        return SimpleNamespace(report=report)
+
+    def listener(self, **options):
+        return PositionListener(connect=self.connect, now_s=lambda: self.now, **options)
+
+
+def terminated(run="run"):
+    return SimpleNamespace(runId=run)
 
 
 def test_lag_is_what_is_there_less_what_was_read_in_each_group():
@@ -46,3 +84,54 @@ def test_a_query_without_a_name_goes_by_its_id():
     listener = LagListener(output=output, registry=CollectorRegistry())
     listener.onQueryProgress(progress(offset(g=1), offset(g=1), name=None))
     assert output.getvalue().startswith("id: batch 3")
+
+
+def test_the_end_of_each_batch_is_reported_by_the_name_of_the_query_to_its_own_servers():
+    log = Log()
+    listener = log.listener()
+    listener.onQueryProgress(progress(offset(g=10), latest_of(g=25)))
+    listener.onQueryProgress(progress(offset(g=25), latest_of(g=25)))
+    listener.onQueryTerminated(terminated())
+    assert log.reports == [("h:1", "g", "q", 10), ("h:1", "g", "q", 25)]
+
+
+def test_runs_of_a_query_without_a_name_are_the_same_reader():
+    log = Log()
+    listener = log.listener()
+    for run, index in (("first run", 3), ("second run", 7)):
+        end, latest = offset(g=index), latest_of(g=9)
+        listener.onQueryProgress(progress(end, latest, name=None, run=run))
+        listener.onQueryTerminated(terminated(run))
+    assert log.reports == [("h:1", "g", "id", 3), ("h:1", "g", "id", 7)]
+
+
+def test_the_option_and_the_argument_win_and_names_are_cut():
+    log = Log()
+    listener = log.listener(servers="other:1")
+    listener.onQueryProgress(progress(offset(g=3), latest_of(reader="mine", g=9)))
+    listener.onQueryProgress(progress(offset(g=4), latest_of(g=9), name="n" * 300))
+    assert log.reports == [("other:1", "g", "mine", 3), ("other:1", "g", "n" * 200, 4)]
+
+
+def test_what_could_not_be_reported_is_when_the_query_ends():
+    log = Log()
+    listener = log.listener()
+    log.failing = {"a"}
+    for index in range(1, 4):
+        listener.onQueryProgress(progress(offset(a=index, b=index), latest_of(a=9, b=9)))
+    assert log.reports == [], "Spark waits for each report: the first one that fails is enough"
+    log.now += REPORT_PAUSE_S
+    listener.onQueryProgress(progress(offset(a=4, b=4), latest_of(a=9, b=9)))
+    assert log.reports == [("h:1", "b", "q", 4)], "one group holds up no other"
+    log.failing = set()
+    listener.onQueryTerminated(terminated())
+    assert log.reports[1:] == [("h:1", "a", "q", 4)]
+    assert not listener._unreported
+    assert not listener._not_before_s
+
+
+def test_sources_of_others_are_not_reported():
+    log = Log()
+    log.listener().onQueryProgress(progress('{"t":{"0":5}}', '{"t":{"0":9}}'))
+    log.listener().onQueryProgress(progress(offset(g=5), offset(g=9)))  # no servers are known
+    assert log.reports == []

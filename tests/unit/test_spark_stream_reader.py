@@ -457,5 +457,15 @@ def test_a_query_tells_the_log_how_far_it_has_come():
     cluster.report_error = NoLeaderError("nobody answers")
     reader.commit(at(9))  # no reason to end the query
     assert cluster.reports == [("g", "my query", 7)]
-    own = {Query(cluster).reader._name for _ in range(3)}
-    assert len(own) == 3
+
+
+def test_a_reader_without_a_name_leaves_reports_to_the_listener_and_says_where_to():
+    cluster = FakeCluster(g=filled(10))
+    query = Query(cluster, startingIndex="earliest").start()
+    query.batch()
+    query.reader.commit(at(7))
+    assert cluster.reports == []
+    known = query.reader.reportLatestOffset()["g"]
+    assert (known["index"], known["reader"]) == (10, "")
+    assert known["servers"] == query.reader._options.servers
+    assert "servers" not in str(query.offset), "a checkpoint outlives addresses"

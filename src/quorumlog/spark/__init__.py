@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumlog.spark.listener import LagListener
+    from quorumlog.spark.listener import LagListener, PositionListener
     from quorumlog.spark.local_session import session
     from quorumlog.spark.pipelines.archive import archive, read_archive
     from quorumlog.spark.pipelines.audit import audit
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "LagListener": "listener",
+    "PositionListener": "listener",
     "QuorumlogSource": "source",
     "QuorumlogStoreSource": "store.source",
     "StoreDirectory": "pipelines.replica_files",
@@ -35,6 +36,7 @@ _MODULES = {
 
 __all__ = [
     "LagListener",
+    "PositionListener",
     "QuorumlogSource",
     "QuorumlogStoreSource",
     "StoreDirectory",

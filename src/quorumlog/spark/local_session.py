@@ -7,20 +7,25 @@ import socket
 import sys
 import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.class_archive import class_archive_options
 from quorumlog.spark.java import JavaChoice, java_home
+from quorumlog.spark.listener import PositionListener
 from quorumlog.spark.source import QuorumlogSource
 from quorumlog.spark.store.source import QuorumlogStoreSource
 
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 LOOPBACK = "127.0.0.1"
+_reporting: WeakSet[SparkSession] = WeakSet()
+"""Sessions that have a listener for positions already."""
 SOCKET_PATH_MAX = 107
 """Bytes in the path of a Unix domain socket (unix(7))."""
 SOCKET_DIRECTORY = "quorumlog-"
@@ -37,6 +42,8 @@ def session(
     **settings: str,
 ) -> SparkSession:
     """Return a session with both data sources registered and their filters pushed down.
+
+    Streaming queries that read from a log report to it how far they are (`PositionListener`).
 
     `master`: with any but a local one, this process listens at SPARK_LOCAL_IP, or else at the
     address of this machine's name, where executors must reach it; locally at the loopback address.
@@ -71,10 +78,15 @@ def session(
             builder = builder.config(name, value)
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), value)
-    with _standard_error_to(output):
+    with _standard_error_to(output), warnings.catch_warnings():
+        # what PySpark says of pandas 3 on loading; it says so again where it uses pandas
+        warnings.filterwarnings("ignore", message=r"PySpark does not yet fully support pandas")
         spark = builder.getOrCreate()
     spark.dataSource.register(QuorumlogSource)
     spark.dataSource.register(QuorumlogStoreSource)
+    if spark not in _reporting:
+        spark.streams.addListener(PositionListener())
+        _reporting.add(spark)
     return spark
 
 

@@ -16,6 +16,8 @@ from quorumlog.spark.clients import Bounds, Cluster
 logger = logging.getLogger(__name__)
 
 UNKNOWN_TERM = -1
+SERVERS, READER = "servers", "reader"
+"""Beside index and term in the latest offset of a query's progress; never in a checkpoint."""
 SKIP_ADVICE = "to go on with what is there, set failOnDataLoss=false"
 
 

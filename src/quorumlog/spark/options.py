@@ -54,8 +54,8 @@ KNOWN = {
         "read_committed (default): of transactions only what was accepted; or read_uncommitted"
     ),
     "readerName": (
-        "of a stream: under which quorumlog status shows how far it has come (default: one of its "
-        "own for every start of the query)"
+        "of a stream: under which quorumlog status shows how far it has come (default: the name of "
+        "the query, else its id)"
     ),
     "fetchTimeoutMs": "how long an outage is ridden out (default 120000)",
 }

@@ -5,7 +5,6 @@ there is, and whether it is still the log that was read.
 """
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -27,6 +26,8 @@ from quorumlog.model.errors import QuorumlogError, UnknownGroupError
 from quorumlog.spark.batch import PLAN_TIMEOUT_MS, groups_to_read, matching, position_of
 from quorumlog.spark.clients import Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.offsets import (
+    READER,
+    SERVERS,
     UNKNOWN_TERM,
     LossRules,
     Offset,
@@ -57,6 +58,8 @@ DISCOVERY_MS = 5_000
 
 Written: TypeAlias = dict[str, dict[str, int]]
 """An offset as Spark keeps it."""
+Latest: TypeAlias = dict[str, dict[str, int | str]]
+"""The end of the log in progress, with the servers and the name of the reader."""
 
 
 def monotonic_ms() -> float:
@@ -81,7 +84,6 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         self._columns = columns
         self._connect = connect
         self._now_ms = now_ms
-        self._name = options.reader_name or f"spark-{secrets.token_hex(4)}"
         self._losses = LossRules(options.fail_on_data_loss)
         self._discovered: set[str] = set()
         self._discovered_at: float | None = None
@@ -166,15 +168,18 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
                 end[group] = place_at(cluster, group, part.last + 1, known[group])
         return start if end == begun else format_offset(end)
 
-    def reportLatestOffset(self) -> Written | None:  # noqa: N802
+    def reportLatestOffset(self) -> Latest | None:  # noqa: N802
         """Return the end of the log as last seen, for the progress of the query.
 
-        Less the end offset of the batch, by index, that is how many entries it is behind.
+        Less the end offset of the batch, by index, that is how many entries it is behind. Progress
+        is all that a listener is told, so it also says where and by which name to report.
         """
         if not self._bounds:
             return None
+        options = self._options
         ends = {group: Place(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()}
-        return format_offset(ends)
+        source = {SERVERS: options.servers, READER: options.reader_name}
+        return {group: {**place, **source} for group, place in format_offset(ends).items()}
 
     def _ask_bounds(self, cluster: Cluster, begun: Offset) -> Mapping[str, Bounds]:
         """Return what can be read of the groups wanted; those that went away are left out."""
@@ -287,14 +292,17 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
 
     def commit(self, end: Written) -> None:
-        """Report how far the query has come: Spark will not ask for anything before it again.
+        """Report how far the query has come, if it has a name: a process that plans knows no other.
 
-        Spark says so one batch late, and never of the last one (see `LagListener`).
+        Spark says so one batch late, and never of the last one: a `LagListener` tells it exactly.
         """
+        name = self._options.reader_name
+        if not name:
+            return
         cluster = self._cluster()
         for group, place in parse_offset(end).items():
             try:
-                cluster.report(group, self._name, place.index)
+                cluster.report(group, name, place.index)
             except QuorumlogError as error:
                 logger.warning("the position in %s could not be reported: %s", group, error)
 
