@@ -103,6 +103,44 @@ def test_verify_says_what_is_wrong_and_where(ours, capsys):
     assert out.splitlines()[-1].endswith("3 findings")
 
 
+def test_the_last_data_file_of_a_foreign_store_that_is_gone_is_a_finding(multi_term, capsys):
+    """The original notes nowhere how far its log reached, but its index does."""
+    store = store_of(multi_term)
+    last = max((store / "data").iterdir())
+    whole = last.read_bytes()
+    before = json.loads(run(capsys, "verify", store, "--json")[1])
+    for damage in (last.unlink, lambda: last.write_bytes(b""), lambda: last.write_bytes(whole[:1])):
+        damage()
+        status, out, _ = run(capsys, "verify", store)
+        assert status == 1
+        assert f"lost: {last}: byte 0, entry " in out
+        lost = before["entries"] - json.loads(run(capsys, "verify", store, "--json")[1])["entries"]
+        assert lost > 0
+        assert f"{lost} index records name entries in it" in out
+        (store / "checkpoint").write_text(f"committedIndex={before['end_index']}\n")
+        status, out, told = run(capsys, "dump", store, "--json")
+        assert status == 1
+        assert len(out.splitlines()) == before["entries"] - lost
+        assert str(last) in told
+        assert "Restore the file" in told
+
+
+@pytest.mark.parametrize("place", [16, 23, 7, 15])
+def test_dump_prints_no_entry_that_its_index_record_contradicts(multi_term, capsys, place):
+    """Stores of the original have no CRCs: a flipped bit in a term shows nowhere else."""
+    store = store_of(multi_term)
+    good = run(capsys, "dump", store, "--json")[1].splitlines()
+    entry = json.loads(good[20])
+    path = Path(entry["file"])
+    raw = bytearray(path.read_bytes())
+    raw[entry["offset"] + place] ^= 0x01
+    path.write_bytes(raw)
+    status, out, told = run(capsys, "dump", store, "--json")
+    assert status == 1
+    assert out.splitlines() == good[:20]
+    assert f"byte {entry['offset']}, entry 20" in told
+
+
 def test_verify_and_stats_for_programs(ours, capsys):
     store, _ = ours
     overwrite(store / "data" / f"{4_000:020d}", 100)

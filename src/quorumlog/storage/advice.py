@@ -8,3 +8,7 @@ REPAIR = (
     "A running replica asks its peers for what is damaged; without them: quorumlog store repair "
     "DIR --from DIR2, with a copy of another replica's directory"
 )
+RESTORE = (
+    "Restore the file from a copy, or from another replica's directory; quorumlog store verify DIR "
+    "tells what else is wrong"
+)

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE
 from quorumlog.storage.file_sequence import FileSequence
 
 Records: TypeAlias = npt.NDArray[Any]
@@ -54,6 +54,19 @@ def last_record(index: FileSequence) -> int:
         if len(there):
             return first + int(there[-1])
     return -1
+
+
+def following_records(index: FileSequence, first: int) -> Records:
+    """Return the records of entries from `first` on, as far as each follows the one before."""
+    last = last_record(index)
+    records = records_of(index, first, max(last, first - 1))
+    fits = (records["index"] == np.arange(first, first + len(records))) & (
+        records["size"] >= HEADER_SIZE
+    )
+    ends = records["pos"].astype(np.int64) + records["size"]
+    fits[1:] &= (records["pos"][1:] >= ends[:-1]) & (records["term"][1:] >= records["term"][:-1])
+    wrong = np.flatnonzero(~fits)
+    return records[: wrong[0]] if len(wrong) else records
 
 
 def write_records(index: FileSequence, first: int, records: Records) -> None:

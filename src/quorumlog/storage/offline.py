@@ -3,16 +3,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quorumlog.model.block import decode_entries
+import numpy as np
+
+from quorumlog.model.block import HEADER_SIZE, decode_entries, headers
 from quorumlog.model.entry import Entry
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.advice import RESTORE
 from quorumlog.storage.checkpoint import Mark
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files import FileSystem
+from quorumlog.storage.index_records import differs, following_records, record_at, records_of
 from quorumlog.storage.layout import DATA, INDEX
 from quorumlog.storage.notes import Notes
-from quorumlog.storage.recovery import Known
+from quorumlog.storage.original import committed_index_of
+from quorumlog.storage.recovery import Known, derived_records
+from quorumlog.storage.scan import Stretch
 from quorumlog.storage.survey import Survey
 
 
@@ -20,6 +26,7 @@ from quorumlog.storage.survey import Survey
 class StoreFiles:
     """A store's files, open for reading, and what was noted about it."""
 
+    directory: str
     data: FileSequence
     index: FileSequence
     known: Known
@@ -69,7 +76,7 @@ def open_files(
         known, damaged = notes.load(read_only=True)
     finally:
         notes.close()
-    return StoreFiles(data, index, known, damaged)
+    return StoreFiles(directory, data, index, known, damaged)
 
 
 def scan_store(
@@ -79,7 +86,8 @@ def scan_store(
 
     Works on stores of the original too. Raises `StorageError` when there is no store, and, after
     the entries before it, `CorruptionError` when a damaged or missing entry was once durable; a
-    torn tail just ends.
+    torn tail just ends. An entry that only its index record could prove, and does not, counts as
+    damaged, too: the original writes no CRCs.
     """
     store = open_files(files, directory, data_directories)
     try:
@@ -92,9 +100,73 @@ def scan_store(
                 store.data.start_of(stretch.position),
             )
             offsets = (stretch.position - start + stretch.block.offsets).tolist()
-            for entry, offset in zip(decode_entries(stretch.block), offsets, strict=True):
-                yield entry, path, offset
+            doubtful = _doubtful_row(store, stretch)
+            for row, entry in enumerate(decode_entries(stretch.block)):
+                if row == doubtful:
+                    raise _doubt(store, entry, path, offsets[row])
+                yield entry, path, offsets[row]
         if survey.damages:
             raise survey.error_of(survey.damages[0])
+        first = survey.end.index + 1
+        lost = lost_behind(files, store, first)
+        if lost is not None and committed_index_of(files, directory) >= first:
+            raise lost
     finally:
         store.close()
+
+
+def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionError | None:
+    """Return what tells of entries from `first` on that the index names and no data file holds.
+
+    None when there are none, or when the file that should hold the first of them is there at its
+    full size: then it is a torn tail, or the original truncated the log. That leaves such records,
+    and if it was cut where a file begins, nothing but a committed index tells it from a loss.
+    """
+    named = following_records(store.index, first)
+    if not len(named):
+        return None
+    # a node that runs may have made a file since: what is there now counts
+    now = FileSequence(files, store.data.directories, store.data.file_size)
+    now.load(read_only=True)
+    place = int(named["pos"][0])
+    if not now.gaps(place, place + int(named["size"][0]) - 1):
+        return None
+    path = now.path_at(place)
+    reason = (
+        f"missing or cut short, but {len(named)} index records name entries in it, {first} to "
+        f"{first + len(named) - 1}"
+    )
+    if committed_index_of(files, store.directory) < first:
+        reason += " (or DLedger truncated its log there, if it was a follower then)"
+    return CorruptionError(f"{path}: {reason}. {RESTORE}", path, 0, first, reason)
+
+
+def _doubtful_row(store: StoreFiles, stretch: Stretch) -> int:
+    """Return the first entry without CRCs whose header tells other things than its index record.
+
+    -1: there is none such. The last ones of a store may not have their records yet.
+    """
+    if stretch.checked or not len(store.index):
+        return -1
+    table = headers(stretch.block)
+    stored = records_of(store.index, stretch.first_index, stretch.last_index)
+    wrong = differs(stored, derived_records(stretch)) & (stored["size"] != 0)
+    wrong &= (table["chain_crc"] | table["body_crc"]) == 0
+    found = np.flatnonzero(wrong)
+    return int(found[0]) if len(found) else -1
+
+
+def _doubt(store: StoreFiles, entry: Entry, path: str, offset: int) -> CorruptionError:
+    record = record_at(store.index, entry.index)
+    stated = "" if record is None else f"term {record['term']}, size {record['size']}"
+    reason = (
+        f"its header says term {entry.term}, size {HEADER_SIZE + len(entry.body)}, its index "
+        f"record {stated}: one of them is damaged"
+    )
+    return CorruptionError(
+        f"{path}: byte {offset}, entry {entry.index}: {reason}. {RESTORE}",
+        path,
+        offset,
+        entry.index,
+        reason,
+    )

@@ -15,9 +15,9 @@ from quorumlog.storage.damage import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStateStore
-from quorumlog.storage.index_records import differs, records_of
+from quorumlog.storage.index_records import differs, following_records, records_of
 from quorumlog.storage.layout import IDENTITY_NAME, INDEX, Identity, read_identity
-from quorumlog.storage.offline import StoreFiles, open_files
+from quorumlog.storage.offline import StoreFiles, lost_behind, open_files
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.recovery import derived_records
 from quorumlog.storage.scan import Stretch, looks_torn
@@ -161,6 +161,8 @@ def _entries(
     )
     if survey.stop.reason and not survey.damages and not is_unfinished:
         report.tail_text = f"byte {survey.stop.position}: {survey.stop.reason}"
+    if not is_unfinished:
+        _check_index_behind(files, store, report)
     if last is not None and not last.checked:
         _check_unchecked_tail(store, last, report)
     progress(total, total)
@@ -200,6 +202,19 @@ def _check_index(store: StoreFiles, stretch: Stretch, report: StoreReport) -> No
         there = bool(stored["size"][row])
         text = "the index record does not fit the entry" if there else "no index record"
         report.add(Finding("index", path, place - store.index.start_of(place), text, index))
+
+
+def _check_index_behind(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
+    """Look for entries that only the index still names: the file that held them is gone."""
+    first = report.end_index + 1
+    lost = lost_behind(files, store, first)
+    named = len(following_records(store.index, first))
+    if lost is not None:
+        report.add(Finding("lost", lost.file, lost.position, lost.reason, first, first + named - 1))
+    elif named and not report.tail_text:
+        report.tail_text = (
+            f"index records name entries {first} to {first + named - 1}, which are not in the data"
+        )
 
 
 def _check_unchecked_tail(store: StoreFiles, last: Stretch, report: StoreReport) -> None:
