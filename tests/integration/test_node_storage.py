@@ -8,6 +8,8 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import DiskFullError, IndexRemovedError
+from quorumlog.node import group_time
+from quorumlog.node import node as node_module
 from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.files import OsFileSystem, Space
 from quorumlog.storage.layout import DATA
@@ -296,3 +298,94 @@ async def test_109_110_a_follower_that_needs_removed_entries_begins_where_the_le
             assert cluster.replica(away).counters.log_resets == 0
             assert set(cluster.replica(away).core.membership.ids) == set(cluster.ids)
             await client.append(b"goes on")
+
+
+class Clocks:
+    """The machine's clocks: both go on, and can be moved."""
+
+    def __init__(self, monkeypatch):
+        self.set_ms = self.passed_ms = 0
+        self.hour = 12
+        wall_ms, now_us = node_module.wall_ms, node_module.monotonic_us
+        monkeypatch.setattr(node_module, "wall_ms", lambda: wall_ms() + self.set_ms)
+        monotonic_us = lambda: now_us() + 1_000 * self.passed_ms  # noqa: E731
+        monkeypatch.setattr(node_module, "monotonic_us", monotonic_us)
+        monkeypatch.setattr(node_module, "monotonic_ms", lambda: monotonic_us() // 1_000)
+        monkeypatch.setattr(node_module, "hour_of_day", lambda: self.hour)
+
+
+@pytest.fixture
+def clocks(monkeypatch):
+    return Clocks(monkeypatch)
+
+
+AGED = {"mapped_file_size_for_entry_data": DATA_FILE, "clean_interval": 20}
+DAY_MS = 86_400_000
+
+
+def looks(cluster):
+    """A condition: every replica looked at its disk and removed what it may, twice."""
+    seen = dict.fromkeys(cluster.ids, 0)
+    for node_id in cluster.ids:
+        upkeep = cluster.replica(node_id).upkeep
+        clean = upkeep._clean
+
+        def counted(clean=clean, node_id=node_id):
+            clean()
+            seen[node_id] += 1
+
+        upkeep._clean = counted
+    return lambda: min(seen.values()) >= 2
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_all_clocks_four_days_forward_in_the_cleaning_hour_delete_nothing(
+    make_cluster, until, clocks, stopped
+):
+    async with make_cluster(**AGED) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 2_000)
+            await until(lambda: in_step(cluster, last))
+            await until(looks(cluster), what="both clocks are known")
+            if stopped:
+                await cluster.stop()
+            clocks.set_ms, clocks.hour = 4 * DAY_MS, 4
+            if stopped:
+                await cluster.start()
+            await until(looks(cluster), what="all have cleaned")
+            for status in await client.status():
+                assert status.begin_index == 0
+                assert ("wall clock was set by +345600 s" in status.retention_text) != stopped
+                assert status.healthy
+            for node_id in cluster.ids:
+                assert cluster.replica(node_id).counters.segments_removed == 0
+            bodies = [entry.body async for entry in client.read(0, follow=False)]
+            assert len(bodies) == 2_000
+
+
+async def test_old_files_go_once_the_time_has_passed_and_their_hour_has_come(
+    make_cluster, until, clocks, monkeypatch
+):
+    monkeypatch.setattr(group_time, "DELAYS_A_PAUSE", 1 << 40)  # marks are written at once
+    async with make_cluster(**AGED) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 2_000)
+            await until(lambda: in_step(cluster, last))
+
+            def marks():
+                return [len(cluster.replica(n).sessions.marks.pairs) for n in cluster.ids]
+
+            await until(lambda: min(marks()) >= 1, what="the closed files have their mark")
+            await until(looks(cluster))
+            clocks.passed_ms = clocks.set_ms = 71 * 3_600_000
+            await until(looks(cluster))
+            clocks.hour = 4
+            await until(looks(cluster))
+            assert all(cluster.replica(n).log.before_begin_index == -1 for n in cluster.ids)
+            clocks.passed_ms = clocks.set_ms = 73 * 3_600_000
+            await until(
+                lambda: all(cluster.replica(n).log.before_begin_index > 0 for n in cluster.ids)
+            )
+            assert (await client.append(b"goes on")).index > last

@@ -1,8 +1,8 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
 
-Those from R26 on are of sessions and transactions, which that list has not. Each is a function that
-patches the product through `put` (an object, a name, the bug), which the test takes back. R24 and
-R25 are about time.
+Those from R26 on are of sessions, transactions and ages, which that list has not. Each is a
+function that patches the product through `put` (an object, a name, the bug), which the test takes
+back. R24 and R25 are about time.
 """
 
 import msgspec
@@ -15,6 +15,7 @@ from quorumlog.model.session import SessionTable
 from quorumlog.model.transaction import TransactionTable
 from quorumlog.node import boot, replica, saves
 from quorumlog.node.applier import Applier
+from quorumlog.node.group_time import GroupTime
 from quorumlog.node.saves import Saves
 from quorumlog.node.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.raft import campaign, core, voter
@@ -326,6 +327,38 @@ def r30_a_new_run_leaves_what_the_one_before_wrote(put):
         self.rejected = rejected
 
     put(TransactionTable, "_begin", careless)
+
+
+def r31_files_are_as_old_as_their_times_and_the_calendar_say(put):
+    def age_ms(self, index):
+        log = self._replica.log
+        path = next(segment.path for segment in log.segments() if segment.last_index == index)
+        return self._doors.wall_ms() - log._data._files.modified_ms(path)
+
+    put(GroupTime, "age_ms", age_ms)
+
+
+def r32_leaders_record_what_the_calendar_says(put):
+    write = GroupTime._write
+
+    def calendar(self, mark):
+        write(self, type(mark)(max(mark.time_ms, self._doors.wall_ms())))
+
+    put(GroupTime, "_write", calendar)
+
+
+def r33_a_replica_goes_on_counting_from_the_highest_time_it_knew(put):
+    now_ms = GroupTime.now_ms
+
+    def highest(self):
+        clock_ms, before = self._doors.now_ms(), getattr(self, "highest", None)
+        found = now_ms(self)
+        if before is not None and found is not None:
+            found = max(found, before[0] + clock_ms - before[1])
+        self.highest = None if found is None else (found, clock_ms)
+        return found
+
+    put(GroupTime, "now_ms", highest)
 
 
 MUTANTS = [

@@ -4,25 +4,37 @@ import pytest
 
 from quorumlog.storage.base import Segment
 from quorumlog.storage.files import Space
-from quorumlog.storage.retention import HOUR_MS, Moment, last_to_remove
+from quorumlog.storage.retention import HOUR_MS, Moment, last_to_remove, mark_pause_ms
 from quorumlog.storage.space import DiskState, look, used_ratio
 from store_access import config
 
-NOW = 1_000 * HOUR_MS
 CALM = DiskState()
 
 
 def segments(*ages_hours, size=100):
-    """Files of ten entries each, oldest first."""
+    """Files of ten entries each, oldest first, with their ages; None: not known."""
     return [
-        Segment(10 * number + 9, size, NOW - int(age * HOUR_MS), f"file {number}")
+        (Segment(10 * number + 9, size, f"file {number}"), age)
         for number, age in enumerate(ages_hours)
     ]
 
 
-def removable(found, *, disk=CALM, hour=4, applied=1 << 40, peers=1 << 40, size=1_000, **settings):
-    moment = Moment(NOW, hour, applied, peers)
-    return last_to_remove(found, size, config(**settings), disk, moment)
+def removable(
+    found,
+    *,
+    disk=CALM,
+    hour=4,
+    applied=1 << 40,
+    peers=1 << 40,
+    size=1_000,
+    steady=True,
+    **settings,
+):
+    ages = {segment.last_index: age for segment, age in found}
+    ages_ms = {index: None if age is None else int(age * HOUR_MS) for index, age in ages.items()}
+    moment = Moment(ages_ms.get, hour, steady, applied, peers)
+    segments_only = [segment for segment, _ in found]
+    return last_to_remove(segments_only, size, config(**settings), disk, moment)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +48,26 @@ def removable(found, *, disk=CALM, hour=4, applied=1 << 40, peers=1 << 40, size=
 )
 def test_65_old_files_go_at_their_hour(ages, hour, expected):
     assert removable(segments(*ages), hour=hour) == expected
+
+
+@pytest.mark.parametrize("disk", [CALM, DiskState(deletes_old=True)])
+def test_files_whose_age_nobody_recorded_stay(disk):
+    assert removable(segments(80, None, 80), disk=disk) == 9
+    assert removable(segments(None, 80), disk=disk) is None
+
+
+@pytest.mark.parametrize("disk", [CALM, DiskState(deletes_old=True)])
+def test_nothing_goes_for_its_age_while_the_wall_clock_cannot_be_believed(disk):
+    assert removable(segments(80, 80, 1), disk=disk, steady=False) is None
+    assert removable(segments(80, 1), size=350, steady=False, retention_bytes=251) is None
+    assert removable(segments(80, 1), size=350, steady=False, retention_bytes=250) == 9
+
+
+@pytest.mark.parametrize(("hours", "minutes"), [(72, 60), (24, 60), (12, 30), (1, 2.5)])
+def test_group_time_is_written_down_hourly_or_oftener_where_entries_are_kept_briefly(
+    hours, minutes
+):
+    assert mark_pause_ms(config(file_reserved_hours=hours)) == minutes * 60_000
 
 
 def test_65_several_hours_and_another_age():

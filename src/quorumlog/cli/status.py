@@ -145,6 +145,7 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "damaged_entries": status.damaged_entries if known else None,
         "damaged_ranges": status.damaged_ranges if known else None,
         "disk": status.disk_text if known else None,
+        "retention": status.retention_text if known else None,
         "voters": status.voters if known else None,
         "outgoing_voters": status.outgoing if known else None,
         "learners": status.learners if known else None,
@@ -223,4 +224,6 @@ def _health_cell(status: StatusResponse) -> Text:
         return Text("the disk does not answer", BAD_STYLE)
     if status.disk_text:
         return Text(f"disk full: {status.disk_text}", BAD_STYLE)
+    if status.retention_text:
+        return Text(f"ok; {status.retention_text}", BAD_STYLE)
     return Text("ok", GOOD_STYLE)

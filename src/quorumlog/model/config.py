@@ -17,6 +17,7 @@ from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
 NAME_LENGTH_MAX = 128
+HOUR_MS = 3_600_000
 
 
 def check_name(kind: str, name: str, *, dash: bool = True) -> None:
@@ -90,7 +91,7 @@ class GroupConfig(
     read_only_data_store_dirs: str = ""
     """Directories, joined by `,`, whose data files are used but in which none is made."""
     file_reserved_hours: int = 72
-    """Data files last written longer ago may be deleted (at least 1)."""
+    """Data files whose entries are all older may be deleted (at least 1)."""
     delete_when: str = "04"
     """Hours of the day (local time), joined by `;`, in which old data files are deleted."""
     disk_space_ratio_to_check_expired: float = 0.70
@@ -212,6 +213,11 @@ class GroupConfig(
         if self.reset_snapshot_entries_but_keep_last_entries_num < 0:
             name = _key("reset_snapshot_entries_but_keep_last_entries_num")
             raise ConfigError(f"{where} {name} must not be below 0")
+
+    @property
+    def reserved_ms(self) -> int:
+        """`file_reserved_hours` in milliseconds."""
+        return self.file_reserved_hours * HOUR_MS
 
     @property
     def preferred_leaders(self) -> tuple[str, ...]:

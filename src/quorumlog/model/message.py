@@ -479,6 +479,8 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     open_transactions: int = 0
     readers: list[ReaderPosition] = []
     """Positions that readers reported to this replica while it led."""
+    retention_text: str = ""
+    """Why nothing is removed by age at present; empty if it may be."""
 
 
 PEER_MESSAGES = (

@@ -1,7 +1,7 @@
 """Producer sessions: what every replica remembers of producers, so that a retry is stored once.
 
 From the entries that lead producers' blocks (`system_entry`), in the order of the log, every
-replica derives the same table; that of their transactions is part of it.
+replica derives the same table; that of their transactions is part of it, and so are the time marks.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.system_entry import SessionEntry, SystemEntry, is_transactional
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, is_transactional
+from quorumlog.model.time_marks import TimeMarks
 from quorumlog.model.transaction import TransactionalProducer, TransactionTable
 
 SESSIONS_MAX: Final = 10_000
@@ -52,6 +53,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     producers: list[tuple[bytes, TransactionalProducer]] = []
     rejected: list[tuple[int, int]] = []
     complete_from: int = 0
+    time_marks: list[tuple[int, int]] = []
 
 
 @dataclass(slots=True)
@@ -61,6 +63,12 @@ class SessionTable:
     as_of: int = -1
     sessions: dict[int, Session] = field(default_factory=dict)
     transactions: TransactionTable = field(default_factory=TransactionTable)
+    marks: TimeMarks = field(default_factory=TimeMarks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it that a table without entries has not."""
+        return not (self.sessions or self.transactions.producers or self.marks.pairs)
 
     def apply(self, index: int, entry: SystemEntry) -> None:
         """Take an entry; one that is not after `as_of` is known already."""
@@ -70,6 +78,13 @@ class SessionTable:
             self.transactions.apply(index, entry)
         if isinstance(entry, SessionEntry):
             self._apply_session(index, entry)
+        elif isinstance(entry, TimeMark):
+            self.marks.add(index, entry.time_ms)
+
+    def removed(self, before_begin_index: int) -> None:
+        """Forget what is only of use for entries that are not in the log any more."""
+        self.transactions.removed(before_begin_index)
+        self.marks.removed(before_begin_index)
 
     def _apply_session(self, index: int, entry: SessionEntry) -> None:
         before = self.sessions.get(entry.producer_id)
@@ -89,7 +104,8 @@ class SessionTable:
 
     def copy(self) -> "SessionTable":
         """Return an independent copy."""
-        return SessionTable(self.as_of, dict(self.sessions), self.transactions.copy())
+        transactions, marks = self.transactions.copy(), self.marks.copy()
+        return SessionTable(self.as_of, dict(self.sessions), transactions, marks)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -99,6 +115,7 @@ class SessionTable:
             list(self.transactions.producers.items()),
             self.transactions.rejected,
             self.transactions.complete_from,
+            self.marks.pairs,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -110,4 +127,5 @@ class SessionTable:
         except msgspec.MsgspecError as error:
             raise UnexpectedArgumentError(f"no table of producer sessions: {error}") from error
         transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)
-        return cls(saved.as_of, dict(saved.sessions), transactions)
+        marks = TimeMarks(saved.time_marks)
+        return cls(saved.as_of, dict(saved.sessions), transactions, marks)

@@ -12,7 +12,7 @@ made of them is kept as well. With magic "TSE1" they are part of a transaction, 
 
     32 16s transactional id    48 u32 epoch of it    52 u64 batch id    60 u32 partition
 
-Two entries stand alone. "TIN1" begins a run of a transactional producer:
+Three entries stand alone. "TIN1" begins a run of a transactional producer:
 
     4 16s transactional id    20 16s run id    36 u32 time-out in ms
 
@@ -21,6 +21,10 @@ Two entries stand alone. "TIN1" begins a run of a transactional producer:
     4 16s transactional id    20 u32 epoch    24 u64 batch id    32 u8 outcome    33 u32 count
     and each  0 u32 partition  4 u64 producer id  12 u64 first index  20 u64 last index
               28 u64 entries   36 u32 CRC (of the CRCs of its blocks, in order)
+
+"TMK1" records group time (see `time_marks`). Only leaders append it, never clients:
+
+    4 u64 milliseconds
 """
 
 import struct
@@ -49,10 +53,12 @@ _COMMANDS_MAGIC: Final = b"CSE1"
 _PART_MAGIC: Final = b"TSE1"
 _INIT_MAGIC: Final = b"TIN1"
 _END_MAGIC: Final = b"TEN1"
+_TIME_MAGIC: Final = b"TMK1"
 _PART: Final = struct.Struct(">16sIQI")
 _INIT: Final = struct.Struct(">4s16s16sI")
 _END: Final = struct.Struct(">4s16sIQBI")
 _ATTEMPT: Final = struct.Struct(">IQQQQI")
+_TIME: Final = struct.Struct(">4sQ")
 _U32: Final = struct.Struct(">I")
 SESSION_ENTRY_SIZE: Final = HEADER_SIZE + _SESSION.size
 TRANSACTIONAL_ENTRY_SIZE: Final = SESSION_ENTRY_SIZE + _PART.size
@@ -60,6 +66,8 @@ ID_SIZE: Final = 16
 """Bytes of a transactional id, and of a run id."""
 ACCEPTED_MAX: Final = 50_000
 """Attempts that one end of a transaction can accept."""
+TIME_MS_MAX: Final = 1 << 53
+"""Group time ends here; a mark that states more counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +227,37 @@ class EndTransaction:
         return cls(transactional_id, epoch, batch_id, accepted if outcome else None)
 
 
-SystemEntry: TypeAlias = SessionEntry | InitTransactions | EndTransaction
+@dataclass(frozen=True, slots=True)
+class TimeMark:
+    """The group's time when a leader appended it: `time_ms`, at most TIME_MS_MAX."""
+
+    time_ms: int
+    count: ClassVar[int] = 0
+
+    def encode(self) -> bytes:
+        """Return the whole entry, unstamped."""
+        return encode_entry(_TIME.pack(_TIME_MAGIC, self.time_ms), channel=SYSTEM_CHANNEL)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> "TimeMark | None":
+        """Read the body of an entry of the system channel; None: it is something else."""
+        if len(body) != _TIME.size:
+            return None
+        magic, time_ms = _TIME.unpack(body)
+        return cls(time_ms) if magic == _TIME_MAGIC and time_ms <= TIME_MS_MAX else None
+
+
+SystemEntry: TypeAlias = SessionEntry | InitTransactions | EndTransaction | TimeMark
 
 
 def is_transactional(entry: SystemEntry) -> bool:
     """Whether an entry is about a transaction."""
-    return not isinstance(entry, SessionEntry) or entry.part is not None
+    if isinstance(entry, SessionEntry):
+        return entry.part is not None
+    return not isinstance(entry, TimeMark)
 
 
-_KINDS: Final = (SessionEntry, InitTransactions, EndTransaction)
+_KINDS: Final = (SessionEntry, InitTransactions, EndTransaction, TimeMark)
 
 
 def decode_system_entry(body: bytes | memoryview) -> SystemEntry | None:
@@ -265,9 +295,9 @@ def continued_crc(crc: int, block_crc: int) -> int:
 
 
 def system_entry_of(block: Block) -> SystemEntry | None:
-    """Return the entry of the system channel with which a proposed block begins, if it does.
+    """Return the entry of the system channel with which a client's block begins, if it does.
 
-    Raises `UnexpectedArgumentError` if it does not fit the block.
+    Raises `UnexpectedArgumentError` if it does not fit the block, or is none that clients append.
     """
     if first_channel_of(block) != SYSTEM_CHANNEL:
         return None
@@ -275,6 +305,8 @@ def system_entry_of(block: Block) -> SystemEntry | None:
     entry = decode_system_entry(block.data[HEADER_SIZE:first])
     if entry is None:
         raise UnexpectedArgumentError("the first entry of the block is none that may lead one")
+    if isinstance(entry, TimeMark):
+        raise UnexpectedArgumentError("only leaders append time marks")
     if entry.count != block.count - 1:
         raise UnexpectedArgumentError(
             f"the first entry of the block goes with {entry.count} more, not {block.count - 1}"
@@ -286,6 +318,13 @@ def system_entry_of(block: Block) -> SystemEntry | None:
         if entry.crc != crc:
             raise UnexpectedArgumentError("the session entry does not fit the entries behind it")
     return entry
+
+
+def is_time_mark(block: Block) -> bool:
+    """Whether a block is one time mark and nothing else."""
+    if block.count != 1 or first_channel_of(block) != SYSTEM_CHANNEL:
+        return False
+    return TimeMark.decode(block.data[HEADER_SIZE : int(block.sizes[0])]) is not None
 
 
 def system_entries_in(block: Block, first_index: int) -> list[tuple[int, SystemEntry]]:

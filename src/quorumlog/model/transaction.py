@@ -144,7 +144,7 @@ class TransactionTable:
             self._begin(entry)
         elif isinstance(entry, EndTransaction):
             self._end(index, entry)
-        elif entry.part is not None:
+        elif isinstance(entry, SessionEntry) and entry.part is not None:
             self._add(index, entry, entry.part)
 
     def _begin(self, entry: InitTransactions) -> None:
@@ -245,8 +245,8 @@ class TransactionTable:
             return self._judge_begin(entry)
         if isinstance(entry, EndTransaction):
             return self._of_run(entry) or _judge_end(entry, self.producers[entry.transactional_id])
-        part = entry.part
-        if part is None:
+        part = entry.part if isinstance(entry, SessionEntry) else None
+        if not isinstance(entry, SessionEntry) or part is None:
             return _TAKEN
         refused = self._refused(entry, part)
         if refused is None and self.range_count >= RANGES_MAX:

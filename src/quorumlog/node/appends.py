@@ -15,7 +15,7 @@ from quorumlog.model.errors import check
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.session import StoredBlock
-from quorumlog.model.system_entry import SessionEntry, SystemEntry, is_transactional
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, is_transactional
 from quorumlog.node.doors import Doors
 from quorumlog.node.proposals import (
     Answer,
@@ -70,7 +70,7 @@ class Appends:
 
         One that begins with an `entry` of the system channel is stored once however often it comes.
         """
-        refused = self._admission(len(block.data))
+        refused = self._admission(len(block.data), entry)
         if refused is not None:
             self._refuse(answer, *refused)
             return
@@ -152,7 +152,9 @@ class Appends:
         inside = log.before_begin_index < stored.last_index <= log.end_index
         return self._replica.core.term_at(stored.last_index) if inside else -1
 
-    def _admission(self, size_bytes: int) -> tuple[ResponseCode, str] | None:
+    def _admission(
+        self, size_bytes: int, entry: SystemEntry | None
+    ) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
         replica = self._replica
         if replica.health_text:
@@ -163,7 +165,8 @@ class Appends:
             return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
         if replica.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
-        if full := replica.upkeep.full_text(size_bytes):
+        is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
+        if full := replica.upkeep.full_text(size_bytes, is_mark=is_mark):
             return ResponseCode.DISK_FULL, full
         limits = self._limits
         requests = len(self.pending) + len(self._proposals) + len(self._again)

@@ -9,6 +9,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import NodeMessage, PeerMessage
 from quorumlog.node.campaigns import Campaigns
+from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.base import WritePlan
@@ -129,8 +130,9 @@ class _NoBeats:
 class Doors:
     """All the doors of one replica.
 
-    `now_ms` and `now_us` are one monotonic clock, `wall_ms` and `hour_of_day` are of the calendar
-    (for ages of files only, and may jump). `defer` calls a function soon, after what is
+    `now_ms` and `now_us` are one monotonic clock. `wall_ms` and `hour_of_day` are of the calendar
+    and may jump (`clocks` notices): they decide at which hour old files go and are shown to people,
+    never how old something is. `defer` calls a function soon, after what is
     being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
     earlier one replaces a later).
     `machines` runs state machines. `broken` is told why the replica stopped for good.
@@ -150,3 +152,4 @@ class Doors:
     broken: Callable[[str], None]
     beats: NodeBeats = field(default_factory=_NoBeats)
     campaigns: Campaigns = field(default_factory=Campaigns)
+    clocks: ClockWatch = field(default_factory=ClockWatch)

@@ -17,6 +17,7 @@ from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.campaigns import Campaigns
+from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
@@ -97,6 +98,7 @@ class Node:
         self._network = JoinedHeartBeats(config.self_id, self.links, self._loop.call_soon)
         self.beats = self._make_beats()
         self._campaigns = Campaigns()
+        self.clocks = ClockWatch()
         self.listener = self._make_listener()
 
     # -- parts ------------------------------------------------------------------------------
@@ -235,6 +237,7 @@ class Node:
             broken=self._broken,
             beats=self.beats,
             campaigns=self._campaigns,
+            clocks=self.clocks,
         )
         machine = open_machine(group, f"{self.config.store_base_dir}/{group.group}")
         replica = Replica(group, core, opened, doors, self.config.limits, machine)

@@ -39,7 +39,7 @@ from quorumlog.model.message import (
     SnapshotPieceRequest,
     SnapshotWanted,
 )
-from quorumlog.model.system_entry import SystemEntry
+from quorumlog.model.system_entry import SystemEntry, is_time_mark
 from quorumlog.node.appends import Appends
 from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
@@ -250,7 +250,8 @@ class Replica:
         # what elections need is taken from the reserve: they go on while the disk is full
         block, memberships = received
         spared = bool(memberships) or is_noop(block)
-        full = bool(self.upkeep.full_text(len(attachment))) and not spared
+        full_text = self.upkeep.full_text(len(attachment), is_mark=is_time_mark(block))
+        full = bool(full_text) and not spared
         self._handle(_Item(ev.Received(message, fits, full, memberships), block=block))
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:

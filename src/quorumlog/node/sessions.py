@@ -14,7 +14,8 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.session import SessionTable, StoredBlock
-from quorumlog.model.system_entry import SessionEntry, SystemEntry, system_entries_in
+from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, system_entries_in
+from quorumlog.model.time_marks import TimeMarks
 from quorumlog.model.transaction import Range, TransactionalProducer, TransactionTable
 from quorumlog.storage.base import Log
 from quorumlog.storage.system_entries import system_entries
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 UNCHANGED_ENTRIES = 100_000
 """A table is saved again after so many entries although no producer added to it."""
+UNCHANGED_BYTES = 64 * 1024 * 1024
+"""Or once the log has grown by so much: the next opening reads what lies after it."""
 EVERYTHING = 1 << 62
 
 
@@ -45,6 +48,8 @@ class Sessions:
         self._current = base.copy()
         self._tail: deque[tuple[int, SystemEntry]] = deque()
         self._saved_as_of = base.as_of if saved is not None else -1
+        # how much follows what was saved is not known: the next checkpoint saves it again
+        self._saved_bytes = -UNCHANGED_BYTES
         self._is_changed = False
         self.is_incomplete = False
         self.scan(committed_index)
@@ -117,13 +122,13 @@ class Sessions:
             )
             self._base.as_of = before_begin_index
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
-        self._base.transactions.removed(before_begin_index)
+        self._base.removed(before_begin_index)
         self._derive()
 
     def removed(self, before_begin_index: int) -> None:
         """Everything up to there is not in the log any more."""
-        self._base.transactions.removed(before_begin_index)
-        self._current.transactions.removed(before_begin_index)
+        self._base.removed(before_begin_index)
+        self._current.removed(before_begin_index)
 
     def learned(self, raw: bytes | memoryview) -> None:
         """Take the committed table of a leader, or of a snapshot.
@@ -168,6 +173,14 @@ class Sessions:
         """Transactions as the end of the log has them."""
         return self._current.transactions
 
+    @property
+    def marks(self) -> TimeMarks:
+        """Time marks as the end of the log has them (do not change).
+
+        One that is not committed yet was appended after what it follows all the same.
+        """
+        return self._current.marks
+
     # -- keeping it ---------------------------------------------------------------------------
 
     def encode(self) -> bytes:
@@ -180,16 +193,21 @@ class Sessions:
 
     def to_save(self) -> bytes | None:
         """Return the committed table for the next checkpoint; None: the saved one will do."""
+        size_bytes = self._log.size_bytes
         is_old = self._base.as_of - self._saved_as_of >= UNCHANGED_ENTRIES
-        if not self._is_changed and not (is_old and self._base.sessions):
+        is_old |= abs(size_bytes - self._saved_bytes) >= UNCHANGED_BYTES
+        if not self._is_changed and not (is_old and not self._base.is_empty):
             return None
         self._is_changed, self._saved_as_of = False, self._base.as_of
+        self._saved_bytes = size_bytes
         return self._base.encode()
 
     # -- judging ------------------------------------------------------------------------------
 
     def judge(self, entry: SystemEntry) -> Verdict:
         """Return what becomes of a block that a leader is to append."""
+        if isinstance(entry, TimeMark):
+            return Verdict()
         verdict = self._judge_session(entry) if isinstance(entry, SessionEntry) else Verdict()
         if verdict.stored is not None or verdict.code is not ResponseCode.SUCCESS:
             return verdict

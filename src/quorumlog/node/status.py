@@ -58,6 +58,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         stable_index=min(committed, replica.sessions.stable_index),
         open_transactions=len(replica.sessions.at_end.open_ids),
         readers=replica.readers.list()[-READERS_SHOWN:],
+        retention_text=replica.upkeep.retention_text,
     )
 
 

@@ -11,6 +11,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     EndTransaction,
+    InitTransactions,
     SessionEntry,
     SystemEntry,
 )
@@ -38,9 +39,9 @@ class OpenTransactions:
     def appended(self, entries: Iterable[SystemEntry]) -> None:
         """The leader appended blocks that these entries lead."""
         for entry in entries:
-            if not isinstance(entry, SessionEntry):
+            if isinstance(entry, InitTransactions | EndTransaction):
                 self._watch(entry.transactional_id)
-            elif entry.part is not None:
+            elif isinstance(entry, SessionEntry) and entry.part is not None:
                 self._watch(entry.part.transactional_id)
 
     def _watch(self, found_id: bytes) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from quorumlog.model.errors import LeaderPendingFullError, NoSpaceError, StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.node.doors import Doors
+from quorumlog.node.group_time import GroupTime
 from quorumlog.node.log_lines import say
 from quorumlog.raft.events import BeginMoved
 from quorumlog.storage.base import Preparable, WritePlan
-from quorumlog.storage.retention import Moment, last_to_remove
+from quorumlog.storage.retention import Moment, last_to_remove, mark_pause_ms
 from quorumlog.storage.space import DiskState
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Upkeep:
         self._seen: tuple[object, ...] = ()
         self._checkpointing = False
         self._looking = False
+        self._settle_ms = mark_pause_ms(self._config)
         self._making: set[str] = set()
+        self.group_time = GroupTime(replica, doors)
         self.disk = DiskState()
 
     # -- time -------------------------------------------------------------------------------
@@ -117,8 +120,13 @@ class Upkeep:
 
     # -- room -------------------------------------------------------------------------------
 
-    def full_text(self, size_bytes: int) -> str:
-        """Say why so many bytes cannot be appended now; empty if they can."""
+    def full_text(self, size_bytes: int, *, is_mark: bool = False) -> str:
+        """Say why so many bytes cannot be appended now; empty if they can.
+
+        A time mark may go wherever a file that is made has room for it.
+        """
+        if is_mark and self._replica.log.room().size_bytes >= size_bytes:
+            return ""
         if self.disk.full_text or not self.disk.is_tight:
             return self.disk.full_text
         room = self._replica.log.room()
@@ -164,7 +172,8 @@ class Upkeep:
             say(logger, level, "disk", group=self._config.group, text=text)
         self.disk = disk
         self.prepare_files()
-        self._remove_old()
+        self._watch_clock()
+        self._clean()
 
     def _look_failed(self, error: Exception) -> None:
         self._looking = False
@@ -194,14 +203,44 @@ class Upkeep:
         replica.sessions.removed(log.before_begin_index)
         replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
 
-    def _remove_old(self) -> None:
+    def _clean(self) -> None:
         replica = self._replica
         if replica.health_text or replica.broken or replica.applier.machine is not None:
             return  # what a machine needs goes with its snapshots
+        self.group_time.look()
+        self._remove_old()
+
+    def _watch_clock(self) -> None:
+        """Tell people of a wall clock that was set, and clean nothing by age for a while."""
+        doors = self._doors
+        step_ms = doors.clocks.look(doors.now_ms(), doors.wall_ms())
+        if step_ms:
+            self._replica.raise_alarm(
+                f"the wall clock was set {'forward' if step_ms > 0 else 'back'} by "
+                f"{abs(step_ms) / 1_000:.0f} s, or this machine was suspended: look after its time "
+                "synchronisation. No entry is older for that; cleaning by age rests until the "
+                f"clock has gone evenly for {self._settle_ms // 1_000} s"
+            )
+
+    @property
+    def retention_text(self) -> str:
+        """Why nothing is removed by age at present; empty if it may be."""
+        clocks = self._doors.clocks
+        rests_ms = clocks.rests_ms(self._doors.now_ms(), self._settle_ms)
+        if not rests_ms:
+            return ""
+        return (
+            f"cleaning by age rests for another {-(-rests_ms // 1_000)} s: the wall clock was set "
+            f"by {clocks.step_ms / 1_000:+.0f} s"
+        )
+
+    def _remove_old(self) -> None:
+        replica = self._replica
         segments = replica.log.segments()
         moment = Moment(
-            self._doors.wall_ms(),
+            self.group_time.age_ms,
             self._doors.hour_of_day(),
+            clock_is_steady=not self.retention_text,
             applied_index=min(replica.core.committed_index, replica.sessions.known_until),
             peers_have=replica.core.retention_floor,
         )

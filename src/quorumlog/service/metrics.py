@@ -101,6 +101,11 @@ def _replica_gauges(node: Node) -> Iterator[Metric]:
         "When the last whole pass of the background check ended (seconds since 1970, 0: never).",
         labels=labels,
     )
+    resting = GaugeMetricFamily(
+        "quorumlog_replica_cleaning_by_age_rests",
+        "1 while nothing is removed by age, since the wall clock was set.",
+        labels=labels,
+    )
     leader = GaugeMetricFamily("quorumlog_replica_is_leader", "1 on the leader.", labels=labels)
     healthy = GaugeMetricFamily("quorumlog_replica_healthy", "1 if trusted.", labels=labels)
     for group, replica in list(node.replicas.items()):
@@ -111,8 +116,9 @@ def _replica_gauges(node: Node) -> Iterator[Metric]:
         leader.add_metric(key, float(status.role == Role.LEADER.value))
         healthy.add_metric(key, float(status.healthy))
         full.add_metric(key, float(bool(status.disk_text)))
+        resting.add_metric(key, float(bool(status.retention_text)))
         scrubbed.add_metric(key, status.scrub_last_pass_ms / 1_000)
-    yield from (*families.values(), leader, healthy, full, scrubbed)
+    yield from (*families.values(), leader, healthy, full, scrubbed, resting)
 
 
 def _peer_gauges(node: Node) -> Iterator[Metric]:
@@ -206,4 +212,8 @@ def _node_counters(node: Node) -> Iterator[Metric]:
         "quorumlog_groups_resting", "Idle groups for whose heartbeats the beats of nodes stand."
     )
     resting.add_metric([], node.beats.resting)
-    yield from (strange, connections, garbage, resting)
+    steps = CounterMetricFamily(
+        "quorumlog_clock_steps", "Times the wall clock was seen to be set by more than a minute."
+    )
+    steps.add_metric([], node.clocks.steps)
+    yield from (strange, connections, garbage, resting, steps)

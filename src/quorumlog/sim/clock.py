@@ -2,6 +2,10 @@
 
 from collections.abc import Callable
 
+EPOCH_MS = 1_700_000_000_000
+"""What the calendar's clock of a machine shows when the world begins."""
+HOUR_MS = 3_600_000
+
 
 class Clock:
     """Local time of one machine, derived from the world's.
@@ -32,7 +36,12 @@ class Clock:
     @property
     def wall_ms(self) -> int:
         """Milliseconds of the calendar's clock."""
-        return max(0, self.now_ms + self.skew_ms)
+        return EPOCH_MS + self.now_ms + self.skew_ms
+
+    @property
+    def hour_of_day(self) -> int:
+        """Hour of the calendar's clock."""
+        return self.wall_ms // HOUR_MS % 24
 
     def run_at(self, rate: float) -> None:
         """Go on from the present time at another rate."""

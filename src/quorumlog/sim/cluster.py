@@ -8,7 +8,7 @@ from random import Random
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
-from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.config import HOUR_MS, GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
@@ -42,10 +42,23 @@ NOTICED_US = (100, 30_000)
 """After so long a node sees that another process has ended."""
 
 
+class HastyGroupConfig(
+    GroupConfig, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """A group whose hours of retention last `hour_ms`: a run is over within a minute."""
+
+    hour_ms: int = HOUR_MS
+
+    @property
+    def reserved_ms(self) -> int:
+        """See `GroupConfig`."""
+        return self.file_reserved_hours * self.hour_ms
+
+
 class SimulatedCluster:
     """Founders n0, n1 … and as many spare nodes, which run only once they are to be members.
 
-    `settings` are keys of `GroupConfig`; with `has_sessions` clients are idempotent producers,
+    `settings` are keys of `HastyGroupConfig`; with `has_sessions` clients are idempotent producers,
     with `has_transactions` one writes transactions.
     Subclasses may put other cores or replicas in their place.
     """
@@ -78,7 +91,7 @@ class SimulatedCluster:
 
     def _config(self, node_id: str, settings: dict[str, object]) -> NodeConfig:
         ids = list(dict.fromkeys([*self.founders, node_id]))
-        group = GroupConfig(
+        group = HastyGroupConfig(
             group="g",
             peers=";".join(f"{name}-sim:{int(name[1:]) + 1}" for name in ids),
             mapped_file_size_for_entry_data=DATA_FILE_BYTES,

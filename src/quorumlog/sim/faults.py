@@ -5,7 +5,7 @@ at a time is emptied, while all others hold what they held.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from random import Random
 
 from quorumlog.model.membership import Member, Membership
 from quorumlog.raft.events import (
@@ -19,9 +19,6 @@ from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.node import DIRECTORY, SimulatedNode
 from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
-
-if TYPE_CHECKING:
-    from random import Random
 
 VOTERS_MIN = 2
 """Members are removed only from groups with more voters."""
@@ -38,13 +35,19 @@ RESHAPED, ROTTEN = 0.4, 0.4
 ROT_WEIGHTS = (4, 12)
 FLIPS = 0.6
 """Share of seeds in which bits flip at all."""
+CLOCKS_SET = 0.5
+"""Share of seeds in which calendars' clocks are set by minutes to days."""
+CLOCK_STEPS_MS = (120_000, 5_000_000, 20 * 3_600_000, 4 * 86_400_000, 400 * 86_400_000)
+CLOCK_PAUSE_MS = (300, 5_000)
 
 
 class Faults:
     """Disturbs a cluster for as long as it is told to."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: int) -> None:
         self._cluster = cluster
+        # chance of its own: what clocks show changes nothing else that happens
+        self._clock_random = Random(f"clocks {seed}")  # noqa: S311  (nothing secret)
         self._world = cluster.world
         self._random: Random = cluster.world.random
         every: list[Callable[[], None]] = [
@@ -84,6 +87,8 @@ class Faults:
             for node in self._cluster.nodes.values():
                 node.clock.run_at(random.choice(CLOCK_RATES))
         self._disturb()
+        if self._clock_random.random() < CLOCKS_SET:
+            self._set_clocks()
 
     def _has(self, kind: Callable[[], None]) -> bool:
         return kind in self.kinds
@@ -190,6 +195,19 @@ class Faults:
         node = self._any_up()
         if node is not None:
             node.clock.skew_ms += self._random.randint(-10_000_000, 10_000_000)
+
+    def _set_clocks(self) -> None:
+        """Set the calendars of one machine, of some or of all, also of those that are down."""
+        if not self.is_on:
+            return
+        random, nodes = self._clock_random, list(self._cluster.nodes.values())
+        chosen = random.sample(nodes, random.choice((1, random.randint(1, len(nodes)), len(nodes))))
+        step_ms = random.choice((-1, 1, 1)) * random.choice(CLOCK_STEPS_MS)
+        for node in chosen:
+            node.clock.skew_ms += step_ms
+        names = " ".join(node.node_id for node in chosen)
+        self.happened.append(f"{self._world.now_ms} ms clocks of {names} set by {step_ms} ms")
+        self._world.after_ms(random.uniform(*CLOCK_PAUSE_MS), self._set_clocks)
 
     def drift(self) -> None:
         """Let a machine's clock run faster or slower."""

@@ -186,9 +186,9 @@ class SimulatedNode:
 
     def wipe(self) -> None:
         """Put an empty disk into a machine that is down; nobody knows its number yet."""
-        world = self.cluster.world
+        random, clock = self.cluster.world.random, self.clock
         self.incarnation = -1
-        self.files = SimulatedFileSystem(world.random, now_ms=lambda: world.now_ms)
+        self.files = SimulatedFileSystem(random, now_ms=lambda: clock.wall_ms)
         self.files.make_directory(DIRECTORY)
         self._machines.wiped()
 
@@ -361,7 +361,7 @@ class SimulatedNode:
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,
             wall_ms=lambda: clock.wall_ms,
-            hour_of_day=lambda: 12,
+            hour_of_day=lambda: clock.hour_of_day,
             defer=defer,
             wake_at=self._wake_at,
             broken=self.broken,

@@ -21,6 +21,11 @@ IDLE_WIPES, PROMOTIONS = 0.3, 0.2
 """Shares of runs that end with one of the epilogues."""
 TRIMMED = 0.4
 """Share of runs in which old entries are removed."""
+AGED = 0.6
+"""Share of runs without a state machine, of those in which no size bounds the log, in which entries
+are removed by age."""
+HOURS_MS = (2_000, 4_000, 8_000)
+"""How long the hour lasts for which such a run keeps entries."""
 MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
 SESSIONS = 0.5
@@ -55,6 +60,7 @@ def run_seed(
 ) -> Outcome:
     """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
     machine = _machine(seed)
+    retention = _retention(seed) or ({} if machine else _ages(seed))
     cluster = cluster_type(
         seed,
         nodes,
@@ -62,10 +68,10 @@ def run_seed(
         has_sessions=_drawn("sessions", seed).random() < SESSIONS,
         has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
         max_push_time_out_ms=500,
-        **_retention(seed),
+        **retention,
         **machine,
     )
-    faults = Faults(cluster)
+    faults = Faults(cluster, seed)
     finding: Finding | None = None
     try:
         _live_through(cluster, faults, seconds)
@@ -94,7 +100,7 @@ def _drawn(what: str, seed: int) -> Random:
     return Random(f"{what} {seed}")  # noqa: S311  (nothing secret)
 
 
-def _retention(seed: int) -> dict[str, int]:
+def _retention(seed: int) -> dict[str, object]:
     """Return settings with which, in some runs, entries are removed that replicas still need."""
     random = _drawn("retention", seed)
     if random.random() >= TRIMMED:
@@ -103,6 +109,20 @@ def _retention(seed: int) -> dict[str, int]:
     return {
         "retention_bytes": files * DATA_FILE_BYTES,
         "follower_retention_bytes": random.choice((0, (files + 2) * DATA_FILE_BYTES)),
+    }
+
+
+def _ages(seed: int) -> dict[str, object]:
+    """Return settings with which, in some runs, entries are removed once they are old."""
+    random = _drawn("ages", seed)
+    if random.random() >= AGED:
+        return {}
+    hours = range(0, 24, random.choice((1, 2)))
+    return {
+        "file_reserved_hours": 1,
+        "hour_ms": random.choice(HOURS_MS),
+        "delete_when": ";".join(map(str, hours)),
+        "clean_interval": 100,
     }
 
 

@@ -39,14 +39,10 @@ class Span(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Entries up to `last_index` that can only be removed together, `size_bytes` on disk.
-
-    `modified_ms` is when they were last written (wall clock), None if that is not known.
-    """
+    """Entries up to `last_index` that can only be removed together, `size_bytes` on disk."""
 
     last_index: int
     size_bytes: int
-    modified_ms: int | None
     path: str
 
 
@@ -180,6 +176,13 @@ class Log(Protocol):
 
     def segments(self) -> list[Segment]:
         """Return what `reset` can remove whole, oldest first; never the newest data."""
+        ...
+
+    def closed_index(self) -> int:
+        """Return the last index in data files that no append touches any more.
+
+        before_begin_index while there is only one data file.
+        """
         ...
 
     def room(self) -> Room:

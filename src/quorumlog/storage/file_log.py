@@ -42,7 +42,12 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.placement import Run, blank_steps, index_steps, place
 from quorumlog.storage.plans import Do, Plan, Step, Write
 from quorumlog.storage.recovery import Recovered, write_leading_blank
-from quorumlog.storage.segments import room_behind, sealed_segments, upcoming_files
+from quorumlog.storage.segments import (
+    closed_until,
+    room_behind,
+    sealed_segments,
+    upcoming_files,
+)
 from quorumlog.storage.sequence_file import SequenceFile, sync_made
 from quorumlog.storage.staged import Staged
 from quorumlog.storage.tail import Piece, TailCache
@@ -131,6 +136,10 @@ class FileLog:
     def segments(self) -> list[Segment]:
         """See `Log`."""
         return sealed_segments(self._data, self._index, self._boundary, self._durable)
+
+    def closed_index(self) -> int:
+        """See `Log`."""
+        return closed_until(self._data, self._index, self._boundary, self._durable)
 
     def room(self) -> Room:
         """See `Log`."""

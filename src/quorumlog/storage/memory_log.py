@@ -138,12 +138,16 @@ class MemoryLog:
         return int.from_bytes(self.read(index, index, 1).data[36:40], "big")
 
     def segments(self) -> list[Segment]:
-        """See `Log`: blocks of entries; when they were written is not remembered."""
+        """See `Log`: blocks of entries."""
         return [
-            Segment(piece.last_index, len(piece.block.data), None, "memory")
+            Segment(piece.last_index, len(piece.block.data), "memory")
             for piece in self._tail.oldest(SEGMENTS_MAX)
             if piece.last_index < self.end_index
         ]
+
+    def closed_index(self) -> int:
+        """See `Log`: there are no files, so nothing grows old."""
+        return self.before_begin_index
 
     def room(self) -> Room:
         """See `Log`."""

@@ -24,8 +24,16 @@ def sealed_segments(
         file = data.file_starting(start)
         first = first_behind(index, file.end, first, end.index)
         size = file.end - max(start, boundary.position)
-        segments.append(Segment(first - 1, size, file.modified_ms(), file.path))
+        segments.append(Segment(first - 1, size, file.path))
     return segments
+
+
+def closed_until(data: FileSequence, index: FileSequence, boundary: Boundary, end: Mark) -> int:
+    """Return the last index in files that no append touches any more."""
+    newest = data.start_of(end.position)
+    if newest <= boundary.position:
+        return boundary.before_begin_index
+    return first_behind(index, newest, boundary.before_begin_index + 1, end.index) - 1
 
 
 def room_behind(data: FileSequence, index: FileSequence, end: Mark) -> Room:

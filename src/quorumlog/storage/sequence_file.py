@@ -147,10 +147,6 @@ class SequenceFile:
         finally:
             opened.close()
 
-    def modified_ms(self) -> int:
-        """Return when it was last written, in milliseconds of the wall clock."""
-        return self._files.modified_ms(self.path)
-
     def remove(self) -> None:
         """Remove the file from disk, durably."""
         with self._making:

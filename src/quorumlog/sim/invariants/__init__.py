@@ -19,6 +19,7 @@ from quorumlog.sim.invariants.log_matching import LogMatching
 from quorumlog.sim.invariants.machine_agreement import MachineAgreement
 from quorumlog.sim.invariants.membership import MembershipSafety
 from quorumlog.sim.invariants.monotonic import Monotonic
+from quorumlog.sim.invariants.no_early_removal import NoEarlyRemoval
 from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.own_term import OwnTerm
@@ -49,6 +50,7 @@ def all_invariants(random: Random) -> list[Invariant]:
         CommittedKept(committed),
         Promises(random),
         Bounds(),
+        NoEarlyRemoval(),
         MachineAgreement(),
         Linearizable(),
         Transactions(),

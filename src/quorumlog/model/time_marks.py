@@ -1,0 +1,58 @@
+"""Group time as leaders recorded it in the log, and how old entries are by it.
+
+Group time counts milliseconds in which a replica that saw the newest mark was running; it is no
+calendar, and no clock that people set goes into it. A leader that appends a mark states the time of
+the newest mark before it plus what passed since it saw that one, by its monotonic clock. So between
+any two marks at least as much true time passed as they differ, whoever wrote them, and whatever
+lies before a mark is at least as old as the time since that mark.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+MARKS_MAX: Final = 10_000
+"""Marks that are remembered; above it every other one is forgotten, which makes entries younger."""
+
+
+class TimeMarks:
+    """The marks of a log as (index, time in ms), ascending in both."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self.pairs = list(pairs)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same marks."""
+        return isinstance(other, TimeMarks) and self.pairs == other.pairs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def newest(self) -> tuple[int, int] | None:
+        """The last one, if there is any."""
+        return self.pairs[-1] if self.pairs else None
+
+    def add(self, index: int, time_ms: int) -> None:
+        """Take a mark that follows all others in the log; group time never goes back."""
+        if self.pairs:
+            time_ms = max(time_ms, self.pairs[-1][1])
+        self.pairs.append((index, time_ms))
+        if len(self.pairs) > MARKS_MAX:
+            del self.pairs[-2::-2]
+
+    def first_since(self, index: int) -> int | None:
+        """Return the time of the first mark at or after an index; None: there is none.
+
+        Everything up to the index was in the log at that time.
+        """
+        found = bisect_left(self.pairs, (index, 0))
+        return self.pairs[found][1] if found < len(self.pairs) else None
+
+    def removed(self, before_begin_index: int) -> None:
+        """Forget what no kept entry needs: the newest stays, since time goes on from it."""
+        found = bisect_left(self.pairs, (before_begin_index + 1, 0))
+        del self.pairs[: min(found, len(self.pairs) - 1)]
+
+    def copy(self) -> "TimeMarks":
+        """Return an independent copy."""
+        return TimeMarks(self.pairs)
