@@ -14,7 +14,6 @@ the lock to it: tokens rise from holder to holder, and what the lock protects re
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -24,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from quorumlog import Client
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, guarded_directory
 from quorumlog.machine import SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -220,9 +219,9 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [here, os.environ.get("PYTHONPATH", "")])
     )
-    with tempfile.TemporaryDirectory() as directory:
+    with guarded_directory("quorumlog-locks-") as guard:
         cluster = LocalCluster.create(
-            Path(directory) / "locks", state_machine="lock_service:LockService"
+            guard.directory / "locks", state_machine="lock_service:LockService"
         )
         try:
             cluster.up()

@@ -9,14 +9,13 @@ empties one follower's directory, and puts small values until it is back in step
 import asyncio
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import uvloop
 
 from quorumlog.client import KV, Client
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, guarded_directory
 
 MIB = 1 << 20
 VALUE_BYTES = 256 * 1024
@@ -96,8 +95,8 @@ async def measure(cluster: LocalCluster, megabytes: int) -> None:
 def main() -> None:
     """Measure and print."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1_024
-    with tempfile.TemporaryDirectory(prefix="quorumlog-measure-") as name:
-        cluster = LocalCluster.create(Path(name) / "cluster", state_machine="kv")
+    with guarded_directory("quorumlog-measure-") as guard:
+        cluster = LocalCluster.create(guard.directory / "cluster", state_machine="kv")
         cluster.up()
         try:
             uvloop.run(measure(cluster, megabytes))

@@ -7,15 +7,13 @@ Starts three nodes of its own on this machine, with fsync before every acknowled
 
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import uvloop
 
 from quorumlog.client import KV, Client
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, guarded_directory
 
 IN_FLIGHT = 64
 SECONDS = 5.0
@@ -70,8 +68,8 @@ async def time_until_served(servers: str) -> float:
 def main() -> None:
     """Measure and print."""
     entries = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    with tempfile.TemporaryDirectory(prefix="quorumlog-measure-") as name:
-        cluster = LocalCluster.create(Path(name) / "cluster", state_machine="kv")
+    with guarded_directory("quorumlog-measure-") as guard:
+        cluster = LocalCluster.create(guard.directory / "cluster", state_machine="kv")
         cluster.up()
         try:
             uvloop.run(measure(cluster.servers, entries))

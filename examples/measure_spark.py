@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming import StreamingQuery
 
 from quorumlog.client import SyncClient, SyncProducer
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, guarded_directory
 from quorumlog.spark import archive, session
 
 MIB = 1 << 20
@@ -266,8 +266,8 @@ def main() -> None:
     mib = int(sys.argv[1]) if len(sys.argv) > 1 else 1_024
     bodies_of = BODIES_OF[sys.argv[2] if len(sys.argv) > 2 else "json"]
     count = mib * MIB // BODY_BYTES
-    with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name))
+    with guarded_directory("quorumlog-measure-") as guard:
+        bench = Bench(guard.directory)
         try:
             fill(bench.cluster.servers, "log", bodies_of(count))
             bench.log("index long, term long, body binary").write.parquet(bench.parquet)

@@ -25,7 +25,7 @@ from quorumlog.bench import loads
 from quorumlog.bench.figures import Sample
 from quorumlog.bench.processes import Usage
 from quorumlog.client import Client
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, guarded_directory
 
 SAMPLES_A_SECOND = 250
 WARM_UP_SECONDS = 1.0
@@ -127,8 +127,8 @@ def main() -> None:
     """Measure each load."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 6.0
     with ExitStack() as stack:
-        place = stack.enter_context(tempfile.TemporaryDirectory())
-        cluster = LocalCluster.create(Path(place) / "nodes")
+        guard = stack.enter_context(guarded_directory("quorumlog-profile-"))
+        cluster = LocalCluster.create(guard.directory / "nodes")
         stack.callback(cluster.down)
         cluster.up()
         for name, load in LOADS.items():

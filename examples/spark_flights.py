@@ -18,11 +18,12 @@ from pyspark.sql import functions as f
 from quorumlog.client import SyncProducer
 from quorumlog.demo.analyse import FLIGHT_SCHEMA
 from quorumlog.demo.flights import flight_bodies
-from quorumlog.local import LocalCluster
+from quorumlog.local import Guard, LocalCluster
 from quorumlog.spark import LagListener, session
 
 records = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
 directory = Path(tempfile.mkdtemp(prefix="quorumlog-flights-"))
+guard = Guard(directory)  # ends the nodes if this script does not come to its end
 cluster = LocalCluster.create(directory / "nodes", groups=("flights", "delays"))
 cluster.up()
 with SyncProducer(cluster.servers, "flights") as producer:
@@ -99,3 +100,4 @@ written.groupBy("origin").agg(
 ).orderBy("origin").show()
 spark.stop()
 cluster.down()
+guard.close()

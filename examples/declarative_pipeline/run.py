@@ -18,7 +18,7 @@ import yaml
 
 from quorumlog.client import SyncProducer
 from quorumlog.demo.flights import flight_bodies
-from quorumlog.local import LocalCluster
+from quorumlog.local import Guard, LocalCluster
 from quorumlog.spark import session
 from quorumlog.spark.local_session import prepare_environment
 
@@ -27,6 +27,7 @@ SPEC = "spark-pipeline.yaml"
 
 records = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
 directory = Path(tempfile.mkdtemp(prefix="quorumlog-pipeline-"))
+guard = Guard(directory)  # ends the nodes if this script does not come to its end
 cluster = LocalCluster.create(directory / "nodes", groups=("flights", "late"))
 cluster.up()
 
@@ -65,3 +66,4 @@ for table in ("flights", "delays", "worst_days"):
     print(f"{table}: {spark.read.parquet(str(path)).count():,} rows")
 spark.stop()
 cluster.down()
+guard.close()

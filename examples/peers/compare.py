@@ -8,6 +8,7 @@ harness, in the peer's virtual environment. After each load a table tells median
 """
 
 import argparse
+import ctypes
 import importlib
 import json
 import math
@@ -30,6 +31,8 @@ FIGURE_SECONDS = 600.0
 """A figure that takes longer, its servers' start and stop included, is given up."""
 STOP_SECONDS = 60.0
 """A process that was told to end has so long to end its servers."""
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent ends."""
 LAST_LINES = 5
 PIPE_WIDTH = 10_000
 """Columns of a table that goes to a pipe or file: nothing is cut there."""
@@ -214,7 +217,7 @@ class Comparison:
         try:
             return figure_of(self._command(load, system))
         finally:
-            # its nodes are detached: if it could not end them, nobody else would
+            # of a figure that had to be killed, too, before the next one begins
             peer_quorumlog.Cluster(system.mode).stop()
 
     def _command(self, load: Load, system: System) -> list[str]:
@@ -253,6 +256,7 @@ def figure_of(command: Sequence[str]) -> Figure:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509  (there are no threads)
     )
     try:
         printed, errors = process.communicate(timeout=FIGURE_SECONDS)
@@ -267,6 +271,12 @@ def figure_of(command: Sequence[str]) -> Figure:
         raise FigureError(f"exit status {process.returncode}\n{said}")
     figure: Figure = json.loads(lines[-1])
     return figure
+
+
+def end_with_parent() -> None:
+    """Have this process, just started, told to end when the one that started it is gone (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def ended(process: subprocess.Popen[str]) -> str:

@@ -41,7 +41,7 @@ import uvloop
 import quorumlog
 from quorumlog import Client, Producer
 from quorumlog.client import Delivery
-from quorumlog.local import LocalCluster
+from quorumlog.local import Guard, LocalCluster
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import MIB
 
@@ -57,8 +57,8 @@ BOUNDED_MAX = 512
 """Up to so many entries in flight the producer is held to them."""
 PARTS = 4
 """A bounded client has so many blocks under way: one fills while the others travel."""
-BATCH_BYTES = 256 * 1024
-"""What a block of a producer holds unless told otherwise."""
+SENT_BYTES = 256 * 1024
+"""Entries sent together, with their headers, where nothing but the buffer bounds a producer."""
 FETCH_BYTES = 4 * MIB
 FETCH_WAIT_MS = 1_000
 FAILOVER_BODY = b"x" * 1_024
@@ -144,8 +144,7 @@ def uninterrupted() -> Iterator[None]:
 class Cluster:
     """Three nodes, with what the harness calls on a cluster (its own `Cluster` is the pattern).
 
-    The nodes live on when this process is killed, and are found again by their directory: `stop`
-    ends them whoever started them.
+    The nodes end with this process, whatever ends it; `stop` ends them whoever started them.
     """
 
     name = NAME
@@ -156,12 +155,14 @@ class Cluster:
         self.mode = mode
         self.dir = f"{load_harness().ROOT}/run/{self.name}-{mode}"
         self._nodes: LocalCluster | None = None
+        self._guard: Guard | None = None
         self._killed: set[str] = set()
 
     def start(self) -> None:
         """Start nodes with an empty log and wait for a leader. Raises `LocalClusterError`."""
         self.stop()
         shutil.rmtree(self.dir, ignore_errors=True)
+        self._guard = Guard(self.dir)
         with uninterrupted():
             self._nodes = LocalCluster.create(self.dir, nodes=NODES, groups=(GROUP,))
             self._nodes.up()
@@ -177,7 +178,9 @@ class Cluster:
         if self._nodes is not None:
             with uninterrupted():
                 self._nodes.down()
-        self._nodes = None
+        if self._guard is not None:
+            self._guard.close()
+        self._nodes = self._guard = None
         self._killed.clear()
 
     def pids(self) -> list[int]:
@@ -242,11 +245,10 @@ async def _append_batches(servers: str, body: bytes, inflight: int, meter: Meter
 
 
 async def _produce_blocks(servers: str, body: bytes, inflight: int, meter: Meter) -> None:
-    """Send and meter as many entries at a time as one block holds.
+    """Send and meter a few entries at a time.
 
-    A clock read and a waiter for each entry would be measured rather than the producer. All entries
-    of a block are acknowledged together anyway, and the last one of those sent together is not
-    acknowledged before the others.
+    A clock read and a waiter for each entry would be measured rather than the producer. The last
+    one of those sent together is not acknowledged before the others, and most share a block.
     """
     entry_bytes = HEADER_SIZE + len(body)
     if inflight <= BOUNDED_MAX:
@@ -255,8 +257,8 @@ async def _produce_blocks(servers: str, body: bytes, inflight: int, meter: Meter
         producer = Producer(servers, GROUP, batch_bytes=count * entry_bytes)
         room = asyncio.Semaphore(parts)
     else:
-        count = max(1, BATCH_BYTES // entry_bytes)
-        producer = Producer(servers, GROUP, batch_bytes=BATCH_BYTES)
+        count = max(1, SENT_BYTES // entry_bytes)
+        producer = Producer(servers, GROUP)
         room = asyncio.Semaphore(inflight)  # never reached: the producer's buffer is smaller
     sent: asyncio.Queue[tuple[float, Delivery] | None] = asyncio.Queue()
 

@@ -1,12 +1,16 @@
 """`quorumlog bench` as a user runs it, with little of everything."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from quorumlog.local import LocalCluster
+from quorumlog.local.guard import node_pids
 
 pytestmark = pytest.mark.processes
 
@@ -70,3 +74,58 @@ def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
         assert cluster.running() == running
     finally:
         cluster.down()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_it_leaves_no_node_and_no_file(number, tmp_path):
+    """Also while a case has a second cluster."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", "clients", "groups"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    cases = (json.loads(line)["case"] for line in process.stdout)
+    assert any(case == "5 groups, all led after" for case in cases)
+    (directory,) = tmp_path.iterdir()
+    assert len(node_pids(str(directory))) == 6
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+    else:
+        assert process.returncode == -number
+    deadline = time.monotonic() + 60
+    while number == signal.SIGKILL and directory.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)  # nobody waits for the guard then
+    assert node_pids(str(directory)) == []
+    assert not directory.exists()
+
+
+def test_a_case_that_fails_keeps_the_logs_of_the_nodes_and_says_where(tmp_path):
+    code = (
+        "import sys\n"
+        "from quorumlog.bench import loads\n"
+        "from quorumlog.cli.main import main\n"
+        "from quorumlog.model.errors import RequestError\n"
+        "async def failing(*_):\n"
+        "    raise RequestError('no luck today')\n"
+        "loads.produced = failing\n"
+        "sys.exit(main(['bench', 'producer', '--quick', '--sizes', '64']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    (directory,) = tmp_path.iterdir()
+    assert done.stderr.splitlines() == [
+        f"quorumlog: logs and files of the nodes are kept in {directory}",
+        "quorumlog: no luck today",
+    ]
+    assert node_pids(str(directory)) == []
+    for node in ("n0", "n1", "n2"):
+        assert (directory / "cluster" / f"{node}.log").stat().st_size > 0

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from quorumlog.cli.main import main
 from quorumlog.demo.analyse import Delay, draw_chart
 from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
 from quorumlog.demo.load import body_digest
@@ -72,3 +73,12 @@ def test_the_chart_is_a_png(tmp_path):
     path = tmp_path / "delays.png"
     draw_chart([Delay("UA", 12.5, 10)], [Delay("5", 0.5, 3), Delay("6", 2.0, 4)], path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cluster_that_is_there_is_left_alone(tmp_path, capsys):
+    there = tmp_path / "cluster" / "cluster.json"
+    there.parent.mkdir()
+    there.write_text("somebody's")
+    assert main(["demo", "--dir", str(tmp_path), "--records", "10"]) == 1
+    assert f"{there.parent} exists; choose another directory" in capsys.readouterr().err
+    assert there.read_text() == "somebody's"

@@ -47,15 +47,16 @@ LOOKS = 10
 
 @asynccontextmanager
 async def _cluster(bench: "Bench", name: str, **layout: object) -> AsyncIterator[LocalCluster]:
-    """Make a cluster beside the one that is measured, start it, and leave nothing of it."""
+    """Make a cluster beside the one that is measured, start it, and leave nothing of it.
+
+    Where a case fails, what there is is left to whoever made the directory of both (`guarded`).
+    """
     directory = bench.own_cluster().directory.parent / name
     cluster = LocalCluster.create(directory, **layout)  # type: ignore[arg-type]
-    try:
-        await asyncio.to_thread(cluster.up, START_S)
-        yield cluster
-    finally:
-        await asyncio.to_thread(cluster.down)
-        await asyncio.to_thread(shutil.rmtree, directory)
+    await asyncio.to_thread(cluster.up, START_S)
+    yield cluster
+    await asyncio.to_thread(cluster.down)
+    await asyncio.to_thread(shutil.rmtree, directory)
 
 
 async def clients(bench: "Bench") -> AsyncIterator[Figure]:

@@ -24,8 +24,6 @@ BATCHES_IN_FLIGHT = 4
 GETS_IN_FLIGHT = 16
 SEND_CHUNK = 256
 """Entries given to a producer between two looks at the clock; one of them is timed."""
-PRODUCER_BATCH_BYTES = MIB
-PRODUCER_BUFFER_BYTES = 64 * MIB
 FETCH_BYTES = 4 * MIB
 _SENT_AT = struct.Struct(">d")
 TAIL_WAIT_SECONDS = 10.0
@@ -92,12 +90,8 @@ async def batches(log: Client, size: int, seconds: float) -> Sample:
     )
 
 
-def _producer(log: Client) -> Producer:
-    return Producer(log, batch_bytes=PRODUCER_BATCH_BYTES, buffer_bytes=PRODUCER_BUFFER_BYTES)
-
-
 async def produced(log: Client, size: int, seconds: float) -> Sample:
-    """Give a producer as much as it takes; one entry in 256 is timed."""
+    """Give a producer, with default settings, as much as it takes; one entry in 256 is timed."""
     body = body_of(size)
     latencies = array("d")
     waiting: set[asyncio.Task[None]] = set()
@@ -108,7 +102,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
 
     count = 0
     try:
-        async with _producer(log) as producer:
+        async with Producer(log) as producer:
             await producer.send(body)
             await producer.flush()
             begun = time.perf_counter()
@@ -131,7 +125,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
 async def fill(log: Client, size: int, count: int) -> None:
     """Append so many entries."""
     body = body_of(size)
-    async with _producer(log) as producer:
+    async with Producer(log) as producer:
         for _ in range(count):
             await producer.send(body)
         await producer.flush()

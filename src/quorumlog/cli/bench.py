@@ -1,6 +1,6 @@
 """`quorumlog bench`: what a cluster does on this machine, beside what the machine does itself."""
 
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +14,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.target import find_target
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, ending_in_order, guarded_directory
 from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     chosen = _chosen(cases, own=directory is None and servers is None)
     figures: list[Figure] = []
     try:
-        with _target(directory, servers, group) as (target, disk):
+        with ending_in_order(), _target(directory, servers, group) as (target, disk):
             uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
     finally:  # where a case fails, what was measured before it is told all the same
         if figures and not as_json:
@@ -138,17 +139,21 @@ def _target(
         pids = cluster.running if cluster is not None else dict[str, int]
         yield Target(found.servers, found.group, pids), directory
         return
-    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as name:
-        root = Path(name)
-        wanted = group or GROUP
-        own = LocalCluster.create(
-            root / "cluster", groups=(wanted,), data_file_bytes=DATA_FILE_BYTES
-        )
+    with guarded_directory("quorumlog-bench-") as guard:
+        root, wanted = guard.directory, group or GROUP
         try:
+            own = LocalCluster.create(
+                root / "cluster", groups=(wanted,), data_file_bytes=DATA_FILE_BYTES
+            )
             own.up()
             yield Target(own.servers, wanted, own.running, own), root
-        finally:
-            own.down()
+        except UnexpectedArgumentError:  # there was nothing to be measured
+            raise
+        except Exception:
+            guard.keep()
+            print(f"quorumlog: logs and files of the nodes are kept in {root}", file=sys.stderr)
+            raise
+        own.down()
 
 
 async def _collect(

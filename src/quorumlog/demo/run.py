@@ -1,6 +1,5 @@
 """`make demo`, step by step."""
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,8 @@ from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
 from quorumlog.demo.load import Loaded, load
 from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_content
 from quorumlog.demo.report import report
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, ending_in_order, guarded
+from quorumlog.model.errors import ConfigError
 from quorumlog.spark.java import java_home
 
 GROUP = "flights"
@@ -62,33 +62,35 @@ def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
     """Run all steps; return 0 if everything was proved, 1 otherwise.
 
     `records`: how many flights (None: all). `keep` leaves the cluster's files, `directory` is
-    where they go (None: a new temporary directory). Output files always stay.
+    where they go (None: a new temporary directory). Output files always stay. Raises `ConfigError`
+    if there is a cluster already.
     """
     console = Console()
     base = directory or Path(tempfile.mkdtemp(prefix="quorumlog-demo-"))
     output = base / "output"
     output.mkdir(parents=True, exist_ok=True)
     cluster_directory = base / "cluster"
+    if cluster_directory.exists():
+        raise ConfigError(f"{cluster_directory} exists; choose another directory with --dir")
     stop: list[Callable[[], object]] = []
-    try:
-        status = _steps(console, records, cluster_directory, output, stop)
-    except KeyboardInterrupt:
-        console.print("\ninterrupted; stopping the cluster")
-        status = EXIT_INTERRUPTED
-    except StepFailed as error:
-        console.print(f"[bold red]FAILED[/bold red] {error}")
-        status = EXIT_FAILED
-    finally:
-        for end in stop:
-            end()
+    with ending_in_order(), guarded(cluster_directory, remove=not keep):
+        try:
+            status = _steps(console, records, cluster_directory, output, stop)
+        except KeyboardInterrupt:
+            console.print("\ninterrupted; stopping the cluster")
+            status = EXIT_INTERRUPTED
+        except StepFailed as error:
+            console.print(f"[bold red]FAILED[/bold red] {error}")
+            status = EXIT_FAILED
+        finally:
+            for end in stop:
+                end()
     if keep:
         console.print(
             f"cluster files: {cluster_directory}; start it again with "
             f"'quorumlog cluster up --dir {cluster_directory}'",
             soft_wrap=True,
         )
-    else:
-        shutil.rmtree(cluster_directory, ignore_errors=True)
     written = ", ".join(sorted(path.name for path in output.iterdir()))
     console.print(f"output: {output} ({written or 'nothing yet'})", soft_wrap=True)
     return status

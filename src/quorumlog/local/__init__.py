@@ -2,5 +2,13 @@
 
 from quorumlog.local.cluster import LocalCluster
 from quorumlog.local.errors import LocalClusterError
+from quorumlog.local.guard import Guard, ending_in_order, guarded, guarded_directory
 
-__all__ = ["LocalCluster", "LocalClusterError"]
+__all__ = [
+    "Guard",
+    "LocalCluster",
+    "LocalClusterError",
+    "ending_in_order",
+    "guarded",
+    "guarded_directory",
+]
