@@ -2,13 +2,14 @@
 
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import DiskFullError, IndexRemovedError
-from quorumlog.node import group_time
 from quorumlog.node import node as node_module
 from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.files import OsFileSystem, Space
@@ -301,16 +302,13 @@ async def test_109_110_a_follower_that_needs_removed_entries_begins_where_the_le
 
 
 class Clocks:
-    """The machine's clocks: both go on, and can be moved."""
+    """The calendar's clock and its hour: both can be set."""
 
     def __init__(self, monkeypatch):
-        self.set_ms = self.passed_ms = 0
+        self.set_ms = 0
         self.hour = 12
-        wall_ms, now_us = node_module.wall_ms, node_module.monotonic_us
+        wall_ms = node_module.wall_ms
         monkeypatch.setattr(node_module, "wall_ms", lambda: wall_ms() + self.set_ms)
-        monotonic_us = lambda: now_us() + 1_000 * self.passed_ms  # noqa: E731
-        monkeypatch.setattr(node_module, "monotonic_us", monotonic_us)
-        monkeypatch.setattr(node_module, "monotonic_ms", lambda: monotonic_us() // 1_000)
         monkeypatch.setattr(node_module, "hour_of_day", lambda: self.hour)
 
 
@@ -367,25 +365,24 @@ async def test_all_clocks_four_days_forward_in_the_cleaning_hour_delete_nothing(
 async def test_old_files_go_once_the_time_has_passed_and_their_hour_has_come(
     make_cluster, until, clocks, monkeypatch
 ):
-    monkeypatch.setattr(group_time, "DELAYS_A_PAUSE", 1 << 40)  # marks are written at once
+    """The time is three seconds instead of hours."""
+    kept_s = 3
+    monkeypatch.setattr(GroupConfig, "reserved_ms", property(lambda config: 1_000 * kept_s))
     async with make_cluster(**AGED) as cluster:
         await cluster.start()
         async with cluster.client() as client:
+            begun_s = time.monotonic()
             last = await filled(client, 2_000)
             await until(lambda: in_step(cluster, last))
+            replicas = [cluster.replica(node_id) for node_id in cluster.ids]
 
-            def marks():
-                return [len(cluster.replica(n).sessions.marks.pairs) for n in cluster.ids]
+            def ages():
+                return [replica.upkeep.group_time.age_ms(500) or 0 for replica in replicas]
 
-            await until(lambda: min(marks()) >= 1, what="the closed files have their mark")
+            await until(lambda: min(ages()) > 1_000 * kept_s, what="the first file is old")
+            assert time.monotonic() - begun_s >= kept_s
             await until(looks(cluster))
-            clocks.passed_ms = clocks.set_ms = 71 * 3_600_000
-            await until(looks(cluster))
+            assert all(replica.log.before_begin_index == -1 for replica in replicas)
             clocks.hour = 4
-            await until(looks(cluster))
-            assert all(cluster.replica(n).log.before_begin_index == -1 for n in cluster.ids)
-            clocks.passed_ms = clocks.set_ms = 73 * 3_600_000
-            await until(
-                lambda: all(cluster.replica(n).log.before_begin_index > 0 for n in cluster.ids)
-            )
+            await until(lambda: all(replica.log.before_begin_index > 0 for replica in replicas))
             assert (await client.append(b"goes on")).index > last

@@ -17,7 +17,7 @@ from quorumlog.model.system_entry import (
     is_transactional,
     system_entry_of,
 )
-from quorumlog.model.time_marks import MARKS_MAX, TimeMarks
+from quorumlog.model.time_marks import MARKS_MAX, STEP_MS_MAX, TimeMarks
 from quorumlog.node.clock_watch import STEP_MS, ClockWatch
 from quorumlog.node.group_time import GroupTime
 from quorumlog.node.sessions import Sessions
@@ -142,6 +142,12 @@ def test_group_time_never_goes_back():
     assert marks.pairs == [(1, 100), (2, 100)]
 
 
+def test_a_mark_that_leaps_ahead_ages_nothing_by_more_than_a_step():
+    marks = TimeMarks([(1, 100)])
+    marks.add(2, 72 * HOUR)
+    assert marks.pairs == [(1, 100), (2, 100 + STEP_MS_MAX)]
+
+
 def test_marks_are_saved_with_the_sessions_and_tables_without_them_can_be_read():
     table = SessionTable()
     table.apply(7, TimeMark(70))
@@ -169,8 +175,10 @@ def test_a_closed_file_gets_its_mark_after_a_minute_and_grows_old_from_then_on(r
     replica.pass_(3_000, step=1_000)
     assert len(replica.marks) == 1
     assert replica.time.age_ms(replica.first_file) <= 2_000
+    replica.pass_(70 * HOUR)
+    assert 70 * HOUR <= replica.time.age_ms(replica.first_file) < 70 * HOUR + MINUTE
     replica.pass_(80 * HOUR)
-    assert 80 * HOUR <= replica.time.age_ms(replica.first_file) < 80 * HOUR + MINUTE
+    assert replica.time.age_ms(replica.first_file) > 72 * HOUR
 
 
 def test_marks_end_once_the_marks_alone_prove_that_all_is_old(replica):
@@ -226,13 +234,22 @@ def test_a_mark_of_a_leader_that_counted_less_makes_time_begin_there_again(repli
     assert replica.time.age_ms(young) == MINUTE
 
 
+def test_a_monotonic_clock_that_leaps_ages_nothing_by_more_than_a_step(replica):
+    replica.append(6)
+    replica.pass_(HOUR)
+    before = replica.time.age_ms(replica.first_file)
+    replica.clock_ms += 30 * DAY
+    replica.time.look()
+    assert replica.time.age_ms(replica.first_file) <= before + STEP_MS_MAX
+
+
 def test_a_mark_that_is_truncated_takes_its_time_with_it(replica):
     replica.append(6)
     replica.write(1_000)
-    block, at = block_of(TimeMark(9 * HOUR)), replica.log.end_index + 1
+    block, at = block_of(TimeMark(HOUR)), replica.log.end_index + 1
     replica.opened.submit(replica.log.append(block, 2)[0])
     replica.sessions.appended(block, at)
-    assert replica.time.now_ms() == 9 * HOUR
+    assert replica.time.now_ms() == HOUR
     replica.opened.truncate(at)
     replica.sessions.truncated(at)
     assert replica.time.now_ms() == 1_000

@@ -15,6 +15,11 @@ MARKS_MAX: Final = 10_000
 """Marks that are remembered; above it every other one is forgotten, which makes entries younger."""
 
 
+STEP_MS_MAX: Final = 7_200_000
+"""More never passes from one mark to the next, as leaders write one an hour where it matters: a
+mark that says so, or a monotonic clock that leaps, ages entries by no more than this."""
+
+
 class TimeMarks:
     """The marks of a log as (index, time in ms), ascending in both."""
 
@@ -33,9 +38,10 @@ class TimeMarks:
         return self.pairs[-1] if self.pairs else None
 
     def add(self, index: int, time_ms: int) -> None:
-        """Take a mark that follows all others in the log; group time never goes back."""
+        """Take a mark that follows all others in the log; time never goes back, nor leaps ahead."""
         if self.pairs:
-            time_ms = max(time_ms, self.pairs[-1][1])
+            before_ms = self.pairs[-1][1]
+            time_ms = min(max(time_ms, before_ms), before_ms + STEP_MS_MAX)
         self.pairs.append((index, time_ms))
         if len(self.pairs) > MARKS_MAX:
             del self.pairs[-2::-2]

@@ -14,6 +14,7 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import TIME_MS_MAX, TimeMark
+from quorumlog.model.time_marks import STEP_MS_MAX
 from quorumlog.node.doors import Doors
 from quorumlog.storage.retention import mark_pause_ms
 
@@ -40,13 +41,15 @@ class GroupTime:
     def now_ms(self) -> int | None:
         """Return the group's time, or less than it; None: there is no mark.
 
-        What passed since another mark than the newest was seen does not count: a leader that had
+        At most STEP_MS_MAX after the newest mark: whoever leads writes another before that. What
+        passed since another mark than the newest was seen does not count: a leader that had
         counted less has made time begin there again.
         """
         newest, now_ms = self._replica.sessions.marks.newest, self._doors.now_ms()
         if newest != self._seen:
             self._seen, self._since_ms = newest, now_ms
-        return None if newest is None else newest[1] + now_ms - self._since_ms
+        passed_ms = min(now_ms - self._since_ms, STEP_MS_MAX)
+        return None if newest is None else newest[1] + passed_ms
 
     def age_ms(self, index: int) -> int | None:
         """Return how old every entry up to an index is at least; None: that is not known."""
