@@ -1,5 +1,6 @@
 """One side of an install: an `Installs`, and of the replica around it what it needs."""
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ class Side:
         self.name, self.now_ms, self.has_machine = name, 10_000, has_machine
         self.files = SimulatedFileSystem(random.Random(1))
         self.files.make_directory(DIRECTORY)
+        self.nonces = itertools.count(1)
         self.config = GroupConfig(
             group="g",
             peers="n0-h:1;n1-h:2;n2-h:3",
@@ -42,9 +44,13 @@ class Side:
             membership_index=2,
             role=Role.LEADER,
             leader_id="n0",
+            membership=founding({"n0": "h:1", "n1": "h:2"}),
         )
         self.healing = SimpleNamespace(look_again_later=lambda: None)
-        self.sessions = SimpleNamespace(encode=lambda: b"", learned=lambda raw: None, as_of=1 << 62)
+        self.learned = []
+        self.sessions = SimpleNamespace(
+            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62
+        )
         self.saves = SimpleNamespace(newest=None)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
         self.applier.machine = has_machine or None
@@ -62,6 +68,7 @@ class Side:
         self.snapshots = Snapshots(self.files, DIRECTORY, self.alarms.append)
         doors = SimpleNamespace(
             now_ms=lambda: self.now_ms,
+            nonce=lambda: next(self.nonces),
             network=SimpleNamespace(send=self.send),
             background=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
         )
@@ -72,7 +79,7 @@ class Side:
         self.sent.append((message, b"".join(attachments)))
         return True
 
-    def tell(self, event):
+    def tell(self, event, table=b""):
         self.told.append(event)
 
     def tell_fitness(self):

@@ -302,7 +302,8 @@ class Cluster(Snapshots):
         committed = replica.core.committed_index
         effects = replica.core.step(event, self.now)
         for effect in effects:
-            getattr(self, "_" + type(effect).__name__)(replica, effect, event, entries)
+            followed = getattr(self, "_" + type(effect).__name__)(replica, effect, event, entries)
+            effects = [*effects, *(followed or ())]
         replica.core.validate()
         assert replica.core.end_index == replica.log.end, "core and log agree"
         assert replica.core.committed_index >= committed, "committed never falls"

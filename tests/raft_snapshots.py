@@ -14,6 +14,7 @@ class Snapshots:
 
     fetch_ms = None
     has_snapshots = True
+    confirms_offers = True
 
     def trim(self, node_id, before_begin_index):
         """Remove committed, durable entries, as retention does."""
@@ -58,6 +59,12 @@ class Snapshots:
         index, membership = replica.core.membership_index, replica.core.membership
         known = -1 < index <= replica.log.base
         return (index, membership.encode()) if known else None
+
+    def _ConfirmOffer(self, replica, effect, event, entries):  # noqa: N802
+        """The leader says at once that the offer is its own; return what that led to."""
+        if self.confirms_offers:
+            return self.step(replica, ev.OfferConfirmed(effect.offer))
+        return []
 
     def _FetchSnapshot(self, replica, effect, event, entries):  # noqa: N802
         fetched = ev.SnapshotFetched(effect.offer)

@@ -1,5 +1,6 @@
 """Reads that a follower asks its leader about."""
 
+import random
 from types import SimpleNamespace
 
 from quorumlog.model.codes import ResponseCode, Role
@@ -21,7 +22,8 @@ def follower(network, now_ms):
     core = SimpleNamespace(
         role=Role.FOLLOWER, leader_id="n1", self_id="n0", term=3, committed_index=100
     )
-    return Asked(core, "g", network, lambda event: None, lambda: now_ms)
+    nonce = random.Random(now_ms).random
+    return Asked(core, "g", network, lambda event: None, lambda: now_ms, nonce)
 
 
 def answer_to(request, index):

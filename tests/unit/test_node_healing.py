@@ -1,5 +1,6 @@
 """Damage in a running replica: what the core is told, whom it asks, what it takes."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,7 @@ class Replica:
         doors = SimpleNamespace(
             now_ms=lambda: self.now_ms,
             wall_ms=lambda: self.now_ms,
+            nonce=itertools.count(1).__next__,
             disk=SimpleNamespace(submit=self.submit),
             network=SimpleNamespace(send=lambda peer, message: self.sent.append(message)),
             background=None,

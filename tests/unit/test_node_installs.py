@@ -13,8 +13,8 @@ from quorumlog.model.message import (
     SnapshotWanted,
 )
 from quorumlog.node.installs import SILENT_OFFERS
-from quorumlog.raft.effects import OfferSnapshot
-from quorumlog.raft.events import EntriesUnreadable, Received, SnapshotFetched
+from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot
+from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.sim.disk import SimulatedFileSystem
 
 
@@ -394,3 +394,103 @@ def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offe
     follower.installs.want("n0")
     leader.installs.wanted(follower.sent.pop()[0])
     assert leader.sent == []
+
+
+# -- whether the leader made it -----------------------------------------------------------------
+
+
+def asks_about(follower, offer, table=b"table"):
+    """The core holds entries, so the leader is asked; return the question."""
+    follower.installs.confirm(ConfirmOffer(offer), table)
+    return follower.sent[-1][0]
+
+
+def answer_of(leader, question):
+    leader.installs.asked(question)
+    return leader.sent.pop()[0]
+
+
+def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower, offer):
+    question = asks_about(follower, offer)
+    follower.installs.answered(answer_of(leader, question))
+    assert follower.told == [OfferConfirmed(offer)]
+    assert not follower.alarms
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"last_included_index": 41},
+        {"last_included_term": 4},
+        {"chain_crc": 8},
+        {"config": (3, CONFIG)},
+        {"sha256": bytes(32)},
+        {"size_bytes": 1},
+        {"term": 5},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_an_offer_that_differs_from_the_leaders_is_not_confirmed(leader, follower, offer, fields):
+    question = asks_about(follower, msgspec.structs.replace(offer, **fields))
+    follower.installs.answered(answer_of(leader, question))
+    assert not follower.told
+    assert "nothing was removed" in follower.alarms[0]
+
+
+def test_nor_one_with_other_sessions_nor_of_one_that_leads_no_more(leader, follower, offer):
+    assert answer_of(leader, asks_about(follower, offer, b"x")).code is not ResponseCode.SUCCESS
+    leader.core.role = Role.FOLLOWER
+    assert answer_of(leader, asks_about(follower, offer)).code is not ResponseCode.SUCCESS
+
+
+def test_an_answer_to_another_question_confirms_nothing(leader, follower, offer):
+    answer = answer_of(leader, asks_about(follower, offer))
+    guessed = msgspec.structs.replace(answer, request_id=answer.request_id + 1)
+    follower.installs.answered(guessed)
+    follower.installs.answered(msgspec.structs.replace(answer, local_id="n2"))
+    assert not follower.told
+    follower.installs.answered(answer)
+    assert follower.told == [OfferConfirmed(offer)]
+    follower.installs.answered(answer)
+    assert len(follower.told) == 1, "it may come twice"
+
+
+def test_one_that_nobody_confirms_is_given_up_with_an_alarm(follower, offer):
+    for _ in range(SILENT_OFFERS):
+        asks_about(follower, offer)
+        assert not follower.alarms
+        follower.passes(TIME_OUT_MS)
+    assert "does not confirm it" in follower.alarms[0]
+    assert not follower.told
+
+
+def test_offers_that_cross_with_questions_about_those_before_are_confirmed(leader, follower, offer):
+    question = asks_about(follower, offer)
+    leader.installs.offer(OfferSnapshot("n1", 41))
+    later = leader.sent.pop()[0]
+    assert answer_of(leader, question).code is ResponseCode.SUCCESS
+    assert answer_of(leader, asks_about(follower, later)).code is ResponseCode.SUCCESS
+
+
+def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, offer):
+    follower.installs.offered(offer, b"table")
+    assert follower.told == [Received(offer)]
+    assert not follower.learned, "the core has not looked at its term yet"
+    follower.installs.fetch(FetchSnapshot(offer), b"table")
+    follower.work()
+    follower.fetches_all()
+    assert follower.learned == [b"table"]
+
+
+def test_a_snapshot_that_nobody_asked_this_peer_for_is_not_fetched(follower, offer):
+    unasked = msgspec.structs.replace(offer, from_leader=False, request_id=0)
+    follower.applier.applied_index = 0
+    follower.installs.offered(unasked, b"")
+    follower.installs.want("n0")
+    wanted = follower.sent[-1][0]
+    follower.installs.offered(unasked, b"")
+    guessed = msgspec.structs.replace(unasked, request_id=wanted.request_id, local_id="n2")
+    follower.installs.offered(guessed, b"")
+    assert not follower.installs.is_installing
+    follower.installs.offered(msgspec.structs.replace(guessed, local_id="n0"), b"")
+    assert follower.installs.is_installing

@@ -4,6 +4,7 @@ from enum import IntEnum
 
 import msgspec
 
+from quorumlog.model.bounds import Milliseconds, Term
 from quorumlog.model.message import Request, Response
 
 
@@ -11,7 +12,7 @@ class TransferRequest(Request, frozen=True, kw_only=True):
     """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
 
     transferee_id: str
-    term: int = -1
+    term: Term = -1
 
 
 class MemberAction(IntEnum):
@@ -38,4 +39,4 @@ class StoryRequest(Request, frozen=True, kw_only=True):
 class StoryResponse(Response, frozen=True, kw_only=True):
     """(milliseconds ago, sentence), oldest first."""
 
-    lines: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    lines: list[tuple[Milliseconds, str]] = msgspec.field(default_factory=list)

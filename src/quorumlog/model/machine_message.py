@@ -1,5 +1,6 @@
 """What clients ask of a group's state machine besides appending commands."""
 
+from quorumlog.model.bounds import AskedIndex, Index, Milliseconds
 from quorumlog.model.message import Request, Response
 
 
@@ -12,14 +13,14 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """
 
     linearizable: bool = True
-    after_index: int = -1
-    wait_ms: int = 0
+    after_index: AskedIndex = -1
+    wait_ms: Milliseconds = 0
 
 
 class QueryResponse(Response, frozen=True, kw_only=True):
     """The machine's answer, attached, of the state after `applied_index`."""
 
-    applied_index: int = -1
+    applied_index: Index = -1
 
 
 class SnapshotRequest(Request, frozen=True, kw_only=True):
@@ -29,4 +30,4 @@ class SnapshotRequest(Request, frozen=True, kw_only=True):
 class SnapshotResponse(Response, frozen=True, kw_only=True):
     """It is durable, and holds everything up to last_included_index."""
 
-    last_included_index: int = -1
+    last_included_index: Index = -1

@@ -4,9 +4,32 @@ Peers exchange one-way messages (`Vote*`, `HeartBeat*`, `Push*`); clients send r
 responses paired by the frame's correlation id. Index and term are -1 where there is none.
 """
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from quorumlog.model.bounds import (
+    AskedIndex,
+    Code,
+    Count,
+    Crc,
+    FileNumber,
+    Index,
+    Milliseconds,
+    Number,
+    Position,
+    Size,
+    Term,
+)
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+
+CHANGES_MAX = 512
+"""Groups of which one beat says something; more go into further ones."""
+STRAYS_MAX = 512
+"""Groups named in one answer to a beat."""
+HEART_BEATS_MAX = 512
+"""Heartbeats and answers in one message; more go into another."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -23,7 +46,7 @@ class Hello(Message, frozen=True, kw_only=True):
     cluster: str
     node_id: str
     role: str
-    code: int = ResponseCode.SUCCESS
+    code: Code = ResponseCode.SUCCESS
     text: str = ""
     address: str = ""
 
@@ -38,9 +61,9 @@ class PeerMessage(Message, frozen=True, kw_only=True):
     group: str
     local_id: str
     remote_id: str
-    term: int
-    incarnation: int = 0
-    remote_incarnation: int = 0
+    term: Term
+    incarnation: Number = 0
+    remote_incarnation: Number = 0
 
 
 class VoteRequest(PeerMessage, frozen=True, kw_only=True):
@@ -50,10 +73,10 @@ class VoteRequest(PeerMessage, frozen=True, kw_only=True):
     candidate to take over.
     """
 
-    ledger_end_index: int
-    ledger_end_term: int
+    ledger_end_index: Index
+    ledger_end_term: Term
     pre_vote: bool = False
-    membership_index: int = -1
+    membership_index: Index = -1
     transfer: bool = False
 
 
@@ -61,7 +84,7 @@ class VoteResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a vote request; `request_term` is the term asked for, `term` the voter's own."""
 
     vote_result: VoteResult
-    request_term: int
+    request_term: Term
     pre_vote: bool = False
 
 
@@ -72,11 +95,11 @@ class HeartBeatRequest(PeerMessage, frozen=True, kw_only=True):
     `committed_chain_crc` is the chain CRC at the leader's `committed_index`, if it has one there.
     """
 
-    round: int
-    retention_floor: int = -1
-    membership_index: int = -1
-    committed_index: int = -1
-    committed_chain_crc: int = 0
+    round: Number
+    retention_floor: Index = -1
+    membership_index: Index = -1
+    committed_index: Index = -1
+    committed_chain_crc: Crc = 0
 
 
 class HeartBeatResponse(PeerMessage, frozen=True, kw_only=True):
@@ -87,9 +110,9 @@ class HeartBeatResponse(PeerMessage, frozen=True, kw_only=True):
     """
 
     code: ResponseCode
-    round: int
-    end_index: int
-    committed_index: int = -1
+    round: Number
+    end_index: Index
+    committed_index: Index = -1
 
 
 class PushRequest(PeerMessage, frozen=True, kw_only=True):
@@ -103,16 +126,16 @@ class PushRequest(PeerMessage, frozen=True, kw_only=True):
     """
 
     type: PushType
-    request_id: int
-    prev_index: int
-    prev_term: int
-    commit_index: int
-    prev_chain_crc: int = 0
-    next_term: int = -1
-    first_index: int = -1
-    last_index: int = -1
-    term_runs: list[tuple[int, int]] = []
-    membership_index: int = -1
+    request_id: Number
+    prev_index: Index
+    prev_term: Term
+    commit_index: Index
+    prev_chain_crc: Crc = 0
+    next_term: Term = -1
+    first_index: Index = -1
+    last_index: Index = -1
+    term_runs: list[tuple[Term, Index]] = []
+    membership_index: Index = -1
 
 
 class PushResponse(PeerMessage, frozen=True, kw_only=True):
@@ -124,32 +147,32 @@ class PushResponse(PeerMessage, frozen=True, kw_only=True):
     """
 
     type: PushType
-    request_id: int
+    request_id: Number
     code: ResponseCode
-    match_index: int = -1
-    end_index: int = -1
-    x_term: int = -1
-    x_index: int = -1
+    match_index: Index = -1
+    end_index: Index = -1
+    x_term: Term = -1
+    x_index: Index = -1
 
 
 class TimeoutNowRequest(PeerMessage, frozen=True, kw_only=True):
     """Take over: campaign at once. local_id is the leader; you have all it has, to `end_index`."""
 
-    end_index: int
+    end_index: Index
 
 
 class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True):
     """Which index must be committed here before a linearizable read may be answered?"""
 
-    request_id: int
+    request_id: Number
 
 
 class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to that: the leader proved after the request that it leads, and committed `index`."""
 
-    request_id: int
+    request_id: Number
     code: ResponseCode
-    index: int = -1
+    index: Index = -1
 
 
 class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
@@ -162,17 +185,34 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     Not `from_leader`: nobody leads, and your machine cannot go on without a snapshot.
     """
 
-    request_id: int
-    last_included_index: int
-    last_included_term: int
-    chain_crc: int = -1
-    membership_index: int = -1
-    config: tuple[int, bytes] | None = None
-    size_bytes: int = 0
+    request_id: Number
+    last_included_index: Index
+    last_included_term: Term
+    chain_crc: Crc = -1
+    membership_index: Index = -1
+    config: tuple[Index, bytes] | None = None
+    size_bytes: Size = 0
     sha256: bytes = b""
     digest: bytes = b""
-    kept_bytes: int = 0
+    kept_bytes: Size = 0
     from_leader: bool = True
+
+
+class OfferQuestion(PeerMessage, frozen=True, kw_only=True):
+    """Did you make me the offer with this fingerprint? Nobody else sees `request_id` (by chance).
+
+    Taking an offer removes entries, so it is not enough that a message names the leader.
+    """
+
+    request_id: Number
+    fingerprint: bytes
+
+
+class OfferAnswer(PeerMessage, frozen=True, kw_only=True):
+    """Answer to that: SUCCESS, or INCONSISTENT_LEADER: no such offer is mine."""
+
+    request_id: Number
+    code: ResponseCode
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
@@ -181,35 +221,35 @@ class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
     `committed_index` is durable here, too.
     """
 
-    request_id: int
+    request_id: Number
     code: ResponseCode
-    committed_index: int
+    committed_index: Index
 
 
 class SnapshotPieceRequest(PeerMessage, frozen=True, kw_only=True):
     """Send me a piece of the data of the snapshot that you offered."""
 
-    request_id: int
-    last_included_index: int
-    offset: int
-    bytes_max: int
+    request_id: Number
+    last_included_index: Index
+    offset: Size
+    bytes_max: Size
 
 
 class SnapshotPiece(PeerMessage, frozen=True, kw_only=True):
     """Answer to that: the bytes from offset on are attached; LOAD_SNAPSHOT_ERROR: it is gone."""
 
-    request_id: int
+    request_id: Number
     code: ResponseCode
-    offset: int
+    offset: Size
 
 
 class RepairRequest(PeerMessage, frozen=True, kw_only=True):
     """Send me entries first_index … last_index, or as many of the first as you have and fit."""
 
-    request_id: int
-    first_index: int
-    last_index: int
-    bytes_max: int
+    request_id: Number
+    first_index: Index
+    last_index: Index
+    bytes_max: Size
 
 
 class RepairResponse(PeerMessage, frozen=True, kw_only=True):
@@ -219,15 +259,20 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     sender's producer sessions are attached.
     """
 
-    request_id: int
+    request_id: Number
     code: ResponseCode
-    first_index: int = -1
-    count: int = 0
-    begin_index: int = -1
+    first_index: Index = -1
+    count: Count = 0
+    begin_index: Index = -1
 
 
 class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
-    """Offer me your snapshot: entries that my machine needs are damaged, and gone with you."""
+    """Offer me your snapshot: entries that my machine needs are damaged, and gone with you.
+
+    The offer repeats `request_id`.
+    """
+
+    request_id: Number = 0
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):
@@ -246,12 +291,12 @@ class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     the set is whole. `interval_ms`: pause between beats.
     """
 
-    run: int
-    number: int
-    base: int
-    version: int
-    interval_ms: int
-    changes: list[tuple[str, int]] = []
+    run: Number
+    number: Number
+    base: Number
+    version: Number
+    interval_ms: Milliseconds
+    changes: Annotated[list[tuple[str, Term]], Meta(max_length=CHANGES_MAX)] = []
     more: bool = False
 
 
@@ -262,25 +307,17 @@ class NodeBeatAnswer(NodeMessage, frozen=True, kw_only=True):
     more), at most `STRAYS_MAX`; of so many nothing is said for the others.
     """
 
-    run: int
-    number: int
-    version: int
-    strays: list[str] = []
-
-
-STRAYS_MAX = 512
-"""Groups named in one answer to a beat."""
+    run: Number
+    number: Number
+    version: Number
+    strays: Annotated[list[str], Meta(max_length=STRAYS_MAX)] = []
 
 
 class HeartBeats(NodeMessage, frozen=True, kw_only=True):
     """Heartbeats of several groups, and answers to some, as if each had come by itself."""
 
-    requests: list[HeartBeatRequest]
-    responses: list[HeartBeatResponse]
-
-
-HEART_BEATS_MAX = 512
-"""Heartbeats and answers in one message; more go into another."""
+    requests: Annotated[list[HeartBeatRequest], Meta(max_length=HEART_BEATS_MAX)]
+    responses: Annotated[list[HeartBeatResponse], Meta(max_length=HEART_BEATS_MAX)]
 
 
 class Request(Message, frozen=True, kw_only=True):
@@ -292,10 +329,10 @@ class Request(Message, frozen=True, kw_only=True):
 class Response(Message, frozen=True, kw_only=True):
     """To a client; `leader_id` and `term` are the replica's present belief."""
 
-    code: int = ResponseCode.SUCCESS
+    code: Code = ResponseCode.SUCCESS
     text: str = ""
     leader_id: str | None = None
-    term: int = -1
+    term: Term = -1
 
 
 class AppendRequest(Request, frozen=True, kw_only=True):
@@ -307,9 +344,9 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     until it is repeated.
     """
 
-    count: int
-    stream: int = 0
-    sequence: int = 0
+    count: Count
+    stream: Number = 0
+    sequence: Number = 0
     wants_results: bool = False
 
 
@@ -321,9 +358,9 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     which, with the sizes it sent, the client derives every entry's position.
     """
 
-    first_index: int = -1
-    last_index: int = -1
-    spans: list[tuple[int, int]] = []
+    first_index: Index = -1
+    last_index: Index = -1
+    spans: list[tuple[Index, Position]] = []
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -334,7 +371,7 @@ class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
     """
 
     machine: str
-    directories: list[tuple[str, int, int]]
+    directories: list[tuple[str, FileNumber, FileNumber]]
 
 
 class FetchRequest(Request, frozen=True, kw_only=True):
@@ -349,10 +386,10 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     where the entries are stored instead, as far as they are in files.
     """
 
-    begin_index: int
-    end_index: int = -1
-    bytes_max: int = 1024 * 1024
-    wait_ms: int = 0
+    begin_index: AskedIndex
+    end_index: AskedIndex = -1
+    bytes_max: Size = 1024 * 1024
+    wait_ms: Milliseconds = 0
     index_records: bool = False
     leader_only: bool = True
     linearizable: bool = False
@@ -369,12 +406,12 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     `location` nothing is attached: the entries are in its files, however many they are.
     """
 
-    begin_index: int = -1
-    committed_index: int = -1
-    first_index: int = -1
-    count: int = 0
-    index_bytes: int = 0
-    rejected: list[tuple[int, int]] = []
+    begin_index: Index = -1
+    committed_index: Index = -1
+    first_index: Index = -1
+    count: Count = 0
+    index_bytes: Size = 0
+    rejected: list[tuple[Index, Index]] = []
     """(first, last) of entries among them that belong to transactions and were not accepted."""
     location: StoreLocation | None = None
 
@@ -389,7 +426,7 @@ class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
     group: str
     peers: dict[str, str]
     leader_id: str | None
-    term: int
+    term: Term
 
 
 class MetadataResponse(Response, frozen=True, kw_only=True):
@@ -404,8 +441,8 @@ class ReaderPosition(msgspec.Struct, frozen=True, array_like=True):
     """What a reader reported: it has done with everything before `index`, so long ago."""
 
     reader: str
-    index: int
-    ago_ms: int
+    index: Index
+    ago_ms: Milliseconds
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):
@@ -417,11 +454,11 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
 
     peer_id: str
     dispatcher: str
-    match_index: int
-    write_index: int
-    lag: int
-    in_flight_requests: int
-    in_flight_bytes: int
+    match_index: Index
+    write_index: Index
+    lag: Index
+    in_flight_requests: Count
+    in_flight_bytes: Size
     live: bool
 
 
@@ -436,68 +473,48 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     node_id: str = ""
     role: str = ""
     vote: str | None = None
-    begin_index: int = -1
-    end_index: int = -1
-    end_term: int = -1
-    durable_index: int = -1
-    committed_index: int = -1
-    applied_index: int = -1
-    end_chain_crc: int = 0
-    committed_chain_crc: int = 0
+    begin_index: Index = -1
+    end_index: Index = -1
+    end_term: Term = -1
+    durable_index: Index = -1
+    committed_index: Index = -1
+    applied_index: Index = -1
+    end_chain_crc: Crc = 0
+    committed_chain_crc: Crc = 0
     flush: str = "sync"
     healthy: bool = True
     health_text: str = ""
     last_vote_result: str = ""
-    pending_requests: int = 0
-    pending_bytes: int = 0
-    store_bytes: int = 0
+    pending_requests: Count = 0
+    pending_bytes: Size = 0
+    store_bytes: Size = 0
     peers: list[PeerStatus] = []
-    damaged_entries: int = 0
-    damaged_ranges: list[tuple[int, int]] = []
+    damaged_entries: Count = 0
+    damaged_ranges: list[tuple[Index, Index]] = []
     disk_text: str = ""
     """Why appends are refused for want of room; empty if they are not."""
-    scrub_passes: int = 0
-    scrub_last_pass_ms: int = 0
+    scrub_passes: Count = 0
+    scrub_last_pass_ms: Milliseconds = 0
     """Wall clock at the end of the last whole pass, 0 before the first."""
-    scrub_checked_index: int = -1
+    scrub_checked_index: Index = -1
     """How far the present pass has come."""
-    scrub_found: int = 0
+    scrub_found: Count = 0
     voters: list[str] = []
     outgoing: list[str] = []
     """Voters of before, while the voters change."""
     learners: list[str] = []
-    membership_index: int = -1
+    membership_index: Index = -1
     is_transferring: bool = False
     disk_stalled: bool = False
     state_machine: str = ""
-    snapshot_index: int = -1
+    snapshot_index: Index = -1
     """Last included index of the newest snapshot."""
     install_state: str = ""
     """installing, verifying, loading or ready; empty: there is no state machine."""
-    stable_index: int = -1
+    stable_index: Index = -1
     """Up to here every transaction has ended: the end of the log for read_committed."""
-    open_transactions: int = 0
+    open_transactions: Count = 0
     readers: list[ReaderPosition] = []
     """Positions that readers reported to this replica while it led."""
     retention_text: str = ""
     """Why nothing is removed by age at present; empty if it may be."""
-
-
-PEER_MESSAGES = (
-    VoteRequest,
-    VoteResponse,
-    HeartBeatRequest,
-    HeartBeatResponse,
-    InstallSnapshotRequest,
-    InstallSnapshotResponse,
-    SnapshotPieceRequest,
-    SnapshotPiece,
-    PushRequest,
-    PushResponse,
-    RepairRequest,
-    RepairResponse,
-    SnapshotWanted,
-    TimeoutNowRequest,
-    ReadIndexRequest,
-    ReadIndexResponse,
-)

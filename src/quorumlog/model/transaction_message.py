@@ -1,5 +1,6 @@
 """What writers of transactions ask besides appending, and readers report."""
 
+from quorumlog.model.bounds import AskedIndex, Batch, Number
 from quorumlog.model.message import Request, Response
 
 
@@ -16,14 +17,14 @@ class TransactionalResponse(Response, frozen=True, kw_only=True):
     (-1: none has).
     """
 
-    epoch: int = 0
+    epoch: Number = 0
     is_current: bool = False
     is_fenced: bool = False
-    last_batch: int = -1
+    last_batch: Batch = -1
 
 
 class PositionReport(Request, frozen=True, kw_only=True):
     """A reader (a name of its own) has done with everything before an index; shown in status."""
 
     reader: str
-    index: int
+    index: AskedIndex

@@ -17,15 +17,14 @@ Done: TypeAlias = Callable[[ResponseCode, str, int], None]
 
 ASKED_MAX = 65_536
 """Requests of all kinds that may wait on one replica."""
-_NUMBERS_A_MS_BITS = 20
-"""Numbers begin with the time: the answer to a question of an earlier run of this node is none to
-one of this run."""
 FORWARDED_MS = 1_000
 """How long a follower waits for its leader's answer, and then for entries to arrive."""
 
 
 class Asked:
-    """Of one replica. `tell` hands an event to the core."""
+    """Of one replica. `tell` tells the core an event, `nonce` numbers questions to peers: an answer
+    that nobody was asked for, or was asked in an earlier run, fits none of them.
+    """
 
     def __init__(
         self,
@@ -34,13 +33,15 @@ class Asked:
         network: Network,
         tell: Callable[[Event], None],
         now_ms: Callable[[], int],
+        nonce: Callable[[], int],
     ) -> None:
         self._core = core
         self._group = group
         self._network = network
         self._tell = tell
         self._now_ms = now_ms
-        self._numbers = itertools.count(now_ms() << _NUMBERS_A_MS_BITS)
+        self._nonce = nonce
+        self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
         self._forwarded: dict[int, tuple[int, Done]] = {}
         self._behind: list[tuple[int, int, int, Done]] = []
@@ -71,7 +72,7 @@ class Asked:
         elif core.leader_id is None or len(self._forwarded) >= ASKED_MAX:
             done(ResponseCode.NOT_LEADER, "no leader is known to ask", -1)
         else:
-            number = next(self._numbers)
+            number = self._nonce()
             self._forwarded[number] = (self._now_ms() + FORWARDED_MS, done)
             request = ReadIndexRequest(
                 group=self._group,

@@ -14,14 +14,12 @@ from typing import Protocol
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.message import STRAYS_MAX, NodeBeat, NodeBeatAnswer, NodeMessage
+from quorumlog.model.message import CHANGES_MAX, STRAYS_MAX, NodeBeat, NodeBeatAnswer, NodeMessage
 from quorumlog.node.doors import Sleeper
 from quorumlog.raft.events import RestBegan, RestEnded
 
 PATIENCE_PERCENT = 80
 """Of the shortest election time-out: whoever is silent for longer is in doubt."""
-CHANGES_MAX = 512
-"""Changes in one message; more of them go into several."""
 SPEAKERS_MAX = 1_024
 """Nodes whose beats are taken."""
 CLAIMS_MAX = 262_144

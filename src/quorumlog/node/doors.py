@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol, TypeVar
 
 from quorumlog.model.block import Buffer
@@ -135,7 +136,9 @@ class Doors:
     never how old something is. `defer` calls a function soon, after what is
     being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
     earlier one replaces a later).
-    `machines` runs state machines. `broken` is told why the replica stopped for good.
+    `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats it comes
+    from where the question went. `machines` runs state machines. `broken` is told why the replica
+    stopped for good.
     """
 
     disk: Disk
@@ -150,6 +153,7 @@ class Doors:
     defer: Callable[[Callable[[], None]], object]
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]
+    nonce: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
     beats: NodeBeats = field(default_factory=_NoBeats)
     campaigns: Campaigns = field(default_factory=Campaigns)
     clocks: ClockWatch = field(default_factory=ClockWatch)

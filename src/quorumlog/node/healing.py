@@ -41,7 +41,6 @@ class Healing:
         self._limits = limits
         self._config = replica.config
         self._request: RepairRequest | None = None
-        self._requests = 0
         self._turn, self._failures = 1, 0
         self._alone = 0
         self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
@@ -134,14 +133,13 @@ class Healing:
         first, last = replica.log.damaged.ranges[0]
         if self._request is not None:  # it was not answered
             self._turn += 1
-        self._requests += 1
         self._alone = self._alone + 1 if replica.core.leader_id is None else 0
         self._request = RepairRequest(
             group=self._config.group,
             local_id=replica.core.self_id,
             remote_id=peers[self._turn % len(peers)],
             term=replica.core.term,
-            request_id=self._requests,
+            request_id=self._doors.nonce(),
             first_index=first,
             last_index=last,
             bytes_max=self._limits.push_bytes_max,

@@ -6,24 +6,29 @@ own pace and from where it had come when connections or processes ended; the lea
 Only when all of it is here, checked and durable does the core begin the log anew.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     InstallSnapshotRequest,
+    OfferAnswer,
+    OfferQuestion,
     SnapshotPiece,
     SnapshotPieceRequest,
     SnapshotWanted,
 )
 from quorumlog.node.doors import Doors
 from quorumlog.node.log_lines import say
-from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
-from quorumlog.raft.events import EntriesUnreadable, Received, SnapshotFetched
+from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot, ResetLog
+from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.raft.quota import Quota
 from quorumlog.storage.snapshots import Installing, SnapshotMeta, Snapshots
 
@@ -34,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 SILENT_OFFERS = 3
 """An install is given up after so many push time-outs without an offer; its bytes are kept."""
+OFFERS_KNOWN = 4
+"""Newest offers to a peer that are confirmed when it asks: they cross with the questions."""
 NEVER_MS = 1 << 62
 
 
@@ -44,6 +51,36 @@ class _Served:
     meta: SnapshotMeta
     asked_ms: int
     offset: int = 0
+
+
+@dataclass(slots=True)
+class _Made:
+    """Fingerprints of what a peer was offered lately, in one term."""
+
+    term: int
+    fingerprints: list[bytes] = field(default_factory=list)
+
+    def add(self, fingerprint: bytes) -> None:
+        self.fingerprints = [*self.fingerprints, fingerprint][-OFFERS_KNOWN:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """An offer whose sender was asked whether it made it; `table` came with it."""
+
+    number: int
+    offer: InstallSnapshotRequest
+    table: bytes
+    since_ms: int
+
+    def is_about(self, offer: InstallSnapshotRequest) -> bool:
+        """Whether an offer is the same, later."""
+        mine = self.offer
+        return (mine.local_id, mine.term, mine.last_included_index) == (
+            offer.local_id,
+            offer.term,
+            offer.last_included_index,
+        )
 
 
 class Installs:
@@ -63,11 +100,14 @@ class Installs:
         self._offer: InstallSnapshotRequest | None = None
         self._begun: InstallSnapshotRequest | None = None
         self._staged: Installing | None = None
-        self._request_id = 0
+        self._request_id = -1
         self._asked_ms = self._offered_ms = 0
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
-        self._wants = False
+        self._wanted: tuple[str, int] | None = None
+        self._made: dict[str, _Made] = {}
+        self._question: _Question | None = None
+        self._begun_table = b""
         self.state = "ready"
 
     @property
@@ -85,28 +125,55 @@ class Installs:
             reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
             self._replica.tell(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
             return
-        self._doors.network.send(
-            effect.peer_id,
-            InstallSnapshotRequest(
-                group=self._config.group,
-                local_id=core.self_id,
-                remote_id=effect.peer_id,
-                incarnation=core.incarnation,
-                term=core.term,
-                request_id=effect.request_id,
-                last_included_index=meta.last_included_index,
-                last_included_term=meta.last_included_term,
-                chain_crc=meta.chain_crc,
-                membership_index=core.membership_index,
-                config=meta.config,
-                size_bytes=meta.size_bytes,
-                sha256=meta.sha256,
-                digest=meta.digest,
-                kept_bytes=meta.kept_bytes,
-                from_leader=core.role is Role.LEADER,
-            ),
-            [self._replica.sessions.encode()],
+        offer = InstallSnapshotRequest(
+            group=self._config.group,
+            local_id=core.self_id,
+            remote_id=effect.peer_id,
+            incarnation=core.incarnation,
+            term=core.term,
+            request_id=effect.request_id,
+            last_included_index=meta.last_included_index,
+            last_included_term=meta.last_included_term,
+            chain_crc=meta.chain_crc,
+            membership_index=core.membership_index,
+            config=meta.config,
+            size_bytes=meta.size_bytes,
+            sha256=meta.sha256,
+            digest=meta.digest,
+            kept_bytes=meta.kept_bytes,
+            from_leader=core.role is Role.LEADER,
         )
+        table = self._replica.sessions.encode()
+        if offer.from_leader:
+            self._note_made(offer, table)
+        self._doors.network.send(effect.peer_id, offer, [table])
+
+    def _note_made(self, offer: InstallSnapshotRequest, table: bytes) -> None:
+        made = self._made.get(offer.remote_id)
+        if made is None or made.term != offer.term:
+            known = self._replica.core.membership.ids
+            self._made = {peer: one for peer, one in self._made.items() if peer in known}
+            made = self._made[offer.remote_id] = _Made(offer.term)
+        made.add(_fingerprint(offer, table))
+
+    def asked(self, question: OfferQuestion) -> None:
+        """A peer asks whether an offer in this replica's name is its own."""
+        core, made = self._replica.core, self._made.get(question.local_id)
+        is_mine = (
+            core.role is Role.LEADER
+            and made is not None
+            and made.term == core.term == question.term
+            and question.fingerprint in made.fingerprints
+        )
+        answer = OfferAnswer(
+            group=question.group,
+            local_id=question.remote_id,
+            remote_id=question.local_id,
+            term=core.term,
+            request_id=question.request_id,
+            code=ResponseCode.SUCCESS if is_mine else ResponseCode.INCONSISTENT_LEADER,
+        )
+        self._doors.network.send(question.local_id, answer)
 
     def _offered_to(self, peer_id: str) -> SnapshotMeta | None:
         """Return the snapshot that a peer is fetching: a newer one would have it begin again.
@@ -204,14 +271,14 @@ class Installs:
         core = self._replica.core
         leads = core.role is Role.LEADER or core.leader_id is None
         if leads and self._place_to_begin() is not None:
-            self.offer(OfferSnapshot(message.local_id, 0))
+            self.offer(OfferSnapshot(message.local_id, message.request_id))
 
     # -- the follower -------------------------------------------------------------------------
 
     def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
         """A peer offers a place to begin; one that names no readable membership is dropped.
 
-        Its producer sessions are attached.
+        Its producer sessions are attached; they are taken once the offer is.
         """
         try:
             if offer.config is not None:
@@ -225,25 +292,69 @@ class Installs:
                 "machine: give all members the same stateMachine"
             )
             return
-        self._replica.sessions.learned(attachment)
+        table = bytes(attachment)
         if offer.from_leader:
-            self._replica.tell(Received(offer))
+            self._replica.tell(Received(offer), table)
         applier = self._replica.applier
-        if self._wants and applier.applied_index < offer.last_included_index:
-            self._wants = False
-            self.fetch(FetchSnapshot(offer))
+        is_wanted = self._wanted == (offer.local_id, offer.request_id)
+        if is_wanted and applier.applied_index < offer.last_included_index:
+            self._wanted = None
+            self.fetch(FetchSnapshot(offer), table)
+
+    def confirm(self, effect: ConfirmOffer, table: bytes) -> None:
+        """Ask the leader itself whether it made this offer."""
+        offer, before = effect.offer, self._question
+        is_later = before is not None and before.is_about(offer)
+        since_ms = before.since_ms if before is not None and is_later else self._doors.now_ms()
+        self._question = _Question(self._doors.nonce(), offer, table, since_ms)
+        question = OfferQuestion(
+            group=offer.group,
+            local_id=offer.remote_id,
+            remote_id=offer.local_id,
+            term=self._replica.core.term,
+            request_id=self._question.number,
+            fingerprint=_fingerprint(offer, table),
+        )
+        self._doors.network.send(offer.local_id, question)
+        self._replica.wake()
+
+    def answered(self, answer: OfferAnswer) -> None:
+        """The leader says whether it made the offer."""
+        asked = self._question
+        if asked is None or (answer.local_id, answer.request_id) != (
+            asked.offer.local_id,
+            asked.number,
+        ):
+            return
+        self._question = None
+        if answer.code is ResponseCode.SUCCESS:
+            self._replica.tell(OfferConfirmed(asked.offer), asked.table)
+        else:
+            self._not_confirmed(asked, "says that it did not")
+
+    def _not_confirmed(self, asked: _Question, what: str) -> None:
+        index = asked.offer.last_included_index
+        self._replica.raise_alarm(
+            f"a message in the name of {asked.offer.local_id} of term {asked.offer.term} offers a "
+            f"log that begins after index {index}, but {asked.offer.local_id} {what}; nothing was "
+            "removed"
+        )
 
     def want(self, peer_id: str) -> None:
         """The machine cannot go on: entries that it needs are damaged, and removed elsewhere."""
         core = self._replica.core
-        self._wants = True
+        self._wanted = (peer_id, self._doors.nonce())
         message = SnapshotWanted(
-            group=self._config.group, local_id=core.self_id, remote_id=peer_id, term=core.term
+            group=self._config.group,
+            local_id=core.self_id,
+            remote_id=peer_id,
+            term=core.term,
+            request_id=self._wanted[1],
         )
         self._doors.network.send(peer_id, message)
 
-    def fetch(self, effect: FetchSnapshot) -> None:
-        """Begin to fetch what is offered, or go on.
+    def fetch(self, effect: FetchSnapshot, table: bytes = b"") -> None:
+        """Begin to fetch what is offered, or go on; `table`: the sessions that came with it.
 
         What is being written or checked just now ends before another offer takes its place.
         """
@@ -261,7 +372,7 @@ class Installs:
         if self._is_busy:
             return
         is_same = self._staged is not None and self._staged.meta == _meta_of(offer)
-        self._begun = offer
+        self._begun, self._begun_table = offer, table
         if not is_same:
             self._begin(snapshots, offer)
         elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
@@ -331,7 +442,7 @@ class Installs:
         offer, staged = self._offer, self._staged
         if offer is None or staged is None:
             return
-        self._request_id += 1
+        self._request_id = self._doors.nonce()
         self._asked_ms = self._doors.now_ms()
         request = SnapshotPieceRequest(
             group=offer.group,
@@ -350,7 +461,7 @@ class Installs:
         staged = self._staged
         if staged is None or self._is_busy or piece.request_id != self._request_id:
             return
-        self._request_id += 1  # it may come twice
+        self._request_id = -1  # it may come twice
         if piece.code is not ResponseCode.SUCCESS or not len(attachment):
             return  # gone: the leader offers a newer one
         before = staged.size_bytes
@@ -376,6 +487,8 @@ class Installs:
         """It is here, whole and durable."""
         offer, self._fetched = self._begun, meta
         self._end()
+        if self._begun_table:
+            self._replica.sessions.learned(self._begun_table)
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
         applier = self._replica.applier
@@ -388,8 +501,11 @@ class Installs:
         self.state = "ready"
         self._replica.tell_fitness()
 
-    def reset(self, effect: ResetLog) -> None:
-        """Begin the log anew, as the core decided."""
+    def reset(self, effect: ResetLog, table: bytes = b"") -> None:
+        """Begin the log anew, as the core decided; `table`: the sessions that came with the offer.
+
+        Those of a snapshot were taken when it was here.
+        """
         replica, log = self._replica, self._replica.log
         say(
             logger,
@@ -401,6 +517,8 @@ class Installs:
             end_index_before=log.end_index,
         )
         replica.counters.log_resets += 1
+        if table:
+            replica.sessions.learned(table)
         if effect.truncate_from >= 0:
             replica.sessions.truncated(effect.truncate_from)
         replica.sessions.began_anew(effect.before_begin_index)
@@ -428,6 +546,13 @@ class Installs:
                 self.serve(request)
         if self._offer is not None and now_ms >= self._give_up_ms() and not self._is_busy:
             self._end()
+        asked = self._question
+        if asked is not None and now_ms >= self._unanswered_ms(asked):
+            self._question = None
+            self._not_confirmed(asked, "does not confirm it")
+
+    def _unanswered_ms(self, asked: _Question) -> int:
+        return asked.since_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
 
     def _give_up_ms(self) -> int:
         return self._offered_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
@@ -437,7 +562,12 @@ class Installs:
         now_ms = self._doors.now_ms()
         held_ms = now_ms + self._quota.left_ms(now_ms) if self._held else NEVER_MS
         is_waiting = self._offer is not None and not self._is_busy
-        return min(held_ms, self._give_up_ms() if is_waiting else NEVER_MS)
+        asked = self._question
+        return min(
+            held_ms,
+            self._give_up_ms() if is_waiting else NEVER_MS,
+            self._unanswered_ms(asked) if asked is not None else NEVER_MS,
+        )
 
 
 def _not_discarded(error: Exception) -> None:
@@ -455,3 +585,9 @@ def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
         sha256=offer.sha256,
         kept_bytes=offer.kept_bytes,
     )
+
+
+def _fingerprint(offer: InstallSnapshotRequest, table: bytes) -> bytes:
+    """Return what tells an offer, with the sessions attached to it, from every other."""
+    said = (offer.term, *msgspec.structs.astuple(_meta_of(offer)))
+    return hashlib.sha256(msgspec.msgpack.encode(said) + table).digest()

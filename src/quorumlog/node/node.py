@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 1_000
 """How long a stopping leader waits for appends that are under way."""
 DRAIN_STEP_MS = 10
+NONCE_BITS = 62
 MACHINE_THREADS = 4
 """State machines of one node that work at a time."""
 
@@ -235,6 +236,7 @@ class Node:
             defer=self._loop.call_soon,
             wake_at=wake.wake_at,
             broken=self._broken,
+            nonce=lambda: secrets.randbits(NONCE_BITS),
             beats=self.beats,
             campaigns=self._campaigns,
             clocks=self.clocks,

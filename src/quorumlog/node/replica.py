@@ -29,6 +29,8 @@ from quorumlog.model.message import (
     FetchRequest,
     HeartBeatRequest,
     InstallSnapshotRequest,
+    OfferAnswer,
+    OfferQuestion,
     PeerMessage,
     PushRequest,
     ReadIndexRequest,
@@ -76,6 +78,7 @@ class _Item(msgspec.Struct, frozen=True):
     event: ev.Event
     block: Block | None = None
     spans: list[Span] | None = None
+    table: bytes = b""
 
 
 class Replica:
@@ -124,7 +127,7 @@ class Replica:
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
         self.installs = Installs(self, opened.snapshots, doors, limits.push_bytes_max)
         self._outbox = Outbox(log, doors.network, self.healing.look_at, self.raise_alarm)
-        self.asked = Asked(core, config.group, doors.network, self.tell, doors.now_ms)
+        self.asked = Asked(core, config.group, doors.network, self.tell, doors.now_ms, doors.nonce)
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
             fx.AppendProposal: lambda effect, _: self.appends.stage(effect),
@@ -132,9 +135,10 @@ class Replica:
             fx.AppendMembership: self._append_membership,
             fx.AppendReceived: self._append_received,
             fx.TruncateLog: self._truncate,
-            fx.ResetLog: lambda effect, _: self.installs.reset(effect),
+            fx.ResetLog: lambda effect, item: self.installs.reset(effect, item.table),
             fx.OfferSnapshot: lambda effect, _: self.installs.offer(effect),
-            fx.FetchSnapshot: lambda effect, _: self.installs.fetch(effect),
+            fx.ConfirmOffer: lambda effect, item: self.installs.confirm(effect, item.table),
+            fx.FetchSnapshot: lambda effect, item: self.installs.fetch(effect, item.table),
             fx.Send: self._send,
             fx.ReadEntries: self._read_entries,
             fx.PushEntries: self._push_entries,
@@ -179,9 +183,12 @@ class Replica:
                 self.healing.look_again_later()
         return not self.sessions.is_incomplete
 
-    def tell(self, event: ev.Event) -> None:
-        """Let the core know of something that brings no bytes."""
-        self._handle(_Item(event))
+    def tell(self, event: ev.Event, table: bytes = b"") -> None:
+        """Let the core know of something that brings no entries.
+
+        `table`: the producer sessions that came with an offer.
+        """
+        self._handle(_Item(event, table=table))
 
     def view(self) -> View:
         """Return what answers to clients say about this replica."""
@@ -216,6 +223,10 @@ class Replica:
             self._receive_push(message, attachment)
         elif isinstance(message, InstallSnapshotRequest):
             self.installs.offered(message, attachment)
+        elif isinstance(message, OfferQuestion):
+            self.installs.asked(message)
+        elif isinstance(message, OfferAnswer):
+            self.installs.answered(message)
         elif isinstance(message, SnapshotPieceRequest):
             self.installs.serve(message)
         elif isinstance(message, SnapshotWanted):

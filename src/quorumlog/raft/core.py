@@ -36,6 +36,7 @@ from quorumlog.raft.events import (
     EntriesUnreadable,
     Event,
     FitnessChanged,
+    OfferConfirmed,
     PeerConnected,
     PeerLost,
     Proposed,
@@ -78,6 +79,7 @@ class RaftCore:
             Proposed: self._proposed,
             EntriesRead: self._entries_read,
             EntriesUnreadable: self._entries_unreadable,
+            OfferConfirmed: self._offer_confirmed,
             SnapshotFetched: self._snapshot_fetched,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
@@ -266,6 +268,8 @@ class RaftCore:
         message, state = event.message, self._state
         if message.remote_incarnation not in (0, state.config.incarnation):
             return  # meant for another data directory under this name
+        if state.is_beyond_belief(message):
+            return
         if isinstance(message, PushRequest):
             self._follower.push(
                 message,
@@ -317,6 +321,9 @@ class RaftCore:
     def _entries_unreadable(self, event: EntriesUnreadable) -> None:
         if self._leadership is not None:
             self._leadership.entries_unreadable(event)
+
+    def _offer_confirmed(self, event: OfferConfirmed) -> None:
+        self._follower.install(event.offer, is_confirmed=True)
 
     def _snapshot_fetched(self, event: SnapshotFetched) -> None:
         if self._leadership is None:

@@ -119,6 +119,16 @@ class OfferSnapshot(msgspec.Struct, frozen=True):
     request_id: int
 
 
+class ConfirmOffer(msgspec.Struct, frozen=True):
+    """Ask the leader, over a connection made to its own address, whether it made this offer.
+
+    Taking it removes entries. The event `OfferConfirmed` follows if it did; comes again with the
+    next offer.
+    """
+
+    offer: InstallSnapshotRequest
+
+
 class FetchSnapshot(msgspec.Struct, frozen=True):
     """Fetch the snapshot that the leader offers; the event `SnapshotFetched` follows some time.
 
@@ -195,6 +205,7 @@ Effect: TypeAlias = (
     | ReadEntries
     | PushEntries
     | OfferSnapshot
+    | ConfirmOffer
     | FetchSnapshot
     | RefuseProposal
     | Committed

@@ -64,6 +64,12 @@ class EntriesUnreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
+class OfferConfirmed(msgspec.Struct, frozen=True):
+    """The answer to `ConfirmOffer`: the leader itself says that it made this offer."""
+
+    offer: InstallSnapshotRequest
+
+
 class SnapshotFetched(msgspec.Struct, frozen=True):
     """An offered snapshot is here, whole, verified and durable."""
 
@@ -173,6 +179,7 @@ Event: TypeAlias = (
     | Proposed
     | EntriesRead
     | EntriesUnreadable
+    | OfferConfirmed
     | SnapshotFetched
     | Stored
     | StorageFailed

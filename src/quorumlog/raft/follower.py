@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from quorumlog.model.bounds import INDEX_JUMP_MAX
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
@@ -13,7 +14,13 @@ from quorumlog.model.message import (
     PushRequest,
     PushResponse,
 )
-from quorumlog.raft.effects import AppendReceived, FetchSnapshot, ResetLog, TruncateLog
+from quorumlog.raft.effects import (
+    AppendReceived,
+    ConfirmOffer,
+    FetchSnapshot,
+    ResetLog,
+    TruncateLog,
+)
 from quorumlog.raft.state import RaftState
 
 NOWHERE = 1 << 62
@@ -245,17 +252,52 @@ class Follower:
 
     # -- beginning anew -----------------------------------------------------------------------
 
-    def install(self, offer: InstallSnapshotRequest) -> None:
-        """The leader has no entries any more that I need (spec 40 section 5)."""
+    def install(self, offer: InstallSnapshotRequest, *, is_confirmed: bool = False) -> None:
+        """The leader has no entries any more that I need (spec 40 section 5).
+
+        Taking the offer removes what this log holds, acknowledged entries too: that is right only
+        if the leader has removed them as well. So the leader must confirm it, asked where the
+        membership says it is; whoever merely speaks in its name is not there to answer.
+        """
         code = self._admit(offer)
         if code is not ResponseCode.SUCCESS:
             self._answer_offer(offer, code)
         elif offer.last_included_index <= self._state.committed_index:
             self._answer_offer(offer, ResponseCode.INSTALL_SNAPSHOT_ERROR)
+        elif self._contradicts(offer):
+            self._answer_offer(offer, ResponseCode.INCONSISTENT_STATE)
+        elif self._holds_entries and not is_confirmed:
+            self._state.emit(ConfirmOffer(offer))
         elif offer.sha256:
             self._state.emit(FetchSnapshot(offer))
         else:
             self.fetched(offer)
+
+    @property
+    def _holds_entries(self) -> bool:
+        log = self._state.log
+        return log.end_index > log.before_begin_index
+
+    def _contradicts(self, offer: InstallSnapshotRequest) -> bool:
+        """Whether no leader of my log could make this offer; said in an alarm."""
+        state, index, term = self._state, offer.last_included_index, offer.last_included_term
+        committed_term = state.log.term_at(state.committed_index)
+        reason = ""
+        if term > offer.term:
+            reason = f"its end is of term {term}, after the leader's own {offer.term}"
+        elif 0 <= term < committed_term:
+            reason = f"its end is of term {term}, but index {state.committed_index}, which is "
+            reason += f"committed and comes before it, of term {committed_term}"
+        elif offer.config is not None and offer.config[0] > index:
+            reason = f"it names a membership of index {offer.config[0]}, which comes after it"
+        elif index > state.log.end_index + INDEX_JUMP_MAX:
+            reason = f"it ends more than {INDEX_JUMP_MAX} entries after this log"
+        if reason:
+            state.alarm_once(
+                f"{offer.local_id} offers a log that begins after index {index} and cannot be "
+                f"this group's: {reason}; nothing was removed"
+            )
+        return bool(reason)
 
     def fetched(self, offer: InstallSnapshotRequest) -> None:
         """Begin the log behind what was offered, which a majority has committed.
@@ -264,7 +306,7 @@ class Follower:
         """
         state, log = self._state, self._state.log
         index, term = offer.last_included_index, offer.last_included_term
-        if index <= state.committed_index:
+        if index <= state.committed_index or self._contradicts(offer):
             return
         is_ours = log.before_begin_index < index <= log.end_index and log.term_at(index) == term
         conflict = -1

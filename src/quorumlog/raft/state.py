@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from quorumlog.model.bounds import INDEX_JUMP_MAX, TERM_JUMP_MAX
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
@@ -84,6 +85,7 @@ class RaftState:
         self._random = random
         self.hard_state_token = 0
         self._request_id = 0
+        self._alarmed = ""
         self._leader_heard_ms = now_ms
         self._election_timeout_ms = 0
         self.election_deadline_ms = now_ms
@@ -117,6 +119,12 @@ class RaftState:
         self._request_id += 1
         return self._request_id
 
+    def alarm_once(self, text: str) -> None:
+        """The same for what others repeat: what was said last is not said again."""
+        if text != self._alarmed:
+            self._alarmed = text
+            self.alarm(text)
+
     # -- log --------------------------------------------------------------------------------
 
     @property
@@ -135,6 +143,25 @@ class RaftState:
             self.committed_index = index
             self.memberships.committed(index)
             self.emit(Committed(index))
+
+    # -- what is not believed ---------------------------------------------------------------
+
+    def is_beyond_belief(self, message: PeerMessage) -> bool:
+        """Whether a message is of a term that this group cannot have reached; said in an alarm.
+
+        A term is durable and only rises: one near the end of its range, once adopted, leaves the
+        group without a leader for good. Whoever has neither a term nor a log has nothing to
+        compare with, and nothing to lose.
+        """
+        known = self.known_term
+        if message.term <= known + TERM_JUMP_MAX or (known == 0 and self.log.end_index < 0):
+            return False
+        self.alarm_once(
+            f"{message.local_id} speaks of term {message.term}, more than {TERM_JUMP_MAX} beyond "
+            f"{known}, the newest known here: not believed. If the group has really come so far, "
+            "start this replica with an empty directory; else stop that node and look at it"
+        )
+        return True
 
     # -- members ----------------------------------------------------------------------------
 
@@ -157,11 +184,18 @@ class RaftState:
         """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).
 
         `membership_index` is the one it acts on. Mine is the newest that is committed: one that is
-        not may never be, and then its index says nothing.
+        not may never be, and then its index says nothing. That it is of this group at all, the
+        shell has seen (`node/peer_inbox.py`).
         """
         mine = self.committed_membership_index
         if self.memberships.current.member(node_id) is not None:
             return True
+        if membership_index > self.log.end_index + INDEX_JUMP_MAX:
+            self.alarm_once(
+                f"{node_id}, which is no member here, claims a membership of index "
+                f"{membership_index}: not believed"
+            )
+            return False
         return membership_index > mine or membership_index == mine >= 0
 
     @property

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ DIRECTORY = "/node"
 STORIES_KEPT = 3
 """Earlier lives of a process whose stories are kept."""
 ALARMS_KEPT = 64
+NONCE_BITS = 62
 STALL_LOOK_US = 20_000
 """How often a stalled disk is looked at."""
 
@@ -365,10 +367,14 @@ class SimulatedNode:
             defer=defer,
             wake_at=self._wake_at,
             broken=self.broken,
+            nonce=partial(self._chance_of_life().getrandbits, NONCE_BITS),
             beats=beats,
         )
         machine = self._machines.open(group)
         return self.cluster.make_replica(group, core, opened, doors, self.config.limits, machine)
+
+    def _chance_of_life(self) -> Random:
+        return Random(f"{self.node_id}/{self.life}")  # noqa: S311  (nothing secret)
 
     def _wake_at(self, deadline_ms: int) -> None:
         world = self.cluster.world

@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self.bytes_in = 0
         self.hello: Hello | None = None
+        self._refused_text = ""
         self.remote_address = "?"
 
     # -- asyncio.BufferedProtocol -----------------------------------------------------------
@@ -142,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     def _frame(self, frame: Frame | RefusedFrame) -> None:
         if isinstance(frame, RefusedFrame):
             self._counters.refused_frames += 1
+            self._say_refused(frame)
             response = Response(code=frame.code, text=frame.text)
             self.send(response, correlation_id=frame.correlation_id)
             if self._handler is None:  # refusals of refusals would go on for ever
@@ -150,6 +152,12 @@ class Connection(asyncio.BufferedProtocol):
             self._handler.frame_received(self, frame)
         else:
             self._handshake(frame.message)
+
+    def _say_refused(self, frame: RefusedFrame) -> None:
+        if frame.text != self._refused_text:  # the same one again and again is said once
+            self._refused_text = frame.text
+            who = f"{self.hello.node_id or self.hello.role} at " if self.hello is not None else ""
+            logger.warning("refusing a frame of %s%s: %s", who, self.remote_address, frame.text)
 
     def _handshake(self, message: Message) -> None:
         if not isinstance(message, Hello):

@@ -46,6 +46,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     46: tm.TransactionalRequest,
     47: tm.TransactionalResponse,
     48: tm.PositionReport,
+    49: m.OfferQuestion,
+    50: m.OfferAnswer,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

@@ -1,0 +1,45 @@
+"""Ranges of the integers in messages: a frame with a value outside of them is refused as malformed.
+
+They are checked while a message is decoded, so that nobody who reads a field must ask whether it is
+possible. They are far beyond what any log reaches and far below what overflows; what is possible in
+itself and impossible here and now (a term that jumps, say) is for the core to refuse.
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
+
+INDEX_MAX: Final = (1 << 62) - 1
+TERM_MAX: Final = (1 << 62) - 1
+COUNT_MAX: Final = (1 << 32) - 1
+NUMBER_MAX: Final = (1 << 63) - 2
+MS_MAX: Final = 1 << 50
+SIZE_MAX: Final = 1 << 60
+TERM_JUMP_MAX: Final = 1_000_000
+"""How far a term may be beyond what a replica knows. Who was away is behind by the elections held
+meanwhile, which pre-vote keeps few; what is further off is no term of this group."""
+INDEX_JUMP_MAX: Final = 1 << 48
+"""How far an index may be beyond the end of a log: what no group writes in decades."""
+
+Index: TypeAlias = Annotated[int, Meta(ge=-1, le=INDEX_MAX)]
+"""Of an entry; -1: none."""
+AskedIndex: TypeAlias = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
+"""Where a client wants to read: also far beyond any end."""
+Term: TypeAlias = Annotated[int, Meta(ge=-1, le=TERM_MAX)]
+"""-1: none, or not known."""
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Size: TypeAlias = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+"""Bytes, or an offset in them."""
+Position: TypeAlias = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
+"""Of a byte in the data files; -1: not known."""
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""Of a request, a round, a process, a data directory."""
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MS_MAX)]
+Crc: TypeAlias = Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)]
+"""-1: not known."""
+Code: TypeAlias = Annotated[int, Meta(ge=-1, le=65_535)]
+"""Of a response: a `ResponseCode`, or one that a later version knows."""
+FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
+"""Device or inode, all 64 bits of them."""
+Batch: TypeAlias = Annotated[int, Meta(ge=-1)]
+"""Number of a batch, 64 bits of the writer's choice; -1: none."""
