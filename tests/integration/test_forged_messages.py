@@ -1,0 +1,152 @@
+"""Messages in a member's name that no member meant, to real processes: nothing durable comes of it.
+
+There is no authentication yet: whoever reaches the port can say that it is a member. It can
+disturb, but must not end nodes, nor remove what was acknowledged.
+"""
+
+import json
+
+import msgspec
+import pytest
+
+from integration.stranger import Stranger
+from quorumlog.client import Client
+from quorumlog.model.bounds import TERM_MAX
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.message import (
+    HeartBeatRequest,
+    Hello,
+    InstallSnapshotRequest,
+    NodeBeat,
+    ReadIndexResponse,
+    RepairResponse,
+    SnapshotPiece,
+    TimeoutNowRequest,
+    VoteRequest,
+)
+from quorumlog.model.session import SessionTable
+from quorumlog.wire.kinds import KIND_OF_MESSAGE
+
+pytestmark = pytest.mark.processes
+
+ENTRIES = 50
+
+
+async def in_the_name_of(cluster, member, target):
+    """A connection that says it is a member's."""
+    stranger = await Stranger.at(cluster.address(target))
+    assert isinstance(await stranger.hear(), Hello)
+    name = json.loads((cluster.directory / "cluster.json").read_text())["cluster"]
+    stranger.say(Hello(cluster=name, node_id=member, role="control", address="127.0.0.1:1"))
+    return stranger
+
+
+async def assert_nothing_is_lost(client):
+    """All entries of before are there, and appends go on."""
+    await client.append(b"after")
+    bodies = [entry.body async for entry in client.read("earliest", follow=False)]
+    assert bodies[:ENTRIES] == [b"%d" % number for number in range(ENTRIES)]
+    assert set(bodies[ENTRIES:]) == {b"after"}
+
+
+def others(cluster, node_id):
+    return [other for other in cluster.node_ids if other != node_id]
+
+
+def raised(message, **fields):
+    """The message with values that no Python code of ours would send."""
+    return msgspec.structs.replace(message, **fields)
+
+
+async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(cluster):
+    async with Client(cluster.servers, "g") as client:
+        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        for target in cluster.node_ids:
+            for member in others(cluster, target):
+                stranger = await in_the_name_of(cluster, member, target)
+                beat = HeartBeatRequest(
+                    group="g", local_id=member, remote_id=target, term=(1 << 63) - 1, round=1
+                )
+                stranger.say(beat, correlation_id=9)
+                answer = await stranger.hear()
+                assert answer.code == ResponseCode.UNEXPECTED_ARGUMENT
+                assert f"kind {KIND_OF_MESSAGE[HeartBeatRequest]} is malformed" in answer.text
+                for term in (TERM_MAX, 2_000_000):
+                    stranger.say(raised(beat, term=term))
+                    stranger.say(
+                        VoteRequest(
+                            group="g",
+                            local_id=member,
+                            remote_id=target,
+                            term=term,
+                            ledger_end_index=1 << 40,
+                            ledger_end_term=term - 1,
+                        )
+                    )
+                stranger.close()
+            said = cluster.log_file(target).read_text()
+            assert "refusing a frame of n" in said
+        await assert_nothing_is_lost(client)
+        assert max(status.term for status in await client.status()) < 1_000
+    for node_id in cluster.node_ids:
+        cluster.restart(node_id)
+    async with Client(cluster.servers, "g") as client:
+        await assert_nothing_is_lost(client)
+
+
+@pytest.mark.parametrize("index", [49, 60, 1_000_000])
+async def test_forged_offers_to_begin_elsewhere_remove_nothing(cluster, index):
+    async with Client(cluster.servers, "g") as client:
+        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        term = max(status.term for status in await client.status()) + 1
+        table = SessionTable(index).encode()
+        for target in cluster.node_ids:
+            for member in others(cluster, target):
+                stranger = await in_the_name_of(cluster, member, target)
+                for request_id in range(3):
+                    offer = InstallSnapshotRequest(
+                        group="g",
+                        local_id=member,
+                        remote_id=target,
+                        term=term + request_id,
+                        request_id=request_id,
+                        last_included_index=index,
+                        last_included_term=term - 1,
+                    )
+                    stranger.say(offer, [table])
+                stranger.close()
+        await assert_nothing_is_lost(client)
+        assert {status.begin_index for status in await client.status()} == {0}
+    for node_id in cluster.node_ids:
+        assert "log begins anew" not in cluster.log_file(node_id).read_text()
+
+
+async def test_answers_that_nobody_asked_for_and_beats_beyond_all_change_nothing(cluster):
+    async with Client(cluster.servers, "g") as client:
+        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        term = max(status.term for status in await client.status())
+        for target in cluster.node_ids:
+            for member in others(cluster, target):
+                stranger = await in_the_name_of(cluster, member, target)
+                who = {"local_id": member, "remote_id": target}
+                for request_id in range(20):
+                    known = {**who, "group": "g", "term": term, "request_id": request_id}
+                    gone = ResponseCode.INDEX_OUT_OF_RANGE
+                    stranger.say(RepairResponse(**known, code=gone, begin_index=1 << 40))
+                    piece = SnapshotPiece(**known, code=ResponseCode.SUCCESS, offset=0)
+                    stranger.say(piece, [b"x" * 100])
+                    stranger.say(ReadIndexResponse(**known, code=ResponseCode.SUCCESS, index=0))
+                stranger.say(TimeoutNowRequest(**who, group="g", term=term, end_index=-1))
+                stranger.say(
+                    NodeBeat(
+                        **who,
+                        run=1 << 62,
+                        number=1 << 62,
+                        base=0,
+                        version=1 << 62,
+                        interval_ms=1 << 50,
+                        changes=[("g", term), ("h", TERM_MAX)],
+                    )
+                )
+                stranger.close()
+        await assert_nothing_is_lost(client)
