@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.cli import pipeline
 from quorumlog.cli.main import main
+from quorumlog.spark import clients
 from quorumlog.spark.pipelines.archive_run import ArchiveResult
 from quorumlog.spark.pipelines.export import ExportResult
 from quorumlog.spark.pipelines.replay import ReplayResult
@@ -23,7 +24,7 @@ EXPORTED = ExportResult("/out", "g", "json", "text", 0, 9, 10, 3, 1, 500)
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run a command; return status, output, error and what its pipeline was called with."""
-    calls = []
+    calls, looks = [], []
 
     def recorder(result):
         def record(*arguments, **options):
@@ -35,18 +36,27 @@ def run(monkeypatch, capsys):
         return record
 
     @contextmanager
-    def no_session(app_name, master):
-        calls.append(((app_name, master), {}))
+    def no_session(app_name, master, remote):
+        calls.append(((app_name, remote or master), {}))
         yield "spark"
 
+    def looked(servers, group, timeout_ms):
+        assert not calls, "the cluster is looked at first"
+        looks.append((servers, group, timeout_ms))
+
     monkeypatch.setattr(pipeline, "spark_session", no_session)
+    monkeypatch.setattr(clients, "check_cluster", looked)
 
     def run(*arguments, archive=ARCHIVED, replay=REPLAYED, export=EXPORTED):
         monkeypatch.setattr("quorumlog.spark.archive", recorder(archive))
         monkeypatch.setattr("quorumlog.spark.replay", recorder(replay))
         monkeypatch.setattr("quorumlog.spark.export", recorder(export))
+        looks.clear()
+        calls.clear()
         status = main(["pipeline", *map(str, arguments)])
         captured = capsys.readouterr()
+        if calls:
+            assert looks == [("h:1,h:2", "g", 5_000)]
         return status, captured.out, captured.err, calls
 
     return run
@@ -76,6 +86,52 @@ def test_archive_asks_for_what_the_options_say(run):
     assert "55 entries added" in out
     assert "10 entries had been removed: the archive has a gap" in out
     assert "90 entries in 2 files, indexes 5 to 104, 10 are missing" in out
+
+
+def test_a_spark_connect_server_is_used_instead_of_a_master(run, monkeypatch):
+    status, _, _, calls = run("archive", "/a", *TARGET, "--remote", "sc://s:1")
+    assert (status, calls[0][0]) == (0, ("quorumlog archive", "sc://s:1"))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://s:2")
+    status, _, _, calls = run("export", "/a", *TARGET)
+    assert (status, calls[0][0]) == (0, ("quorumlog export", "sc://s:2"))
+
+
+@pytest.mark.parametrize(
+    ("remote", "told"),
+    [
+        ("sc://127.0.0.1:1", "no Spark Connect server answers at sc://127.0.0.1:1"),
+        ("spark://127.0.0.1:1", "'spark://127.0.0.1:1' is not sc://host:port"),
+        ("sc://127.0.0.1:x", "'sc://127.0.0.1:x' is not sc://host:port"),
+    ],
+)
+def test_a_spark_connect_server_that_is_not_there_is_told_at_once(remote, told, tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    assert main(["pipeline", "audit", str(tmp_path), "--remote", remote]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_remote_and_master_exclude_each_other(tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    arguments = ["--remote", "sc://127.0.0.1:1", "--master", "local[2]"]
+    assert main(["pipeline", "audit", str(tmp_path), *arguments]) == 2
+    assert "either --master or --remote" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", [("--group", "g"), ()])
+@pytest.mark.parametrize("name", ["archive", "export", "replay", "stats"])
+def test_servers_that_do_not_answer_are_told_before_spark_is_started(
+    name, group, monkeypatch, tmp_path, capsys
+):
+    def started(*_, **__):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("quorumlog.spark.session", started, raising=False)
+    paths = () if name == "stats" else (str(tmp_path / "a"),)
+    servers = ("--servers", "127.0.0.1:1,127.0.0.1:2")
+    assert main(["pipeline", name, *paths, *servers, *group, "--timeout", "0.2"]) == 1
+    told = capsys.readouterr().err
+    assert "none of the servers 127.0.0.1:1,127.0.0.1:2 answered within 0.2 s" in told
+    assert not any(tmp_path.iterdir())
 
 
 def test_replay_and_export_ask_for_what_the_options_say(run):

@@ -5,7 +5,7 @@ import pickle
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
 from quorumlog.model.system_entry import AcceptedAttempt
 from quorumlog.spark.sink import (
     BATCH_ID,
@@ -19,6 +19,7 @@ from quorumlog.spark.sink import (
     writing_of,
 )
 from quorumlog.spark.sink_options import check_columns, parse_write_options
+from quorumlog.spark.source import QuorumlogSource
 
 SERVERS = {"servers": "127.0.0.1:7101"}
 
@@ -143,3 +144,18 @@ def test_every_batch_write_has_a_name_of_its_own_unless_it_is_named():
     assert (first.transactional_id, first.batch_id) == ("app", 7)
     assert first.run_id != second.run_id
     assert pickle.loads(pickle.dumps(LogWriter(named)))._writing.batch_id == 7
+
+
+def writer_of(**named):
+    options = {"servers": "127.0.0.1:1", "group": "g", "deliveryTimeoutMs": "200", **named}
+    schema = StructType([StructField("body", BinaryType())])
+    return QuorumlogSource(options).writer(schema, overwrite=False)
+
+
+def test_a_batch_write_to_servers_that_do_not_answer_is_refused_before_its_tasks_run():
+    with pytest.raises(NetworkError, match=r"none of the servers 127.0.0.1:1 answered within 0.2"):
+        writer_of()
+
+
+def test_a_batch_of_a_query_rides_out_an_outage():
+    writer_of(transactionalId="a query", batchId="7")

@@ -114,6 +114,26 @@ def test_what_is_not_there_is_told_at_once(options, error, message):
     assert cluster.timeouts == [10_000]
 
 
+def test_a_restarted_query_too_is_refused_soon_when_nobody_answers_then_rides_out_outages():
+    cluster = FakeCluster(g=filled(10))
+    unreachable, cluster.bounds = cluster.bounds, unreachable_bounds
+    query = Query(cluster, at(3))
+    for ask in (query.latest, query.reader.prepareForTriggerAvailableNow, query.batch):
+        with pytest.raises(NoLeaderError):
+            ask()
+    assert set(cluster.timeouts) == {10_000}
+    cluster.bounds = unreachable
+    cluster.timeouts.clear()
+    query.latest()
+    query.batch()
+    assert cluster.timeouts[0] == 10_000
+    assert set(cluster.timeouts[1:]) == {120_000}
+
+
+def unreachable_bounds(group, isolation):
+    raise NoLeaderError("nobody answers")
+
+
 def test_an_empty_group_is_waited_for():
     cluster = FakeCluster(g=FakeGroup())
     query = Query(cluster, startingIndex="earliest").start()

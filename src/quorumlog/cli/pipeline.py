@@ -10,9 +10,15 @@ import typer
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
-from quorumlog.cli.pipeline_session import LOCAL_MASTER, Master, spark_needed, spark_session
+from quorumlog.cli.pipeline_session import (
+    LOCAL_MASTER,
+    Master,
+    Remote,
+    pipeline_target,
+    spark_needed,
+    spark_session,
+)
 from quorumlog.cli.progress import progress_bar
-from quorumlog.cli.target import find_target
 
 if TYPE_CHECKING:
     from quorumlog.spark.pipelines.archive_run import ArchiveResult
@@ -95,6 +101,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = True,
     file_mib: FileMib = 128,
     master: Master = LOCAL_MASTER,
+    remote: Remote = None,
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -104,8 +111,8 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     with spark_needed():
         from quorumlog.spark import archive  # noqa: PLC0415  (slow to load)
-    target = find_target(directory, servers, group, timeout)
-    with spark_session("quorumlog archive", master) as spark:
+    target = pipeline_target(directory, servers, group, timeout)
+    with spark_session("quorumlog archive", master, remote) as spark:
         while True:
             with progress_bar(f"archiving {target.group}") as progress:
                 result = archive(
@@ -171,7 +178,7 @@ def replay_command(
     """
     with spark_needed():
         from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)
-    target = find_target(directory, servers, group, timeout)
+    target = pipeline_target(directory, servers, group, timeout)
     with progress_bar(f"replaying to {target.group}") as progress:
         result = replay(
             archive_directory,
@@ -231,15 +238,16 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     read_from: ReadFrom = "leader",
     file_mib: FileMib = 128,
     master: Master = LOCAL_MASTER,
+    remote: Remote = None,
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Write entries as JSON lines or CSV; the path appears when all of them are there."""
     with spark_needed():
         from quorumlog.spark import export  # noqa: PLC0415  (slow to load)
-    target = find_target(directory, servers, group, timeout)
+    target = pipeline_target(directory, servers, group, timeout)
     with (
-        spark_session("quorumlog export", master) as spark,
+        spark_session("quorumlog export", master, remote) as spark,
         progress_bar(f"exporting {target.group}") as progress,
     ):
         result = export(

@@ -7,10 +7,16 @@ import typer
 
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
-from quorumlog.cli.pipeline_session import LOCAL_MASTER, Master, spark_needed, spark_session
+from quorumlog.cli.pipeline_session import (
+    LOCAL_MASTER,
+    Master,
+    Remote,
+    pipeline_target,
+    spark_needed,
+    spark_session,
+)
 from quorumlog.cli.progress import progress_bar
 from quorumlog.cli.store import group_directory
-from quorumlog.cli.target import find_target
 
 EXIT_FOUND = 1
 OUTAGE_SECONDS = 120.0
@@ -55,6 +61,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     data: DataPaths = None,
     master: Master = LOCAL_MASTER,
+    remote: Remote = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the stores of all replicas of a group, entry by entry. Changes nothing.
@@ -75,7 +82,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     for unknown in elsewhere:
         raise typer.BadParameter(f"--data names {unknown}, which is none of the directories")
     with (
-        spark_session("quorumlog audit", master) as spark,
+        spark_session("quorumlog audit", master, remote) as spark,
         progress_bar("comparing") as progress,
     ):
         report = audit(
@@ -117,6 +124,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = False,
     data: DataPaths = None,
     master: Master = LOCAL_MASTER,
+    remote: Remote = None,
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -133,13 +141,16 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         raise typer.BadParameter("give either a STORE, or --dir or --servers of a live group")
     of_log, files = {}, None
     if store is None:
-        target = find_target(directory, servers, group, timeout)
+        target = pipeline_target(directory, servers, group, timeout)
         of_log = {"servers": target.servers, "group": target.group}
     else:
         elsewhere = _elsewhere(data or [])
         path = group_directory(store, anywhere=str(store) in elsewhere)
         files = StoreDirectory(path, elsewhere.get(str(store), ()))
-    with spark_session("quorumlog stats", master) as spark, progress_bar("counting") as progress:
+    with (
+        spark_session("quorumlog stats", master, remote) as spark,
+        progress_bar("counting") as progress,
+    ):
         found = stats(spark, **of_log, store=files, quick=quick, progress=progress)
     if as_json:
         print_json(found.to_object())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.cli.target import Target, find_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,36 @@ Master = Annotated[
     ),
 ]
 LOCAL_MASTER = "local[*]"
+Remote = Annotated[
+    str | None,
+    typer.Option(
+        "--remote",
+        metavar="sc://HOST:PORT",
+        envvar="SPARK_REMOTE",
+        help="Use this Spark Connect server instead of a --master.",
+        show_default=False,
+    ),
+]
+LOOK_SECONDS = 5.0
+"""A cluster that does not answer for so long is told of before Spark is started."""
+
+
+def pipeline_target(
+    directory: Path | None, servers: str | None, group: str | None, timeout_s: float
+) -> Target:
+    """Return the cluster and the group that a job is about, after a look whether they are there.
+
+    Starting Spark takes a while, and its tasks would ride out an outage first. Raises what
+    `find_target` raises, `NetworkError` naming the servers, `UnknownGroupError`.
+    """
+    from quorumlog.spark.clients import check_cluster  # noqa: PLC0415  (loads numpy)
+
+    look_s = min(LOOK_SECONDS, timeout_s)
+    if servers is not None and group is None:
+        check_cluster(servers, None, round(look_s * 1000))
+    target = find_target(directory, servers, group, look_s)
+    check_cluster(target.servers, target.group, target.timeout_ms)
+    return Target(target.servers, target.group, max(1, round(timeout_s * 1000)))
 
 
 @contextmanager
@@ -37,8 +68,12 @@ def spark_needed() -> Iterator[None]:
 
 
 @contextmanager
-def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
+def spark_session(
+    app_name: str, master: str, remote: str | None = None
+) -> Iterator["SparkSession"]:
     """Start Spark and end it again; if this process has a session already, that one is used.
+
+    With `remote` it is a session of that Spark Connect server.
 
     What Spark's processes write to standard error goes to a file, which is named when Spark fails.
     Raises `CommandError` then, and without Spark or Java.
@@ -51,6 +86,13 @@ def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
 
         from quorumlog.spark import session  # noqa: PLC0415
         from quorumlog.spark.pipelines.running import reason_of  # noqa: PLC0415
+    if remote is not None and master != LOCAL_MASTER:
+        raise typer.BadParameter("give either --master or --remote")
+    if remote is not None:
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+        # it would print pages of JSON before the one line that this command prints
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     present = SparkSession.getActiveSession()
     if present is not None:
         yield present
@@ -59,7 +101,7 @@ def spark_session(app_name: str, master: str) -> Iterator["SparkSession"]:
     os.close(descriptor)
     output = Path(name)
     try:
-        spark = session(app_name, master=master, output=output)
+        spark = session(app_name, master=master, remote=remote, output=output)
         try:
             yield spark
         finally:

@@ -8,16 +8,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
-from quorumlog.spark.clients import Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.clients import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.conditions import Conditions
 from quorumlog.spark.offsets import LossRules
 from quorumlog.spark.options import Position, Positions, ReadOptions, check_names
 from quorumlog.spark.planning import IndexRange, cut, first_of_term
 from quorumlog.spark.reading import read_range
 from quorumlog.spark.worker import spare_collections
-
-PLAN_TIMEOUT_MS = 10_000
-"""Servers that do not answer for so long are reported before the job starts."""
 
 
 def groups_to_read(cluster: Cluster, options: ReadOptions) -> list[str]:

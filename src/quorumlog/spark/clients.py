@@ -1,6 +1,7 @@
 """The cluster as the data source sees it, and the connections that a process keeps to it."""
 
 import asyncio
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -15,11 +16,17 @@ from quorumlog.model.block import INDEX_RECORD_DTYPE
 from quorumlog.model.errors import (
     IndexOutOfRangeError,
     IndexRemovedError,
+    NetworkError,
     RemoteProtocolError,
     RequestError,
+    UnknownGroupError,
 )
 from quorumlog.spark.local_reads import local_blocks
 
+logger = logging.getLogger(__name__)
+
+PLAN_TIMEOUT_MS = 10_000
+"""Servers that do not answer for so long are reported before a job starts."""
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT_MS = 1_000
 """How long a replica that is behind may wait for an entry before another one is asked."""
@@ -116,6 +123,36 @@ def client_for(servers: str, group: str, timeout_ms: int) -> SyncClient:
         while len(_clients) > CLIENTS_MAX:
             _clients.popitem(last=False)[1].close()
     return client
+
+
+def is_in_use(servers: str, group: str, timeout_ms: int) -> bool:
+    """Whether this process has a client of a group, which has been reached then."""
+    with _lock:
+        return (servers, group, timeout_ms) in _clients
+
+
+def check_cluster(servers: str, group: str | None, timeout_ms: int) -> None:
+    """Raise within about `timeout_ms` unless a server answers and the cluster hosts a group.
+
+    A group without a leader passes: that may be an outage, which jobs ride out. Raises
+    `NetworkError` naming the servers, `UnknownGroupError`.
+    """
+    with SyncClient(servers, group or ANY_GROUP, timeout_ms=timeout_ms) as client:
+        try:
+            client.metadata()
+        except RequestError as error:
+            raise NetworkError(
+                f"none of the servers {servers} answered within {timeout_ms / 1_000:g} s; are the "
+                f"addresses right, and do the nodes run? {error}"
+            ) from error
+        if group is None:
+            return
+        try:
+            client.bounds()
+        except UnknownGroupError:
+            raise
+        except RequestError as error:
+            logger.warning("group %s does not answer, going on all the same: %s", group, error)
 
 
 class RemoteCluster:

@@ -8,9 +8,10 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
@@ -24,6 +25,10 @@ from quorumlog.spark.store.source import QuorumlogStoreSource
 
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 LOOPBACK = "127.0.0.1"
+CONNECT_PORT = 15_002
+CONNECT_SECONDS = 5.0
+PANDAS_WARNING = "PySpark does not yet fully support pandas"
+"""What PySpark says of pandas 3 on loading; it says so again where it uses pandas."""
 _reporting: WeakSet[SparkSession] = WeakSet()
 """Sessions that have a listener for positions already."""
 SOCKET_PATH_MAX = 107
@@ -37,6 +42,7 @@ def session(
     app_name: str = "quorumlog",
     *,
     master: str = "local[2]",
+    remote: str | None = None,
     output: str | Path | None = None,
     class_archive: str | Path | None = None,
     **settings: str,
@@ -47,6 +53,8 @@ def session(
 
     `master`: with any but a local one, this process listens at SPARK_LOCAL_IP, or else at the
     address of this machine's name, where executors must reach it; locally at the loopback address.
+    `remote`: `sc://host:port` of a Spark Connect server instead; nothing is started, and `master`,
+    `output` and `class_archive` mean nothing. Its Python workers need quorumlog.
     `output`: a file for what the JVM and Spark's workers write to standard error (None: this
     process's). `class_archive`: a directory that keeps Spark's loaded classes, which halves the
     JVM's start; filled on the first use (half a minute). `settings`: further Spark settings with
@@ -54,6 +62,8 @@ def session(
     with the settings that can still be changed. Raises `ConfigError` when there is no Java, or no
     address.
     """
+    if remote is not None:
+        return _connected(app_name, remote, settings)
     local = master.startswith("local")
     address = LOOPBACK if local else own_address()
     choice = prepare_environment(address, own_python=local)
@@ -79,8 +89,7 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), value)
     with _standard_error_to(output), warnings.catch_warnings():
-        # what PySpark says of pandas 3 on loading; it says so again where it uses pandas
-        warnings.filterwarnings("ignore", message=r"PySpark does not yet fully support pandas")
+        warnings.filterwarnings("ignore", message=PANDAS_WARNING)
         spark = builder.getOrCreate()
     spark.dataSource.register(QuorumlogSource)
     spark.dataSource.register(QuorumlogStoreSource)
@@ -88,6 +97,42 @@ def session(
         spark.streams.addListener(PositionListener())
         _reporting.add(spark)
     return spark
+
+
+def _connected(app_name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session of Spark Connect.
+
+    Nothing is registered: the server finds the data sources by the names of their modules. Nor is a
+    listener for positions added, for which Spark Connect keeps a call open. Raises `ConfigError`
+    when nobody listens at the address, which Spark would try for ten minutes.
+    """
+    check_remote(remote)
+    builder = SparkSession.builder.appName(app_name).remote(remote)
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=PANDAS_WARNING)
+        return builder.getOrCreate()
+
+
+def check_remote(remote: str) -> None:
+    """Raise `ConfigError` unless somebody listens at an address of Spark Connect."""
+    found = urlsplit(remote)
+    try:
+        port = found.port or CONNECT_PORT
+    except ValueError:
+        port = 0
+    if found.scheme != "sc" or not found.hostname or not port:
+        raise ConfigError(f"remote {remote!r} is not sc://host:port of a Spark Connect server")
+    try:
+        socket.create_connection((found.hostname, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Spark Connect server answers at {remote} ({error}); is the address right, and "
+            "does it run (start-connect-server.sh)?"
+        ) from error
 
 
 def prepare_environment(address: str = LOOPBACK, *, own_python: bool = True) -> JavaChoice:

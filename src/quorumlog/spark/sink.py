@@ -25,7 +25,7 @@ from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.system_entry import AcceptedAttempt
-from quorumlog.spark.clients import client_for
+from quorumlog.spark.clients import PLAN_TIMEOUT_MS, client_for
 from quorumlog.spark.sink_options import WriteOptions
 from quorumlog.spark.worker import spare_collections
 
@@ -178,10 +178,11 @@ def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
 
 
 def _transactions_of(
-    options: WriteOptions, writing: Writing, group: str
+    options: WriteOptions, writing: Writing, group: str, timeout_ms_max: int | None = None
 ) -> tuple[SyncClient, Transactions]:
     """Return a group's transactions, and the client that waits for what they do."""
-    client = client_for(options.servers, group, options.delivery_timeout_ms)
+    timeout_ms = options.delivery_timeout_ms
+    client = client_for(options.servers, group, min(timeout_ms, timeout_ms_max or timeout_ms))
     return client, Transactions(
         client.asynchronous,
         writing.transactional_id,
@@ -207,17 +208,18 @@ def abort_batch(
 ) -> None:
     """Give up what some tasks of a batch wrote, so that readers need not wait for its time-out.
 
-    If it is known what was written, also where no task came to its end.
+    If it is known what was written, also where no task came to its end. A cluster that cannot be
+    reached is not waited for: most likely that is why the batch failed.
     """
     if writing is not None and options.group is not None:
-        client, transactions = _transactions_of(options, writing, options.group)
+        client, transactions = _transactions_of(options, writing, options.group, PLAN_TIMEOUT_MS)
         run = client.wait(transactions.begin())
         if run.last_batch < writing.batch_id:
             client.wait(transactions.abort(run.epoch, writing.batch_id))
         return
     for group, (told, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            client, transactions = _transactions_of(options, told, group)
+            client, transactions = _transactions_of(options, told, group, PLAN_TIMEOUT_MS)
             client.wait(transactions.abort(epoch, told.batch_id))
 
 

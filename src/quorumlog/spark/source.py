@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.batch import FilteringLogReader, LogReader
+from quorumlog.spark.clients import PLAN_TIMEOUT_MS, check_cluster
 from quorumlog.spark.conditions import offers_filters
 from quorumlog.spark.options import parse_options
 from quorumlog.spark.schema import default_schema, wanted_columns
@@ -53,7 +54,12 @@ class QuorumlogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a batch."""
-        return LogWriter(self._write_options(schema, overwrite=overwrite))
+        options = self._write_options(schema, overwrite=overwrite)
+        if options.identity is None:  # else it is a batch of a stream, which rides out an outage
+            check_cluster(
+                options.servers, options.group, min(PLAN_TIMEOUT_MS, options.delivery_timeout_ms)
+            )
+        return LogWriter(options)
 
     def streamWriter(  # noqa: N802  (Spark's)
         self, schema: StructType, overwrite: bool

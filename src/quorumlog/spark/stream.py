@@ -7,6 +7,7 @@ there is, and whether it is still the log that was read.
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -23,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from quorumlog.model.errors import QuorumlogError, UnknownGroupError
-from quorumlog.spark.batch import PLAN_TIMEOUT_MS, groups_to_read, matching, position_of
-from quorumlog.spark.clients import Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.batch import groups_to_read, matching, position_of
+from quorumlog.spark.clients import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.offsets import (
     READER,
     SERVERS,
@@ -92,9 +93,24 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         self._bounds_at = 0.0
         self._pinned: dict[str, int] | None = None
         self._offered_at: float | None = None
+        self._has_answered = False
 
     def _cluster(self) -> Cluster:
         return self._connect(self._options.servers, self._options.fetch_timeout_ms)
+
+    def _planning_cluster(self) -> Cluster:
+        """Return the cluster: an outage is ridden out once it has answered this run of a query."""
+        if self._has_answered:
+            return self._cluster()
+        options = self._options
+        cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
+        for group in options.groups[:1]:
+            with suppress(UnknownGroupError):  # what that means depends on the offset
+                cluster.bounds(group, options.isolation)
+        if not options.groups:
+            cluster.groups()
+        self._has_answered = True
+        return cluster
 
     # -- where to begin ----------------------------------------------------------------------
 
@@ -105,7 +121,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         when what was asked for is not there.
         """
         options = self._options
-        cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
+        cluster = self._planning_cluster()
         groups = groups_to_read(cluster, options)
         starting = options.starting
         if isinstance(starting, dict):
@@ -133,7 +149,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: what can be read now."""
-        cluster = self._cluster()
+        cluster = self._planning_cluster()
         isolation = self._options.isolation
         self._pinned = {
             group: cluster.bounds(group, isolation).beyond for group in self._wanted(cluster, {})
@@ -146,7 +162,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         the checkpoint says where it began. Raises `DataLossError` when entries after `start` are
         gone and that is to be an error.
         """
-        cluster, begun = self._cluster(), parse_offset(start)
+        cluster, begun = self._planning_cluster(), parse_offset(start)
         known = self._ask_bounds(cluster, begun)
         end: Offset = {}
         parts: dict[str, IndexRange] = {}
@@ -258,7 +274,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         Raises `DataLossError` when entries are gone or others than before, and that is to be an
         error; else they are skipped, and a warning says how many.
         """
-        cluster, begun, ended = self._cluster(), parse_offset(start), parse_offset(end)
+        cluster, begun, ended = self._planning_cluster(), parse_offset(start), parse_offset(end)
         parts = [
             self._part(cluster, group, begun[group], ended[group])
             for group in ended

@@ -12,7 +12,6 @@ import re
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.types import DateType, StructField, StructType
 
 from quorumlog.client.values import Isolation
@@ -28,7 +27,7 @@ from quorumlog.spark.pipelines.archive_run import (
 )
 from quorumlog.spark.pipelines.log_source import TIMEOUT_MS, ClusterSource
 from quorumlog.spark.pipelines.output_files import OutputFileSystem
-from quorumlog.spark.pipelines.running import Progress, no_progress, run_pieces
+from quorumlog.spark.pipelines.running import Progress, cores_of, no_progress, run_pieces
 from quorumlog.spark.schema import default_schema
 
 FILE_BYTES_MIN = 4096
@@ -69,17 +68,19 @@ def archive(  # noqa: PLR0913  (named options of a public door)
     """
     if file_bytes < FILE_BYTES_MIN:
         raise ConfigError(f"file_bytes {file_bytes} is below {FILE_BYTES_MIN}")
+    source = ClusterSource(servers, group, isolation, leader_only, timeout_ms)
+    source.check()
     options = ArchiveOptions(
         partition_by=partition_by,
         until=until,
         fail_on_data_loss=fail_on_data_loss,
         compact=compact,
         file_bytes=file_bytes,
-        cores=spark.sparkContext.defaultParallelism,
+        cores=cores_of(spark),
         keep_replaced_s=keep_replaced_s,
     )
     return ArchiveRun(
-        ClusterSource(servers, group, isolation, leader_only, timeout_ms),
+        source,
         OutputFileSystem(),
         os.path.abspath(directory),
         options,
@@ -123,7 +124,7 @@ def read_archive(
         .parquet(*(_GLOB.sub(r"\\\1", path) for path in paths))
     )
     if first is not None:
-        frame = frame.where(f.col("index") >= first)
+        frame = frame.where(f"index >= {first}")
     if last is not None:
-        frame = frame.where(f.col("index") <= last)
+        frame = frame.where(f"index <= {last}")
     return frame

@@ -80,9 +80,14 @@ def audit(  # noqa: PLR0913  (named options of a public door)
         OsFileSystem(), stores, wanted, lambda pieces: run_watched(spark, pieces, progress)
     )
     if output is not None:
-        write_findings(spark, findings, str(output))
-        report.output = str(output)
+        report.output = absolute_path(str(output))
+        write_findings(spark, findings, report.output)
     return report
+
+
+def absolute_path(path: str) -> str:
+    """Return a path that means the same to Spark, which may run elsewhere; a URI as it is."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def write_findings(spark: "SparkSession", findings: Sequence[Finding], output: str) -> None:

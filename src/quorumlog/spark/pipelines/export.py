@@ -35,6 +35,7 @@ from quorumlog.spark.pipelines.running import (
     ROUND_PIECES_PER_CORE,
     Progress,
     RunPieces,
+    cores_of,
     no_progress,
     run_pieces,
 )
@@ -125,9 +126,11 @@ def export(  # noqa: PLR0913  (named options of a public door)
         single_file=single_file,
         overwrite=overwrite,
         file_bytes=file_bytes,
-        cores=spark.sparkContext.defaultParallelism,
+        cores=cores_of(spark),
     )
+    options.check()
     source = ClusterSource(servers, group, isolation, leader_only, timeout_ms)
+    source.check()
     return export_with(source, path, options, partial(run_pieces, spark), progress)
 
 

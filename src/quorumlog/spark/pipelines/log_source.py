@@ -7,7 +7,13 @@ from typing import Protocol
 from quorumlog.client import SyncClient
 from quorumlog.client.values import FetchedBlock, Isolation
 from quorumlog.model.entry import Entry
-from quorumlog.spark.clients import RemoteCluster, client_for
+from quorumlog.spark.clients import (
+    PLAN_TIMEOUT_MS,
+    RemoteCluster,
+    check_cluster,
+    client_for,
+    is_in_use,
+)
 
 TIMEOUT_MS = 120_000
 """How long a task rides out an outage."""
@@ -61,6 +67,14 @@ class ClusterSource:
     def client(self) -> SyncClient:
         """Return this process's client for the group."""
         return client_for(self.servers, self.group, self.timeout_ms)
+
+    def check(self) -> None:
+        """Raise within a few seconds if no server answers or the group is unknown.
+
+        Not if this process has worked on it before: then that is an outage, to be ridden out.
+        """
+        if not is_in_use(self.servers, self.group, self.timeout_ms):
+            check_cluster(self.servers, self.group, min(PLAN_TIMEOUT_MS, self.timeout_ms))
 
     def cluster(self) -> str:
         """See `LogSource`."""

@@ -80,6 +80,7 @@ def replay(
     digests differ at the end; `RequestError` after an outage longer than `timeout_ms`.
     """
     target = ClusterTarget(servers, group, "read_uncommitted", timeout_ms=timeout_ms)
+    target.check()
     root = os.path.abspath(directory)
     return Replay(OutputFileSystem(), root, target, progress, allow_gaps=allow_gaps).run()
 

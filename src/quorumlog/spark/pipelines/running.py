@@ -23,6 +23,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 ROUND_PIECES_PER_CORE = 4
 """Pieces a core of one round; after each round the pipeline tells, and keeps, how far it is."""
+RANGE_TO_COUNT = 65_536
+"""Numbers enough for each partition of a range to have some."""
 _RAISED = re.compile(
     r"^(?:: )?(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (.+)$"
 )
@@ -36,18 +38,36 @@ def no_progress(done: int, total: int) -> None:
     """Tell nobody."""
 
 
+def is_remote(spark: "SparkSession") -> bool:
+    """Whether a session is one of Spark Connect: it has no Spark in this process, and no RDDs."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def cores_of(spark: "SparkSession") -> int:
+    """Return how many tasks Spark runs at a time by default."""
+    if not is_remote(spark):
+        return spark.sparkContext.defaultParallelism
+    # a client of Spark Connect is not told; a range without a number of partitions has as many
+    numbers = spark.range(RANGE_TO_COUNT).selectExpr("spark_partition_id() AS partition")
+    return numbers.distinct().count()
+
+
 def run_pieces(spark: "SparkSession", pieces: Sequence[Piece]) -> list[bytes]:
-    """Carry out each piece in a task of its own, without a query that Spark would have to plan.
+    """Carry out each piece in a task of its own.
 
     Raises `PipelineError` with the reason when a task fails for good.
     """
-    # an extra, needed from here on only
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     if not pieces:
         return []
     work = tuple(pieces)
+    return _by_query(spark, work) if is_remote(spark) else _by_rdd(spark, work)
+
+
+def _by_rdd(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
+    """Carry out pieces without a query that Spark would have to plan."""
+    # an extra, needed from here on only
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
 
     def done(number: int) -> bytes:
         spare_collections()
@@ -58,6 +78,29 @@ def run_pieces(spark: "SparkSession", pieces: Sequence[Piece]) -> list[bytes]:
         return numbers.map(done).collect()
     except (Py4JJavaError, PySparkException) as error:
         raise PipelineError(f"a task failed: {reason_of(str(error))}") from error
+
+
+def _by_query(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
+    """Carry out pieces by a query with a partition for each: Spark Connect has nothing else."""
+    import pyarrow as pa  # noqa: PLC0415  (an extra)
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    def done(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_collections()
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            results = [work[number]() for number in numbers]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(numbers, pa.int64()), pa.array(results, pa.binary())],
+                names=["number", "result"],
+            )
+
+    numbers = spark.range(0, len(work), 1, len(work))
+    try:
+        rows = numbers.mapInArrow(done, "number long, result binary").collect()
+    except PySparkException as error:
+        raise PipelineError(f"a task failed: {reason_of(str(error))}") from error
+    return [bytes(row.result) for row in sorted(rows, key=lambda row: row.number)]
 
 
 def reason_of(text: str) -> str:

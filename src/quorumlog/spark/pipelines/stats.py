@@ -19,7 +19,14 @@ from quorumlog.spark.pipelines.audit_plan import absolute
 from quorumlog.spark.pipelines.audit_report import plural, size_text, table
 from quorumlog.spark.pipelines.log_source import ClusterSource, LogSource, plan_ranges
 from quorumlog.spark.pipelines.replica_files import Replica, StoreDirectory, cuts_of, look_at
-from quorumlog.spark.pipelines.running import Piece, PipelineError, Progress, RunPieces, no_progress
+from quorumlog.spark.pipelines.running import (
+    Piece,
+    PipelineError,
+    Progress,
+    RunPieces,
+    cores_of,
+    no_progress,
+)
 from quorumlog.spark.pipelines.stats_count import (
     Buckets,
     CountOfLog,
@@ -219,7 +226,8 @@ def stats(
 
     if store is None:
         source = ClusterSource(servers, group, "read_uncommitted")
-        found = stats_of_log(source, run, spark.sparkContext.defaultParallelism)
+        source.check()
+        found = stats_of_log(source, run, cores_of(spark))
         leaders = _leaders(source)
         found.terms = [_with_leader(one, leaders) for one in found.terms]
         return found

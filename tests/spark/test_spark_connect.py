@@ -1,0 +1,81 @@
+"""The pipelines over Spark Connect; a script is the client, as Spark in this process is regular."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from connect_server import connect_server
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
+
+CLIENT = """
+import json, sys
+from quorumlog.cli.main import main
+from quorumlog.spark import archive, audit, export, read_archive, session, stats
+from quorumlog.spark.pipelines.running import PipelineError, cores_of, run_pieces
+
+remote, servers, base, *stores = sys.argv[1:]
+spark = session("client", remote=remote)
+told = []
+archived = archive(spark, servers, "g", base + "/archive")
+counted = stats(spark, servers, "g", progress=lambda done, of: told.append((done, of)))
+exported = export(spark, servers, "g", base + "/export.jsonl", single_file=True)
+report = audit(spark, stores, archive=base + "/archive", output=base + "/findings")
+log = spark.read.format("quorumlog").option("servers", servers).option("group", "g").load()
+
+def fails():
+    raise ValueError("no luck today")
+
+try:
+    run_pieces(spark, [lambda: b"fine", fails])
+    failure = ""
+except PipelineError as error:
+    failure = str(error)
+found = {
+    "cores": cores_of(spark),
+    "order": b"".join(run_pieces(spark, [lambda n=n: b"%d" % n for n in range(5)])).decode(),
+    "rows": archived.rows,
+    "read": read_archive(spark, base + "/archive", first=100, last=199).count(),
+    "scanned": log.where("index >= 10").count(),
+    "counted": counted.kinds["NORMAL"],
+    "told": told[-1],
+    "exported": exported.rows,
+    "clean": report.is_clean,
+    "findings": spark.read.parquet(base + "/findings").count(),
+    "failure": failure,
+}
+spark.stop()
+found["again"] = main(["pipeline", "stats", "-s", servers, "-g", "g", "--json", "--remote", remote])
+print(json.dumps(found))
+"""
+
+
+def test_archive_stats_export_and_audit_work_over_spark_connect(cluster, bounds, tmp_path):
+    stores = [str(cluster.group_directory(node, "g")) for node in cluster.node_ids]
+    with connect_server(tmp_path) as remote:
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, remote, cluster.servers, str(tmp_path), *stores],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    stats, found = map(json.loads, done.stdout.splitlines())
+    first, last = bounds
+    assert found.pop("failure") == "a task failed: ValueError: no luck today"
+    assert found.pop("scanned") >= 9_900
+    assert found == {
+        "cores": 2,
+        "order": "01234",
+        "rows": 10_000,
+        "read": found["read"],
+        "counted": 10_000,
+        "told": [1, 1],
+        "exported": 10_000,
+        "clean": True,
+        "findings": 0,
+        "again": 0,
+    }
+    assert 90 <= found["read"] <= 100, "but NOOPs and bookkeeping"
+    assert (stats["first_index"], stats["last_index"]) == (first, last)
