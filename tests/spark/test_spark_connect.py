@@ -78,4 +78,5 @@ def test_archive_stats_export_and_audit_work_over_spark_connect(cluster, bounds,
         "again": 0,
     }
     assert 90 <= found["read"] <= 100, "but NOOPs and bookkeeping"
-    assert (stats["first_index"], stats["last_index"]) == (first, last)
+    assert stats["first_index"] == first
+    assert stats["last_index"] >= last, "other tests change leaders, whose terms have entries, too"
