@@ -49,7 +49,7 @@ class Side:
         self.healing = SimpleNamespace(look_again_later=lambda: None)
         self.learned = []
         self.sessions = SimpleNamespace(
-            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62
+            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
         )
         self.saves = SimpleNamespace(newest=None)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)

@@ -29,7 +29,7 @@ class Replica:
         self.wanted, self.removed = wanted, removed = [], []
         self.applier = SimpleNamespace(machine=None, applied_index=29)
         self.installs = SimpleNamespace(want=wanted.append)
-        self.sessions = SimpleNamespace(learned=lambda raw: None)
+        self.sessions = SimpleNamespace(learned=lambda raw: None, is_lost=False)
         self.upkeep = SimpleNamespace(remove_until=removed.append)
         self.told, self.sent, self.now_ms = [], [], 0
         self.is_told = False
@@ -99,7 +99,8 @@ class Replica:
             count=len(bodies),
             begin_index=begins_at,
         )
-        self.healing.answered(answer, memoryview(b"".join(bodies)))
+        parts = bodies if begins_at <= asked.first_index else [b"producer sessions"]
+        self.healing.answered(answer, memoryview(b"".join(parts)))
         return asked.remote_id
 
 

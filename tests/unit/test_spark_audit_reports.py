@@ -154,6 +154,7 @@ def test_a_replica_that_cannot_be_read_does_not_hide_the_others(stores):
     _, path, offset = places(stores[2])[5]
     flip(path, offset + 1)
     overwrite(stores[0] / "quorumlog.identity", 5, b"????")
+    overwrite(stores[0] / "quorumlog.identity.copy", 5, b"????")
     report, findings = audit(stores)
     assert [(one.kind, one.replica) for one in findings] == [
         ("unreadable", "n0"),

@@ -417,5 +417,8 @@ def test_a_bad_file_is_set_aside_as_a_whole(tmp_path):
 def test_75_a_state_file_that_is_gone_is_a_loss_not_a_beginning(store):
     directory, _ = store
     (directory / "quorumlog.state").unlink()
+    Opened(directory, **SIZES).close()  # its copy is there
+    (directory / "quorumlog.state").unlink()
+    (directory / "quorumlog.state.copy").unlink()
     with pytest.raises(CorruptionError, match=r"quorumlog\.state is gone: whom this replica voted"):
         Opened(directory, **SIZES)

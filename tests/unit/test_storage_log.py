@@ -383,7 +383,7 @@ def test_75_both_copies_damaged_is_an_error_not_an_empty_value(tmp_path):
     slots.write(b"value")
     slots.close()
     (tmp_path / "value").write_bytes(bytes(2 * SLOT_SIZE))
-    with pytest.raises(CorruptionError, match="both copies"):
+    with pytest.raises(CorruptionError, match="all its copies"):
         SlotFile(files, str(tmp_path), "value").read()
 
 
@@ -405,16 +405,58 @@ def test_data_of_another_member_is_refused(tmp_path):
 def test_a_changed_identity_is_noticed(tmp_path):
     Opened(tmp_path / "g").close()
     identity = tmp_path / "g" / "quorumlog.identity"
-    identity.write_text(identity.read_text().replace('"n0"', '"n7"'))
+    whole = identity.read_text()
+    identity.write_text(whole.replace('"n0"', '"n7"'))
+    Opened(tmp_path / "g").close()
+    assert identity.read_text() == whole
+    for path in (identity, identity.with_name("quorumlog.identity.copy")):
+        path.write_text(whole.replace('"n0"', '"n7"'))
     with pytest.raises(CorruptionError, match="its CRC does not fit"):
         Opened(tmp_path / "g", self_id="n7")
 
 
-def test_a_strange_file_is_named(tmp_path):
+def test_what_is_strange_is_named_and_ignored(tmp_path, caplog):
+    opened = Opened(tmp_path / "g", data_file=4_096)
+    opened.append([b"entry %d" % number * 20 for number in range(100)])
+    opened.close()
+    group = tmp_path / "g"
+    strange = [group / "notes.txt", group / "data" / "notes.txt", group / "index" / "x.bak"]
+    strange += [group / "data" / f"{7:020d}", group / "data" / f"{4_096 * 9 + 5:020d}"]
+    for path in strange:
+        path.write_text("hello")
+    directories = [group / "old", group / "data" / "old", group / "data" / f"{1 << 40:020d}"]
+    for path in directories:
+        path.mkdir()
+    again = Opened(group, data_file=4_096)
+    assert [entry.index for entry in again.entries()] == list(range(100))
+    again.append([b"more"])
+    again.close()
+    for path in (*strange, *directories):
+        assert f"{path} is no" in caplog.text
+        assert path.exists()
+
+
+def test_two_files_that_do_not_belong_together_are_not_chosen_from(tmp_path):
     Opened(tmp_path / "g").close()
-    (tmp_path / "g" / "data" / "notes.txt").write_text("hello")
-    with pytest.raises(StorageError, match=r"notes\.txt is no data or index file"):
+    opened = Opened(tmp_path / "g", data_file=4_096)
+    opened.append([b"entry"])
+    opened.close()
+    (tmp_path / "g" / "data" / f"{7:020d}").write_text("hello")
+    with pytest.raises(CorruptionError, match="move the other one away"):
         Opened(tmp_path / "g")
+
+
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path):
+    for name in (f"data/{0:020d}", "quorumlog.state", "quorumlog.checkpoint", "quorumlog.durable"):
+        path = tmp_path / name.replace("/", "-") / name
+        opened = Opened(tmp_path / name.replace("/", "-"))
+        opened.append([b"entry"])
+        opened.checkpoint()
+        opened.close()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(StorageError, match=rf"{path.name}.* director"):
+            Opened(tmp_path / name.replace("/", "-"))
 
 
 def test_the_only_file_cut_short_by_a_crash_gets_its_size_back(tmp_path):

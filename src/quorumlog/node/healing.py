@@ -221,7 +221,7 @@ class Healing:
             return
         if replica.applier.machine is not None and replica.applier.applied_index < index:
             replica.installs.want(message.local_id)
-        else:
+        elif attachment:  # else what producers stored in it is not known there
             replica.sessions.learned(attachment)
             if replica.applier.machine is not None and replica.applier.saves.newest_index < index:
                 # first what the machine made of it; then the next peer that is asked has it removed
@@ -305,7 +305,7 @@ class Healing:
             begin_index=self._replica.log.before_begin_index + 1,
         )
         parts: list[Buffer] = [span.data for span in spans]
-        if request.first_index < response.begin_index:
+        if request.first_index < response.begin_index and not self._replica.sessions.is_lost:
             parts = [self._replica.sessions.encode()]
         self._doors.network.send(request.local_id, response, parts, bulk=True)
 

@@ -209,6 +209,8 @@ class Installs:
     def _place_to_begin(self) -> SnapshotMeta | None:
         """Return the newest snapshot; of a plain log, where it begins."""
         log, applier = self._replica.log, self._replica.applier
+        if self._replica.sessions.is_lost:
+            return None  # what producers stored before it must be told along with it
         index = log.before_begin_index
         if applier.machine is not None:
             newest = applier.saves.newest

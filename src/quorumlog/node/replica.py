@@ -51,6 +51,7 @@ from quorumlog.node.fetches import FetchAnswer, Fetches, View
 from quorumlog.node.healing import Healing
 from quorumlog.node.installs import Installs
 from quorumlog.node.log_lines import say
+from quorumlog.node.lost_sessions import LostSessions
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
 from quorumlog.node.proposals import Answer
@@ -108,13 +109,16 @@ class Replica:
         self._is_fit = True
         self._stored_token = 0
         self._reported_token = 0
-        self.sessions = Sessions(self.log, opened.committed_index, opened.sessions)
+        self.sessions = Sessions(
+            self.log, opened.committed_index, opened.sessions, is_lost=opened.sessions_lost
+        )
         self.log.keep_sessions(self.sessions.to_save)
         self.appends = Appends(self, doors, limits)
         self.transactions = OpenTransactions(self, doors)
         self.readers = ReaderPositions(doors.now_ms)
         self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
+        self.lost_sessions = LostSessions(self, doors)
         self.fetches = Fetches(
             log,
             limits,
@@ -211,7 +215,8 @@ class Replica:
             self.healing.serve(message)
             return
         if isinstance(message, RepairResponse):
-            self.healing.answered(message, attachment)
+            if not self.lost_sessions.answered(message, attachment):
+                self.healing.answered(message, attachment)
             self.wake()
             return
         if isinstance(message, ReadIndexRequest):
@@ -316,6 +321,7 @@ class Replica:
         if not self.health_text:
             self.upkeep.tick(now_ms)
             self.healing.tick(now_ms)
+            self.lost_sessions.tick(now_ms)
         self._handle(_Item(ev.Ticked(self._may_campaign(now_ms))))
         if self.core.role is Role.LEADER:
             self._doors.beats.rest(self)
@@ -400,6 +406,7 @@ class Replica:
             self.asked.next_deadline_ms(),
             self.upkeep.next_deadline_ms(),
             self.healing.next_deadline_ms(),
+            self.lost_sessions.next_deadline_ms(),
         ]
         self._doors.wake_at(min(deadline for deadline in deadlines if deadline is not None))
 

@@ -150,11 +150,13 @@ class Saves:
         )
 
         sessions, results = self._replica.sessions.committed_table(), self._applier.results
+        knows_sessions = not self._replica.sessions.is_lost
         fetched = self._replica.installs.served_indexes()
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
-            kept = msgspec.msgpack.encode(Kept(sessions.encode(), results.pairs()))
+            told = sessions.encode() if knows_sessions else b""
+            kept = msgspec.msgpack.encode(Kept(told, results.pairs()))
             try:
                 state = machine.freeze()
             except Exception as error:

@@ -41,8 +41,12 @@ class Verdict:
 class Sessions:
     """Of one replica; called on its thread. `saved` is what the last checkpoint left, if any."""
 
-    def __init__(self, log: Log, committed_index: int, saved: bytes | None) -> None:
+    def __init__(
+        self, log: Log, committed_index: int, saved: bytes | None, *, is_lost: bool = False
+    ) -> None:
         self._log = log
+        self.is_lost = is_lost
+        """Whether what was stored before the log begins is not known; a peer's table tells."""
         base = SessionTable(committed_index) if saved is None else SessionTable.decode(saved)
         self._base = base
         self._current = base.copy()
@@ -75,7 +79,7 @@ class Sessions:
         Returns the first entry that could not be read: until it can be, the table is incomplete.
         """
         found, unread = system_entries(self._log, self._base.as_of + 1)
-        self._tail, self.is_incomplete = deque(found), unread is not None
+        self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
         self._derive()
         self.committed(committed_index)
         return unread
@@ -140,10 +144,29 @@ class Sessions:
         except UnexpectedArgumentError as error:
             logger.error("producer sessions cannot be read: %s", error)
             return
-        if table.as_of > self._base.as_of:
+        is_found = self.is_lost and table.as_of >= self._log.before_begin_index
+        if table.as_of > self._base.as_of or is_found:
             self._base, self._is_changed = table, True
+            self.is_lost = self.is_lost and not is_found
             self._tail = deque(item for item in self._tail if item[0] > table.as_of)
             self._derive()
+
+    def give_up(self) -> None:
+        """Nobody knows what was stored before the log begins: go on with what the log tells.
+
+        Blocks of producers that began before it are refused from now on, except first ones. Of
+        transactions that began before it nobody can tell any more whether they ended well: readers
+        of committed transactions begin behind them.
+        """
+        table = SessionTable(self._base.as_of)
+        transactions, unknown_until = table.transactions, self._base.as_of
+        for index, entry in self._tail:
+            is_part = isinstance(entry, SessionEntry) and entry.part is not None
+            if is_part and transactions.judge(entry).code is not ResponseCode.SUCCESS:
+                unknown_until = index + entry.count if isinstance(entry, SessionEntry) else index
+            table.apply(index, entry)
+        self._base.transactions.complete_from = unknown_until + 1
+        self.is_lost, self._is_changed = False, True
 
     # -- for readers --------------------------------------------------------------------------
 
@@ -193,6 +216,8 @@ class Sessions:
 
     def to_save(self) -> bytes | None:
         """Return the committed table for the next checkpoint; None: the saved one will do."""
+        if self.is_lost:
+            return None
         size_bytes = self._log.size_bytes
         is_old = self._base.as_of - self._saved_as_of >= UNCHANGED_ENTRIES
         is_old |= abs(size_bytes - self._saved_bytes) >= UNCHANGED_BYTES

@@ -29,10 +29,14 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         end_chain_crc=log.end_chain_crc,
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
-        healthy=not replica.health_text and not log.damaged and not replica.applier.failed_text,
+        healthy=not replica.health_text
+        and not log.damaged
+        and not replica.applier.failed_text
+        and not replica.sessions.is_lost,
         health_text=replica.health_text
         or replica.applier.failed_text
         or _damage_text(replica)
+        or _lost_sessions_text(replica)
         or _founding_text(replica),
         voters=list(core.membership.voters),
         outgoing=list(core.membership.outgoing),
@@ -75,6 +79,12 @@ def _damage_text(replica: Replica) -> str:
     return (
         f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
     )
+
+
+def _lost_sessions_text(replica: Replica) -> str:
+    if not replica.sessions.is_lost:
+        return ""
+    return "what producers stored is lost here; peers are asked for it"
 
 
 def _founding_text(replica: Replica) -> str:

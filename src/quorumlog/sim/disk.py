@@ -387,6 +387,12 @@ class SimulatedFileSystem:
         self.reads += 1
         return _absolute(path) in self._names.now
 
+    def is_directory(self, path: str) -> bool:
+        """See `FileSystem`."""
+        self.check_on()
+        self.reads += 1
+        return self._names.is_directory(_absolute(path))
+
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimulatedFile:
         """See `FileSystem`."""
         self.check_on()

@@ -4,7 +4,8 @@
 where the log begins, and names a point up to which data and index are durable: opening reads only
 what lies behind it. `quorumlog.durable` is written after every group commit without fsync: it
 states only what was durable before, so it is never wrong, merely old; it tells a torn tail (behind
-it) from corruption (at or below it).
+it) from corruption (at or below it). It also says where the log begins, in case that the checkpoint
+is lost.
 """
 
 import struct
@@ -22,8 +23,11 @@ TERM_RUNS_MAX = 150
 """Newest runs of terms that a checkpoint names; they fit one slot with all else."""
 UNKNOWN_CRC = -1
 """Stands for the chain CRC of an entry that is not there any more and was not noted."""
-_HINT = struct.Struct(">4sqqqqqq")
-_HINT_MAGIC = b"QDU2"
+_HINT = struct.Struct(">4sqqqqqqqq")
+_HINT_MAGIC = b"QDU3"
+_OLDER_HINT = struct.Struct(">4sqqqqqq")
+_OLDER_HINT_MAGIC = b"QDU2"
+"""Without term and chain CRC of the entry before the first."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +57,8 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """What is durable. `is_end`: whatever lies behind `mark` is being removed.
 
-    `term_runs` are the newest runs of terms as (term, first index).
+    `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
+    files that are there: one of them that is missing was lost.
     """
 
     boundary: Boundary
@@ -61,6 +66,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     committed_index: int
     term_runs: list[tuple[int, int]] = []
     is_end: bool = False
+    kept: tuple[str, ...] = ()
 
 
 class CheckpointFile:
@@ -70,18 +76,27 @@ class CheckpointFile:
         self._slots = SlotFile(files, directory, CHECKPOINT_NAME)
 
     def load(self, *, read_only: bool = False) -> Checkpoint | None:
-        """Return the last checkpoint, or None. Raises `CorruptionError` if it is unreadable."""
-        raw = self._slots.read(read_only=read_only)
+        """Return the last checkpoint; None: there is none, or (`is_lost`) no copy is whole.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
+        raw = self._slots.read_or_lose(read_only=read_only)
         if raw is None:
             return None
         try:
             return msgspec.msgpack.decode(raw, type=Checkpoint)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
-                f"{self._slots.path}: written by another version of quorumlog ({error})",
+                f"{self._slots.path}: written by another version of quorumlog ({error}); start "
+                "that version",
                 self._slots.path,
                 0,
             ) from error
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was saved could not be read."""
+        return self._slots.is_lost
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, durably."""
@@ -100,8 +115,8 @@ class DurableHint:
         self._path = f"{directory}/{DURABLE_NAME}"
         self._file: File | None = None
 
-    def load(self) -> tuple[Mark, int, int] | None:
-        """Return mark, before_begin_index and the position of the first entry.
+    def load(self) -> tuple[Mark, Boundary] | None:
+        """Return what was durable, and where the log began.
 
         None if nothing was ever noted, or if the note itself is damaged.
         """
@@ -112,13 +127,15 @@ class DurableHint:
             raw = file.read_at(_HINT.size + 4, 0)
         finally:
             file.close()
-        if len(raw) < _HINT.size + 4:
-            return None
-        body, crc = raw[: _HINT.size], int.from_bytes(raw[_HINT.size :], "big")
-        magic, index, position, term, chain_crc, before, begin = _HINT.unpack(body)
-        if magic != _HINT_MAGIC or crc32(body) != crc:
-            return None
-        return Mark(index, position, chain_crc, term), before, begin
+        for form, magic in ((_HINT, _HINT_MAGIC), (_OLDER_HINT, _OLDER_HINT_MAGIC)):
+            body, crc = raw[: form.size], raw[form.size : form.size + 4]
+            if raw[:4] == magic and len(crc) == 4 and crc32(body) == int.from_bytes(crc, "big"):
+                _, index, position, term, chain_crc, before, begin, *rest = form.unpack(body)
+                unknown = (-1, 0 if before < 0 else UNKNOWN_CRC)
+                before_term, before_crc = rest or unknown
+                mark = Mark(index, position, chain_crc, term)
+                return mark, Boundary(before, before_term, begin, before_crc)
+        return None
 
     def write(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
         """State that entries up to the mark are durable; `durable` makes the statement so, too."""
@@ -132,6 +149,8 @@ class DurableHint:
             mark.chain_crc,
             boundary.before_begin_index,
             boundary.position,
+            boundary.before_begin_term,
+            boundary.chain_crc,
         )
         self._file.write_at([body + crc32(body).to_bytes(4, "big")], 0)
         if durable:

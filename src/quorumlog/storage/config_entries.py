@@ -48,12 +48,15 @@ class ConfigEntriesFile:
     """Those of one group on disk; not made before there is one."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._slots = SlotFile(files, directory, FILE_NAME, slot_size=SLOT_SIZE)
+        self._slots = SlotFile(files, directory, FILE_NAME, slot_size=SLOT_SIZE, mirrored=True)
         self.saved: list[tuple[int, bytes]] = []
 
     def load(self, *, read_only: bool = False) -> list[tuple[int, bytes]]:
-        """Return what was saved last. Raises `CorruptionError` when it is unreadable."""
-        raw = self._slots.read(read_only=read_only)
+        """Return what was saved last; empty, and `is_lost`, when no copy of it is whole.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
+        raw = self._slots.read_or_lose(read_only=read_only)
         if raw is not None:
             try:
                 self.saved = msgspec.msgpack.decode(raw, type=list[tuple[int, bytes]])
@@ -62,9 +65,18 @@ class ConfigEntriesFile:
                 raise CorruptionError(f"{path}: {error}", path, 0) from error
         return self.saved
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was saved could not be read."""
+        return self._slots.is_lost
+
+    def exists(self) -> bool:
+        """Whether anything was ever saved."""
+        return self._slots.exists()
+
     def save(self, pairs: list[tuple[int, bytes]]) -> None:
         """Replace it, durably, if it differs; only the newest are kept when they do not all fit."""
-        if pairs == self.saved:
+        if pairs == self.saved and not self.is_lost:
             return
         kept = list(pairs)
         while len(raw := msgspec.msgpack.encode(kept)) > self._slots.value_bytes_max:

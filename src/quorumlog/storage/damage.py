@@ -86,12 +86,15 @@ class DamageFile:
     """The damaged ranges of one group on disk; not made before the first damage is found."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._slots = SlotFile(files, directory, FILE_NAME)
+        self._slots = SlotFile(files, directory, FILE_NAME, mirrored=True)
         self.saved = DamagedRanges()
 
     def load(self, *, read_only: bool = False) -> DamagedRanges:
-        """Return what was saved last. Raises `CorruptionError` when it is unreadable."""
-        raw = self._slots.read(read_only=read_only)
+        """Return what was saved last; nothing, and `is_lost`, when no copy of it is whole.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
+        raw = self._slots.read_or_lose(read_only=read_only)
         if raw is not None:
             try:
                 pairs = msgspec.msgpack.decode(raw, type=list[tuple[int, int]])
@@ -101,9 +104,18 @@ class DamageFile:
             self.saved = DamagedRanges(pairs)
         return self.saved
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was saved could not be read."""
+        return self._slots.is_lost
+
+    def exists(self) -> bool:
+        """Whether anything was ever saved."""
+        return self._slots.exists()
+
     def save(self, damaged: DamagedRanges) -> None:
         """Replace it, durably, if it differs."""
-        if damaged != self.saved:
+        if damaged != self.saved or self.is_lost:
             self._slots.write(msgspec.msgpack.encode(damaged.ranges))
             self.saved = damaged
 

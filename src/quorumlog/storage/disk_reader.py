@@ -18,7 +18,7 @@ from quorumlog.model.block import (
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.base import Span
-from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
+from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary, Mark
 from quorumlog.storage.checksums import (
     BODY_CRC,
     BODY_SIZE,
@@ -220,6 +220,13 @@ class DiskReader:
         numbered = (int(before["index"]), int(record["index"])) == (index - 1, index)
         placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
         return numbered and placed and int(record["term"]) >= int(before["term"])
+
+    def mark_behind(self, index: int) -> Mark | None:
+        """Return the point behind an entry whose header and index record agree; else None."""
+        header, record = self._header(index), record_at(self._index, index)
+        if header is None or record is None or not self.is_where_stated(index):
+            return None
+        return Mark(index, int(record["pos"]) + int(record["size"]), int(header[6]), int(header[3]))
 
     def is_where_stated(self, index: int) -> bool:
         """Whether header and index record of an entry agree."""

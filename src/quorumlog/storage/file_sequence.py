@@ -1,6 +1,6 @@
 """A logical sequence of bytes spread over files of one size, named by their start (spec 20 §3)."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
 
@@ -41,6 +41,8 @@ class FileSequence:
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
         self._resident_bytes = 0
+        self.strange: list[str] = []
+        """Paths found beside the files that are none of them; left alone."""
 
     @property
     def directory(self) -> str:
@@ -65,31 +67,40 @@ class FileSequence:
     def load(self, *, read_only: bool = False) -> None:
         """Take in the files that exist; what a crash left of files being made is removed.
 
-        Raises `StorageError` for a strange name, `CorruptionError` for a file that is too large, a
-        name that appears twice or lies between two others.
+        What is no file of a sequence, or begins where none of it can, goes to `strange`. Raises
+        `CorruptionError` for a file that is too large, a name that appears twice, and when it
+        cannot be told which files belong together.
         """
         for directory in self.directories:
             for name in self._files.names(directory):
-                if name.endswith(BESIDE) and is_name(name.removesuffix(BESIDE)):
-                    if not read_only:
-                        self._files.remove(f"{directory}/{name}")
-                elif is_name(name):
+                path = f"{directory}/{name}"
+                is_directory = self._files.is_directory(path)
+                if is_name(name) and not is_directory:
                     self._take_in(directory, int(name))
+                elif name.endswith(BESIDE) and is_name(name.removesuffix(BESIDE)):
+                    if not read_only and not is_directory:
+                        self._files.remove(path)
                 else:
-                    raise StorageError(
-                        f"{directory}/{name} is no data or index file (20 digits); move it away"
-                    )
+                    self.strange.append(path)
         self._by_start = dict(sorted(self._by_start.items()))
         if self._by_start:
-            self.set_origin(next(iter(self._by_start)))
-        for start, file in self._by_start.items():
-            if (start - self._origin) % self.file_size:
-                raise CorruptionError(
-                    f"{file.path}: files of {self.file_size} bytes do not begin there; move it "
-                    "away, or restore this replica's files",
-                    file.path,
-                    0,
-                )
+            self._leave_out_misplaced()
+
+    def _leave_out_misplaced(self) -> None:
+        """Leave files alone that do not lie whole file sizes away from most others."""
+        origins = Counter(start % self.file_size for start in self._by_start)
+        (origin, count), *others = origins.most_common()
+        misplaced = [start for start in self._by_start if start % self.file_size != origin]
+        if others and others[0][1] == count:
+            path, other = self._by_start[misplaced[0]].path, next(iter(self._by_start.values()))
+            raise CorruptionError(
+                f"{path}: beside {other.path} no file of {self.file_size} bytes begins there, and "
+                "it cannot be told which of them belongs to this log; move the other one away",
+                path,
+                0,
+            )
+        self.set_origin(origin)
+        self.strange += [self._by_start.pop(start).path for start in misplaced]
 
     def _take_in(self, directory: str, start: int) -> None:
         path = f"{directory}/{name_of(start)}"
@@ -100,7 +111,11 @@ class FileSequence:
         size = size_of(self._files, path)
         if size > self.file_size:
             raise CorruptionError(
-                f"{path} has {size} bytes instead of {self.file_size}; restore it", path, size
+                f"{path} has {size} bytes instead of {self.file_size}: what lies behind byte "
+                f"{self.file_size} is no part of the log; cut it off (truncate -s "
+                f"{self.file_size} {path}), or restore the file",
+                path,
+                size,
             )
         file = SequenceFile(self._files, directory, start, self.file_size, is_made=True)
         self._by_start[start] = file
@@ -247,7 +262,7 @@ def stored_file_size(files: FileSystem, directories: Sequence[str]) -> int | Non
         size_of(files, f"{directory}/{name}")
         for directory in directories
         for name in files.names(directory)
-        if is_name(name)
+        if is_name(name) and not files.is_directory(f"{directory}/{name}")
     ]
     return max(sizes, default=None)
 

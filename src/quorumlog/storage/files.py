@@ -100,6 +100,10 @@ class FileSystem(Protocol):
         """Whether there is a file or directory."""
         ...
 
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory."""
+        ...
+
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         """Open a file; with `create` it may be new."""
         ...
@@ -277,10 +281,16 @@ class OsFileSystem:
         """See `FileSystem`."""
         return os.path.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        """See `FileSystem`."""
+        return os.path.isdir(path)
+
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """See `FileSystem`."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         with _named(path, "open"):
+            if os.path.isdir(path):  # which may be opened for reading
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE))
 
     def sync_directory(self, path: str) -> None:

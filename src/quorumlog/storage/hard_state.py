@@ -35,7 +35,7 @@ class HardStateStore:
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._directory = directory
-        self._slots = SlotFile(files, directory, FILE_NAME)
+        self._slots = SlotFile(files, directory, FILE_NAME, mirrored=True)
 
     def load(self, *, read_only: bool = False) -> HardState:
         """Return what was last saved; term 0 and no vote in a new directory.
@@ -55,7 +55,7 @@ class HardStateStore:
 
     def exists(self) -> bool:
         """Whether term and vote were ever saved here."""
-        return self._files.exists(self._slots.path)
+        return self._slots.exists()
 
     def establish(self) -> None:
         """Save what `load` returns: from now on a missing file is a loss, not a beginning."""

@@ -1,15 +1,21 @@
 """Directories of a node and of a group: names, the lock, and whose data it is."""
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import HardStateStore
+from quorumlog.storage.slots import COPY
 from quorumlog.storage.space import used_ratio
+
+logger = logging.getLogger(__name__)
 
 DATA = "data"
 INDEX = "index"
@@ -19,7 +25,7 @@ IDENTITY_BYTES_MAX = 4_096
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose data a group directory holds, and how large its files are.
+    """Whose data a group directory holds, and how large its files are; kept in two files.
 
     A wiped disk comes back as a new incarnation.
     """
@@ -102,15 +108,17 @@ def claim_group_directory(
     for path in (directory, *data_directories, f"{directory}/{INDEX}"):
         files.make_directory(path)
         files.sync_directory(path)  # names made just before a crash count from now on
-    path = f"{directory}/{IDENTITY_NAME}"
-    if files.exists(path):
+    if has_identity(files, directory):
         identity = read_identity(files, directory)
         if (identity.group, identity.self_id) != (group, self_id):
             raise StorageError(
                 f"{directory} holds data of group {identity.group!r}, member {identity.self_id!r}, "
                 f"not of group {group!r}, member {self_id!r}; point storeBaseDir elsewhere"
             )
+        _restore_identity(files, directory, identity)
         return identity
+    if files.exists(f"{directory}/{CHECKPOINT_NAME}"):
+        raise _identity_error(directory, "it is gone, and so is its copy")
     HardStateStore(files, directory).establish()
     identity = Identity(
         group,
@@ -120,6 +128,70 @@ def claim_group_directory(
         stored_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
     )
     identity = msgspec.structs.replace(identity, crc=identity.checksum())
+    for path in reversed(_identity_paths(directory)):  # what is looked for comes last
+        _write_identity(files, directory, path, identity)
+    return identity
+
+
+def _identity_paths(directory: str) -> tuple[str, str]:
+    path = f"{directory}/{IDENTITY_NAME}"
+    return path, path + COPY
+
+
+def has_identity(files: FileSystem, directory: str) -> bool:
+    """Whether a group directory is one of ours, and not the original's or new."""
+    return any(files.exists(path) for path in _identity_paths(directory))
+
+
+def read_identity(files: FileSystem, directory: str) -> Identity:
+    """Return whose data a group directory holds.
+
+    Raises `CorruptionError` when both files that say so are damaged or gone.
+    """
+    reasons = []
+    for path in _identity_paths(directory):
+        found = _identity_at(files, path)
+        if isinstance(found, Identity):
+            return found
+        reasons.append(found)
+    raise _identity_error(directory, f"{reasons[0]}; its copy: {reasons[1]}")
+
+
+def damaged_identities(files: FileSystem, directory: str) -> list[tuple[str, str]]:
+    """Return path and reason of each file that says whose data it is, and is damaged."""
+    found = [(path, _identity_at(files, path)) for path in _identity_paths(directory)]
+    return [
+        (path, reason) for path, reason in found if isinstance(reason, str) and files.exists(path)
+    ]
+
+
+def _identity_at(files: FileSystem, path: str) -> Identity | str:
+    """Return what a file says, or why it does not."""
+    if not files.exists(path):
+        return "it is gone"
+    file = files.open(path, writable=False)
+    try:
+        identity = msgspec.json.decode(file.read_at(IDENTITY_BYTES_MAX, 0), type=Identity)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return str(error)
+    finally:
+        file.close()
+    if identity.crc and identity.crc != identity.checksum():
+        return "its CRC does not fit"
+    return identity
+
+
+def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> None:
+    """Make both files say the same; directories of earlier versions have one."""
+    first, _ = _identity_paths(directory)
+    for path in _identity_paths(directory):
+        if _identity_at(files, path) != identity:
+            if path == first or files.exists(path):
+                logger.warning("%s was damaged; it is restored from its other copy", path)
+            _write_identity(files, directory, path, identity)
+
+
+def _write_identity(files: FileSystem, directory: str, path: str, identity: Identity) -> None:
     beside = f"{path}.new"
     file = files.open(beside, create=True)
     file.resize(0)
@@ -128,22 +200,13 @@ def claim_group_directory(
     file.close()
     files.replace(beside, path)
     files.sync_directory(directory)
-    return identity
 
 
-def read_identity(files: FileSystem, directory: str) -> Identity:
-    """Return whose data a group directory holds.
-
-    Raises `CorruptionError` when the file that says so is damaged.
-    """
+def _identity_error(directory: str, reason: str) -> CorruptionError:
     path = f"{directory}/{IDENTITY_NAME}"
-    file = files.open(path, writable=False)
-    try:
-        identity = msgspec.json.decode(file.read_at(IDENTITY_BYTES_MAX, 0), type=Identity)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{path}: {error}; restore the file", path, 0) from error
-    finally:
-        file.close()
-    if identity.crc and identity.crc != identity.checksum():
-        raise CorruptionError(f"{path}: its CRC does not fit; restore the file", path, 0)
-    return identity
+    return CorruptionError(
+        f"{path}: {reason}. Which incarnation of its member this replica is, is not known any "
+        f"more. Restore the file from the moment the node stopped. {EMPTYING_IS_SAFE_WHEN}",
+        path,
+        0,
+    )

@@ -10,9 +10,13 @@ from quorumlog.storage.index_records import Records, records_of
 from quorumlog.storage.notes import Notes
 from quorumlog.storage.placement import blank_record
 from quorumlog.storage.plans import Do, Step
+from quorumlog.storage.recovery import derived_records
 from quorumlog.storage.repair import Finding, continues, diagnose, mends, misfit
+from quorumlog.storage.scan import Scanner
 
 NEIGHBOURS_MAX = 512
+RECORDS_MAX = 65_536
+"""So many index records side by side may be damaged for entries to be found in the data alone."""
 NEIGHBOURS_BYTES = 4 * 1024 * 1024
 """As many entries, or bytes, on either side of a damaged one are looked at with it, at once."""
 
@@ -36,11 +40,46 @@ class Mending:
         finding = diagnose(
             self._data, self._index, self._reader, entry, last, is_readable=is_readable
         )
+        if finding.record is None and is_readable:
+            found = self._derived_again(entry, last)
+            if found is not None:
+                finding = Finding(found, is_whole=True)
         if finding.record is None:
             place = entry * INDEX_RECORD_SIZE
             reason = "it and its index record are damaged, and its neighbours do not tell of it"
             raise self._reader.damaged(entry, place, reason, index=True)
         return finding
+
+    def _derived_again(self, entry: int, last: int) -> Records | None:
+        """Return the index record of an entry among many whose records are damaged, by its data.
+
+        They are read from the last entry on that header and record still tell of, and every CRC
+        fits; None if that does not reach the entry.
+        """
+        boundary = self._reader.boundary
+        mark = Mark(
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.chain_crc,
+            boundary.before_begin_term,
+        )
+        for before in range(entry - 1, max(mark.index, entry - 1 - RECORDS_MAX), -1):
+            known = self._reader.mark_behind(before)
+            if known is not None:
+                mark = known
+                break
+        else:
+            if entry - 1 - RECORDS_MAX > mark.index:
+                return None
+        chain = None if mark.chain_crc == UNKNOWN_CRC else mark.chain_crc
+        scanner = Scanner(
+            self._data, mark.position, index=mark.index, term=mark.term, chain_crc=chain
+        )
+        for stretch in scanner:
+            if stretch.last_index >= entry:
+                row = entry - stretch.first_index
+                return derived_records(stretch)[row : row + 1] if entry <= last else None
+        return None
 
     def place_of(self, entry: int, last: int) -> tuple[int, int]:
         """Return where an entry must lie, and its size, although something about it is damaged."""

@@ -1,39 +1,125 @@
-"""The small files beside a log: its checkpoint, its durable hint, and what of it is damaged."""
+"""The small files beside a log: its checkpoint, its durable hint, and what of it is damaged.
 
-from quorumlog.storage.checkpoint import Boundary, Checkpoint, CheckpointFile, DurableHint, Mark
+One that is damaged or gone does not keep a replica from opening: what it told is found out anew,
+and `lost` names what can only be found by reading the whole log, or nowhere here.
+"""
+
+import logging
+
+import msgspec
+
+from quorumlog.storage.checkpoint import (
+    CHECKPOINT_NAME,
+    DURABLE_NAME,
+    Boundary,
+    Checkpoint,
+    CheckpointFile,
+    DurableHint,
+    Mark,
+)
+from quorumlog.storage.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.config_entries import ConfigEntriesFile
+from quorumlog.storage.damage import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.damage import DamagedRanges, DamageFile
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.recovery import Known
+from quorumlog.storage.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.session_file import SessionFile
+
+logger = logging.getLogger(__name__)
 
 
 class Notes:
     """Of one group. Written on the disk thread (or while the group is opened)."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
+        self._directory = directory
         self._checkpoints = CheckpointFile(files, directory)
         self._hint = DurableHint(files, directory)
         self._damage = DamageFile(files, directory)
         self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
         self.sessions = SessionFile(files, directory)
+        self._noted_configs: list[tuple[int, bytes]] = []
+        self.lost: set[str] = set()
 
     def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
-        """Return what was noted before. Raises `CorruptionError` when it cannot be read."""
+        """Return what was noted before; `lost` names what was noted and cannot be read any more.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
         self.checkpoint = self._checkpoints.load(read_only=read_only)
-        known = Known.of(self.checkpoint, self._hint.load())
-        return known, self._damage.load(read_only=read_only)
+        hint = self._hint.load()
+        damaged = self._damage.load(read_only=read_only)
+        self._noted_configs = self._configs.load(read_only=read_only)
+        kept = () if self.checkpoint is None else self.checkpoint.kept
+        for name, file in self._others():
+            if file.is_lost or (name in kept and not file.exists()):
+                self.lost.add(name)
+        if not read_only:
+            self._say_what_is_lost(is_hint_there=hint is not None)
+        return Known.of(self.checkpoint, hint), damaged
+
+    def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | SessionFile], ...]:
+        return (
+            (DAMAGE_NAME, self._damage),
+            (MEMBERSHIP_NAME, self._configs),
+            (SESSIONS_NAME, self.sessions),
+        )
+
+    def _kept(self) -> tuple[str, ...]:
+        """Return the names of the small files that are there, or are lost and not yet made up."""
+        return tuple(name for name, file in self._others() if file.exists() or name in self.lost)
+
+    def _say_what_is_lost(self, *, is_hint_there: bool) -> None:
+        if self.checkpoint is None and (is_hint_there or self._checkpoints.is_lost):
+            logger.error(
+                "%s/%s is lost; where the log begins is taken from %s, the rest is read from the "
+                "log",
+                self._directory,
+                CHECKPOINT_NAME,
+                DURABLE_NAME if is_hint_there else "its first data file",
+            )
+        for name in sorted(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME}):
+            logger.error(
+                "%s/%s is lost; what it told is found again by reading the whole log",
+                self._directory,
+                name,
+            )
+
+    @property
+    def needs_whole_log(self) -> bool:
+        """Whether what was lost can only be found by reading all of the log."""
+        return bool(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME})
+
+    @property
+    def has_lost_memberships(self) -> bool:
+        """Whether CONFIG_CHANGE entries were noted and cannot be read any more."""
+        return MEMBERSHIP_NAME in self.lost
 
     def load_config_entries(self) -> list[tuple[int, bytes]]:
         """Return (index, body) of noted CONFIG_CHANGE entries that the last checkpoint covers."""
-        noted = self._configs.load()
-        until = self.checkpoint.mark.index if self.checkpoint is not None else -1
-        return [(index, body) for index, body in noted if index <= until]
+        if self.checkpoint is None:
+            return self._noted_configs
+        until = self.checkpoint.mark.index
+        return [(index, body) for index, body in self._noted_configs if index <= until]
+
+    def load_sessions(self) -> bytes | None:
+        """Return the producer sessions; None: nothing was saved, or they are in `lost`."""
+        found = self.sessions.load()
+        if self.sessions.is_lost:
+            self.lost.add(SESSIONS_NAME)
+        return found
+
+    @property
+    def has_lost_sessions(self) -> bool:
+        """Whether producer sessions were saved and cannot be read any more."""
+        return SESSIONS_NAME in self.lost
 
     def save_config_entries(self, pairs: list[tuple[int, bytes]]) -> None:
         """Replace what is known of CONFIG_CHANGE entries, durably."""
         self._configs.save(pairs)
+        self.lost.discard(MEMBERSHIP_NAME)
 
     def begin_removal(
         self, ended: Checkpoint, boundary: Boundary, configs: list[tuple[int, bytes]]
@@ -51,6 +137,7 @@ class Notes:
         """Replace the producer sessions, durably; None: what was saved last will do."""
         if sessions is not None:
             self.sessions.save(sessions)
+            self.lost.discard(SESSIONS_NAME)
 
     def save_checkpoint(self, checkpoint: Checkpoint, configs: list[tuple[int, bytes]]) -> None:
         """Replace the checkpoint and the CONFIG_CHANGE entries that go with it, durably."""
@@ -59,6 +146,7 @@ class Notes:
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""
+        checkpoint = msgspec.structs.replace(checkpoint, kept=self._kept())
         self._checkpoints.write(checkpoint)
         self.checkpoint = checkpoint
 
@@ -69,6 +157,7 @@ class Notes:
     def save_damage(self, damaged: DamagedRanges) -> None:
         """Replace what is known to be damaged, durably."""
         self._damage.save(damaged)
+        self.lost.discard(DAMAGE_NAME)
 
     def close(self) -> None:
         """Give the files back."""

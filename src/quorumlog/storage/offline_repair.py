@@ -14,10 +14,10 @@ from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.layout import (
     DATA,
-    IDENTITY_NAME,
     INDEX,
     DataPlaces,
     Identity,
+    has_identity,
     read_identity,
 )
 from quorumlog.storage.notes import Notes
@@ -58,7 +58,7 @@ def opened_for_change(
     data_bytes = stored_file_size(files, paths)
     if data_bytes is None:
         raise StorageError(f"{directory}: no data files in {', '.join(paths)}")
-    if files.exists(f"{directory}/{IDENTITY_NAME}"):
+    if has_identity(files, directory):
         identity = read_identity(files, directory)
     else:
         index_bytes = stored_file_size(files, [f"{directory}/{INDEX}"])

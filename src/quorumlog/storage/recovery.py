@@ -63,12 +63,11 @@ class Known:
     """Whether `durable` is of the last group commit, not merely of the last checkpoint."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, int, int] | None) -> "Known":
+    def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, Boundary] | None) -> "Known":
         """Join both notes: the newer one says what was durable."""
         durable = boundary = None
         if hint is not None:
-            durable, before, position = hint
-            boundary = Boundary(before, -1, position, 0 if before < 0 else UNKNOWN_CRC)
+            durable, boundary = hint
         if checkpoint is not None:
             boundary = checkpoint.boundary
             stale = durable is None or durable.index < checkpoint.mark.index
@@ -112,6 +111,7 @@ class Recovery:
     """One opening of a log of which `known` was noted before.
 
     With `drops_foreign`, entries that another program wrote behind ours are cut like a torn tail.
+    With `reads_all` the whole log is read, not only what lies behind the checkpoint.
     """
 
     def __init__(
@@ -121,8 +121,10 @@ class Recovery:
         known: Known,
         *,
         drops_foreign: bool = False,
+        reads_all: bool = False,
     ) -> None:
         self._drops_foreign = drops_foreign
+        self._reads_all = reads_all
         self._data = data
         self._index = index
         self._known = known
@@ -143,7 +145,7 @@ class Recovery:
             if not len(self._data):
                 self._data.set_origin(known.boundary.position)
         start = checkpoint.mark if checkpoint is not None else None
-        if self._restore_files():
+        if self._restore_files() or self._reads_all:
             start = self._start_of_log()
         if checkpoint is not None and checkpoint.is_end:
             end, stop = checkpoint.mark, Stop(checkpoint.mark.position, "a truncation")

@@ -78,6 +78,8 @@ class SequenceFile:
     def _make(self) -> None:
         """Write it under another name first: it is never seen at another size (etcd #6368)."""
         beside = self.path + BESIDE
+        if self._files.is_directory(self.path):
+            raise StorageError(f"{self.path} is a directory where a file must be; move it away")
         file = self._files.open(beside, create=True)
         try:
             file.resize(0)

@@ -1,9 +1,16 @@
-"""The producer sessions of a group on disk: replaced as a whole, beside the checkpoint."""
+"""The producer sessions of a group on disk: replaced as a whole, beside the checkpoint.
+
+Two files hold them: what the log has removed is known from nowhere else.
+"""
+
+import logging
 
 from isal.isal_zlib import crc32
 
-from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.files import FileSystem
+from quorumlog.storage.slots import COPY
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "quorumlog.sessions"
 _MAGIC = b"QSES"
@@ -11,34 +18,64 @@ BYTES_MAX = 64 * 1024 * 1024
 
 
 class SessionFile:
-    """Not made before a producer appended in a session."""
+    """Not made before a producer appended in a session. `is_lost`: `load` found no whole copy."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
+        self._paths = [self._path, self._path + COPY]
+        self.is_lost = False
 
-    def load(self) -> bytes | None:
-        """Return what was saved last; None: nothing was. Raises `CorruptionError`."""
-        if not self._files.exists(self._path):
-            return None
-        file = self._files.open(self._path, writable=False)
+    def exists(self) -> bool:
+        """Whether there is a file of them, whatever is in it."""
+        return any(self._files.exists(path) for path in self._paths)
+
+    def load(self, *, read_only: bool = False) -> bytes | None:
+        """Return what was saved last, and (unless `read_only`) make both files hold it.
+
+        None: nothing was ever saved, or (`is_lost`) neither file is whole.
+        """
+        there = [path for path in self._paths if self._files.exists(path)]
+        values = {path: self._read(path) for path in there}
+        whole = [value for value in values.values() if value is not None]
+        self.is_lost = bool(there) and not whole
+        if not whole or read_only:
+            return whole[0] if whole else None
+        if None in values.values() or self._path not in values:
+            logger.warning("%s was damaged; it is restored from its other copy", self._path)
+        for path in self._paths:
+            if values.get(path) != whole[0]:
+                self._write(path, whole[0])
+        return whole[0]
+
+    def damaged(self) -> list[str]:
+        """Return the files that are there and not whole."""
+        return [
+            path for path in self._paths if self._files.exists(path) and self._read(path) is None
+        ]
+
+    def _read(self, path: str) -> bytes | None:
+        file = self._files.open(path, writable=False)
         try:
             raw = file.read_at(BYTES_MAX, 0)
         finally:
             file.close()
         value = raw[8:]
-        if raw[:4] != _MAGIC or crc32(value) != int.from_bytes(raw[4:8], "big"):
-            raise CorruptionError(f"{self._path}: its CRC does not fit", self._path, 0)
-        return value
+        is_whole = raw[:4] == _MAGIC and crc32(value) == int.from_bytes(raw[4:8], "big")
+        return value if is_whole else None
 
     def save(self, value: bytes) -> None:
-        """Replace it, durably."""
-        beside = f"{self._path}.new"
+        """Replace them, durably."""
+        for path in self._paths:
+            self._write(path, value)
+
+    def _write(self, path: str, value: bytes) -> None:
+        beside = f"{path}.new"
         self._files.remove(beside)
         file = self._files.open(beside, create=True)
         file.write_at([_MAGIC, crc32(value).to_bytes(4, "big"), value], 0)
         file.sync()
         file.close()
-        self._files.replace(beside, self._path)
+        self._files.replace(beside, path)
         self._files.sync_directory(self._directory)

@@ -13,6 +13,7 @@ from quorumlog.model.session import SessionTable
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.base import Log
 from quorumlog.storage.checkpoint import Checkpoint
+from quorumlog.storage.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
 from quorumlog.storage.file_sequence import FileSequence
@@ -25,11 +26,18 @@ from quorumlog.storage.notes import Notes
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.recovery import Recovered, Recovery, RecoveryReport
+from quorumlog.storage.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.snapshots import Snapshots
 from quorumlog.storage.space import DiskState, look
 from quorumlog.storage.system_entries import torn_block
 
 logger = logging.getLogger(__name__)
+
+NAMES = frozenset(
+    (DATA, INDEX, "machine", "snapshot", "currterm", "currterm.bak", "checkpoint", "checkpoint.bak")
+)
+"""In a group's directory, ours and the original's."""
+OWN_PREFIX = "quorumlog."
 
 __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 
@@ -54,6 +62,8 @@ class OpenedGroup:
     """Of the group's state machine; None: it has none."""
     sessions: bytes | None = None
     """The producer sessions that the last checkpoint left."""
+    sessions_lost: bool = False
+    """Whether those were lost, and `sessions` says only from where on the log tells of them."""
     location: StoreLocation | None = None
     """Where its files are; None: in memory, or nobody else may read them."""
 
@@ -95,8 +105,10 @@ def open_group(
             )
         hard_state = hard_states.load()
         notes = Notes(files, directory)
+        saved_sessions = notes.load_sessions()
         log, report = open_log(files, directory, places, identity, notes, limits)
-        saved_sessions, snapshots = notes.sessions.load(), _snapshots(files, directory, config)
+        snapshots = _snapshots(files, directory, config)
+        _say_strange(files, directory, places.all)
     except BaseException:
         for lock in locks:
             lock.release()
@@ -105,7 +117,10 @@ def open_group(
     noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
     committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
     # what a checkpoint without producers tells of holds up to there, not up to a younger snapshot
-    sessions = saved_sessions or SessionTable(min(noted, log.end_index)).encode()
+    known_until = log.before_begin_index if notes.has_lost_sessions else noted
+    sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
+    if notes.has_lost_sessions:
+        _say_sessions_are_lost(directory, log.before_begin_index)
     if committed >= 0:
         log.note_committed(committed)
 
@@ -120,7 +135,24 @@ def open_group(
 
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
-    return OpenedGroup(*base, number, snapshots, sessions)
+    lost = notes.has_lost_sessions and log.before_begin_index >= 0
+    return OpenedGroup(*base, number, snapshots, sessions, lost)
+
+
+def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
+    where = "peers are asked" if before_begin_index >= 0 else "the whole log is read"
+    logger.error(
+        "%s/%s is lost: to find again what producers stored, %s", directory, SESSIONS_NAME, where
+    )
+
+
+def _say_strange(files: FileSystem, directory: str, data_directories: list[str]) -> None:
+    """Warn of what lies in a group's directory and is nothing of ours, nor of the original's."""
+    for name in files.names(directory):
+        path = f"{directory}/{name}"
+        is_ours = name in NAMES or name.startswith(OWN_PREFIX)
+        if not is_ours and not any(f"{one}/".startswith(f"{path}/") for one in data_directories):
+            logger.warning("%s is no part of a group's directory; it is ignored", path)
 
 
 def _committed_by_snapshot(log: Log, snapshots: Snapshots | None) -> int:
@@ -160,9 +192,14 @@ def open_log(
     index = FileSequence(files, [f"{directory}/{INDEX}"], identity.index_file_bytes)
     data.load()
     index.load()
+    for path in (*data.strange, *index.strange):
+        logger.warning("%s is no file of this log; it is ignored", path)
     known, damaged = notes.load()
-    recovered = Recovery(data, index, known, drops_foreign=drops_foreign).run()
-    recovered = _with_notes(recovered, [*damaged, *recovered.damaged], notes.load_config_entries())
+    recovered = Recovery(
+        data, index, known, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
+    ).run()
+    _check_memberships(directory, notes, recovered)
+    recovered = _with_notes(recovered, [*damaged, *recovered.damaged], _noted(notes, recovered))
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
     durable = notes.checkpoint.mark.index if notes.checkpoint is not None else -1
     torn = torn_block(log, durable + 1)
@@ -182,6 +219,32 @@ def open_log(
     notes.write_hint(log.end_mark, recovered.boundary, durable=True)
     notes.write_checkpoint(checkpoint)
     return log, recovered.report
+
+
+def _check_memberships(directory: str, notes: Notes, recovered: Recovered) -> None:
+    """Raise `CorruptionError` if who the members are was lost with the entries that told of it."""
+    committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
+    found = any(index <= committed for index, _ in recovered.config_entries)
+    if notes.has_lost_memberships and recovered.boundary.before_begin_index >= 0 and not found:
+        path = f"{directory}/{MEMBERSHIP_NAME}"
+        raise CorruptionError(
+            f"{path} and its copy are lost, and the log begins behind the entry that told who the "
+            f"members are. Restore one of them. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+
+
+def _noted(notes: Notes, recovered: Recovered) -> list[tuple[int, bytes]]:
+    """Return the noted CONFIG_CHANGE entries that still count.
+
+    Without a checkpoint the whole log was read: only what it does not hold is taken from the note.
+    """
+    noted = notes.load_config_entries()
+    if notes.checkpoint is not None:
+        return noted
+    begin, damaged = recovered.boundary.before_begin_index, recovered.damaged
+    return [pair for pair in noted if pair[0] <= begin or damaged.range_at(pair[0])]
 
 
 def _with_notes(

@@ -6,10 +6,11 @@ from quorumlog.model.system_entry import system_entries_in
 from quorumlog.model.transaction import TransactionTable
 from quorumlog.storage.file_ranges import Extent, RangePlanner, Shares
 from quorumlog.storage.files import FileSystem
-from quorumlog.storage.layout import IDENTITY_NAME
+from quorumlog.storage.layout import has_identity
 from quorumlog.storage.mapped_files import MappedFiles
 from quorumlog.storage.offline import StoreFiles
 from quorumlog.storage.range_reader import Checks, Piece, RangeReader
+from quorumlog.storage.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.session_file import SessionFile
 
 SCAN_BYTES = 64 * 1024 * 1024
@@ -24,16 +25,26 @@ def transactions_of(
     without our identity was written by the original, which has none. Raises `StorageError` when
     what was saved cannot be read.
     """
-    if not files.exists(f"{directory}/{IDENTITY_NAME}"):
+    if not has_identity(files, directory):
         return TransactionTable()
-    saved = SessionFile(files, directory).load()
+    saved_file, checkpoint = SessionFile(files, directory), store.known.checkpoint
+    saved = saved_file.load(read_only=True)
+    is_lost = saved_file.is_lost or (
+        saved is None and checkpoint is not None and SESSIONS_NAME in checkpoint.kept
+    )
+    if is_lost and extent.first > 0:
+        raise StorageError(
+            f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins behind what "
+            "they told: which transactions were accepted is not known here. Start the node, which "
+            "asks its peers, or read another replica's files"
+        )
     try:
         table = SessionTable() if saved is None else SessionTable.decode(saved)
     except UnexpectedArgumentError as error:
         raise StorageError(f"{directory}: {error}") from error
-    if saved is None and store.known.checkpoint is not None:
+    if saved is None and checkpoint is not None and not is_lost:
         # it would have been saved before a checkpoint that covers the entry of a producer
-        table.as_of = store.known.checkpoint.committed_index
+        table.as_of = checkpoint.committed_index
     first = max(extent.first, table.as_of + 1)
     if first <= extent.last:
         maps = MappedFiles(files)

@@ -11,21 +11,29 @@ from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.checkpoint import CHECKPOINT_NAME
+from quorumlog.storage.config_entries import FILE_NAME as MEMBERSHIP_NAME
+from quorumlog.storage.config_entries import SLOT_SIZE as MEMBERSHIP_SLOT
 from quorumlog.storage.damage import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStateStore
 from quorumlog.storage.index_records import differs, following_records, records_of
-from quorumlog.storage.layout import IDENTITY_NAME, INDEX, Identity, read_identity
+from quorumlog.storage.layout import (
+    INDEX,
+    Identity,
+    damaged_identities,
+    has_identity,
+    read_identity,
+)
 from quorumlog.storage.offline import StoreFiles, lost_behind, open_files
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.recovery import derived_records
 from quorumlog.storage.scan import Stretch, looks_torn
+from quorumlog.storage.session_file import SessionFile
 from quorumlog.storage.slots import SlotFile
 
 FINDINGS_MAX = 1_000
 """Findings told one by one; more are only counted."""
-COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +110,24 @@ def _finding_of(kind: str, error: CorruptionError) -> Finding:
 
 
 def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None:
-    for name in (STATE_NAME, CHECKPOINT_NAME, DAMAGE_NAME):
-        good = SlotFile(files, directory, name).good_copies()
-        if good is not None and good < COPIES:
-            text = "both copies are damaged" if not good else "one of two copies is damaged"
-            report.add(Finding("damaged copy", f"{directory}/{name}", 0, text))
+    for file in (
+        SlotFile(files, directory, STATE_NAME, mirrored=True),
+        SlotFile(files, directory, CHECKPOINT_NAME),
+        SlotFile(files, directory, DAMAGE_NAME, mirrored=True),
+        SlotFile(files, directory, MEMBERSHIP_NAME, slot_size=MEMBERSHIP_SLOT, mirrored=True),
+    ):
+        good, copies = file.copies() or (0, 0)
+        if good < copies:
+            text = f"{copies - good} of {copies} copies are damaged"
+            report.add(Finding("damaged copy", file.path, 0, text))
+    for path, reason in damaged_identities(files, directory):
+        report.add(Finding("damaged copy", path, 0, reason))
+    for path in SessionFile(files, directory).damaged():
+        report.add(Finding("damaged copy", path, 0, "its CRC does not fit"))
     store = HardStateStore(files, directory)
     try:
         report.hard_state = store.load(read_only=True)
-        if files.exists(f"{directory}/{IDENTITY_NAME}"):
+        if has_identity(files, directory):
             report.identity = read_identity(files, directory)
     except CorruptionError as error:
         report.add(_finding_of("unreadable", error))

@@ -29,7 +29,7 @@ from quorumlog.spark.pipelines.replica_files import (
 )
 from quorumlog.spark.pipelines.running import PipelineError
 from quorumlog.storage.files import FileSystem
-from quorumlog.storage.layout import IDENTITY_NAME, Identity, read_identity
+from quorumlog.storage.layout import Identity, has_identity, read_identity
 
 RANGE_BYTES = 64 * 1024 * 1024
 """Bytes of one replica that a task compares."""
@@ -95,7 +95,7 @@ def absolute(store: Store) -> StoreDirectory:
 
 def _identity(files: FileSystem, directory: str) -> Identity | None:
     try:
-        if files.exists(f"{directory}/{IDENTITY_NAME}"):
+        if has_identity(files, directory):
             return read_identity(files, directory)
     except CorruptionError:
         pass  # told when the replica is looked at

@@ -12,7 +12,7 @@ from quorumlog.storage.checkpoint import Mark
 from quorumlog.storage.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files import FileSystem, OsFileSystem
 from quorumlog.storage.index_records import record_at
-from quorumlog.storage.layout import DATA, IDENTITY_NAME, read_identity
+from quorumlog.storage.layout import DATA, has_identity, read_identity
 from quorumlog.storage.notes import Notes
 from quorumlog.storage.offline import StoreFiles, open_files
 from quorumlog.storage.original import committed_index_of
@@ -222,7 +222,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
     directory = store.directory
     paths = list(store.data_directories) or [f"{directory}/{DATA}"]
     has_files = stored_file_size(files, paths) is not None
-    if has_files or not files.exists(f"{directory}/{IDENTITY_NAME}"):
+    if has_files or not has_identity(files, directory):
         return None
     identity = read_identity(files, directory)
     notes = Notes(files, directory)
@@ -251,7 +251,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
 
 def _group_of(files: FileSystem, directory: str) -> str:
     """Return the group whose data a directory says it holds; empty for one of the original."""
-    if not files.exists(f"{directory}/{IDENTITY_NAME}"):
+    if not has_identity(files, directory):
         return ""
     return read_identity(files, directory).group
 

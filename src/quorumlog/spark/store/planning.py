@@ -20,7 +20,7 @@ from quorumlog.storage.file_ranges import (
 )
 from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA, IDENTITY_NAME
+from quorumlog.storage.layout import DATA, has_identity
 from quorumlog.storage.offline import open_files
 from quorumlog.storage.stored_transactions import transactions_of
 
@@ -75,7 +75,7 @@ def _of_store(
 ) -> list[StorePartition]:
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)
-    is_ours = files.exists(f"{directory}/{IDENTITY_NAME}")
+    is_ours = has_identity(files, directory)
     if is_ours and stored_file_size(files, data) is None:
         return []  # nothing was ever appended
     store = open_files(files, directory, options.data_directories)
