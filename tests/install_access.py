@@ -51,9 +51,12 @@ class Side:
         self.sessions = SimpleNamespace(
             encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
         )
-        self.saves = SimpleNamespace(newest=None)
+        self.saves = SimpleNamespace(newest=None, newest_index=-1)
         self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
+        self.applier.is_fit = True
         self.applier.machine = has_machine or None
+        self.suspects = []
+        self.applier.scrub = SimpleNamespace(suspect=self.suspects.append)
         self.log = SimpleNamespace(
             before_begin_index=30,
             before_begin_term=3,

@@ -191,6 +191,7 @@ async def test_what_gives_no_bytes_for_an_entry_has_failed(make_cluster, until, 
 # -- snapshots --------------------------------------------------------------------------------
 
 SMALL = {**COUNTER, "snapshot_threshold": 10}
+TRIMMED = {**SMALL, "max_snapshot_reserved_num": 1, "follower_retention_bytes": 0}
 
 
 async def test_142_143_a_restart_goes_on_from_the_snapshot_and_the_log_behind_it(
@@ -260,19 +261,70 @@ async def test_147_broken_snapshots_are_reported_and_the_newest_whole_one_is_use
         assert not paths[-1].exists() or paths[-1].stat().st_size > 0
 
 
+async def filled(cluster, count=60):
+    async with cluster.client() as client:
+        for _ in range(count):
+            await client.execute(b"1")
+
+
 async def test_148_no_usable_snapshot_and_a_trimmed_log_do_not_become_an_empty_machine(
     make_cluster, until
 ):
     async with make_cluster(count=1, **SMALL) as cluster:
         await cluster.start()
-        async with cluster.client() as client:
-            for _ in range(60):
-                await client.execute(b"1")
-            await until(lambda: cluster.replica("n0").log.before_begin_index > 0)
+        await filled(cluster)
+        await until(lambda: cluster.replica("n0").log.before_begin_index > 0)
         await cluster.stop()
         shutil.rmtree(group_directory(cluster, "n0") / "snapshot")
-        with pytest.raises(Exception, match="no whole snapshot holds what is before it"):
-            await cluster.start()
+        await cluster.start()
+        applier = cluster.replica("n0").applier
+        await until(lambda: applier.failed_text)
+        assert "no whole snapshot is left, and the log begins at" in applier.failed_text
+        assert "from a backup" in applier.failed_text, "it says what to do"
+        assert not applier.is_fit
+        assert applier.machine.applied == []
+
+
+async def test_who_has_no_whole_snapshot_is_given_one_by_its_peers(make_cluster, until):
+    async with make_cluster(**TRIMMED) as cluster:
+        await cluster.start()
+        await filled(cluster)
+        await until(lambda: totals(cluster) == {60})
+        await until(
+            lambda: all(cluster.replica(n).log.before_begin_index > 30 for n in cluster.ids)
+        )
+        broken = cluster.leader_id()
+        await cluster.stop()
+        for path in snapshots_of(cluster, broken):
+            path.write_bytes(path.read_bytes()[:-1])
+        await cluster.start()
+        await until(lambda: totals(cluster) == {60}, what="the peers' snapshot was loaded")
+        await until(lambda: cluster.replica(broken).applier.is_fit)
+        assert cluster.replica(broken).applier.condition_text == ""
+        async with cluster.client() as client:
+            assert (await client.execute(b"1")).result == b"61"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_bit_in_the_newest_snapshot_costs_nothing_while_an_older_one_is_there(
+    make_cluster, until, count
+):
+    async with make_cluster(count=count, **SMALL) as cluster:
+        await cluster.start()
+        await filled(cluster)
+        await until(lambda: totals(cluster) == {60})
+        await until(lambda: len(snapshots_of(cluster, "n0")) == 3)
+        await cluster.stop()
+        newest = snapshots_of(cluster, "n0")[-1]
+        raw = bytearray(newest.read_bytes())
+        raw[0] ^= 1
+        newest.write_bytes(raw)
+        await cluster.start()
+        await until(lambda: totals(cluster) == {60}, what="an older one and the log make it up")
+        replica = cluster.replica("n0")
+        await until(lambda: replica.applier.is_fit)
+        await filled(cluster, 15)
+        await until(lambda: totals(cluster) == {75})
 
 
 @pytest.mark.parametrize("kept", [0, 10])
@@ -299,8 +351,7 @@ async def filled_without(cluster, client, away, count):
 async def test_144_145_a_follower_that_needs_removed_entries_gets_the_snapshot_then_the_tail(
     make_cluster, until, emptied
 ):
-    options = {**SMALL, "follower_retention_bytes": 0}
-    async with make_cluster(**options) as cluster:
+    async with make_cluster(**TRIMMED) as cluster:
         await cluster.start()
         async with cluster.client() as client:
             await client.execute(b"1")
@@ -325,8 +376,7 @@ async def test_144_145_a_follower_that_needs_removed_entries_gets_the_snapshot_t
 
 
 async def test_152_two_installs_in_a_row_on_one_follower(make_cluster, until):
-    options = {**SMALL, "follower_retention_bytes": 0}
-    async with make_cluster(**options) as cluster:
+    async with make_cluster(**TRIMMED) as cluster:
         await cluster.start()
         async with cluster.client() as client:
             await client.execute(b"0")
@@ -364,7 +414,7 @@ async def test_status_tells_of_machine_and_snapshot(make_cluster):
 
 
 async def test_165_a_snapshot_is_installed_in_one_of_several_groups_of_a_node(make_cluster, until):
-    options = {**SMALL, "follower_retention_bytes": 0, "groups": ("f", "g", "h")}
+    options = {**TRIMMED, "groups": ("f", "g", "h")}
     async with make_cluster(**options) as cluster:
         await cluster.start()
         async with cluster.client("f") as other, cluster.client() as client:

@@ -36,7 +36,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def machine(directory):
-    made = KeyValueMachine.open(directory, "boot")
+    made = KeyValueMachine.open(directory)
     yield made
     made.close()
 

@@ -2,10 +2,11 @@
 
 import io
 import os
-import shutil
+import struct
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,14 +15,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv_access import ask, copy_of, delete, everything, put, run, saved, scan
-from quorumlog.machine import kv
+from kv_access import (
+    ask,
+    compare_and_set,
+    copy_of,
+    delete,
+    entry,
+    everything,
+    put,
+    run,
+    saved,
+    scan,
+)
 from quorumlog.machine.kv import KeyValueMachine
 from quorumlog.machine.kv_commands import (
     KEY_BYTES_MAX,
     Compare,
     Delete,
     Events,
+    Get,
     Put,
     Transaction,
 )
@@ -35,14 +47,14 @@ def directory(tmp_path):
 
 @pytest.fixture
 def machine(directory):
-    made = KeyValueMachine.open(directory, "boot")
+    made = KeyValueMachine.open(directory)
     yield made
     made.close()
 
 
 @pytest.fixture
 def other(tmp_path):
-    made = KeyValueMachine.open(str(tmp_path / "other"), "boot")
+    made = KeyValueMachine.open(str(tmp_path / "other"))
     yield made
     made.close()
 
@@ -50,64 +62,144 @@ def other(tmp_path):
 # -- the file ---------------------------------------------------------------------------------
 
 
-def test_after_a_kill_everything_is_there_in_the_same_boot_only(machine, directory, tmp_path):
+def test_what_was_not_closed_is_made_again(machine, directory, tmp_path):
     run(machine, put(b"a", b"1"), put(b"b", b"2"))
-    before = everything(machine)
-    again = KeyValueMachine.open(copy_of(directory, tmp_path / "killed"), "boot")
-    assert everything(again) == before
-    run(again, put(b"c", b"3"))
-    again.close()
-    for boot in ("another boot", ""):
-        target = tmp_path / f"crashed {boot}"
-        empty = KeyValueMachine.open(copy_of(directory, target), boot)
-        assert everything(empty)[:2] == (-1, bytes(16))
-        assert scan(empty).items == []
-        run(empty, put(b"c", b"3"))
-        empty.close()
+    empty = KeyValueMachine.open(copy_of(directory, tmp_path / "killed"))
+    assert everything(empty)[:2] == (-1, bytes(16))
+    assert scan(empty).items == []
+    run(empty, put(b"c", b"3"))
+    empty.close()
 
 
-def test_a_closed_one_is_kept_in_any_boot_until_it_is_opened(directory, tmp_path):
-    machine = KeyValueMachine.open(directory, "first")
+def test_a_closed_one_is_kept_until_it_is_opened(directory, tmp_path):
+    machine = KeyValueMachine.open(directory)
     run(machine, put(b"a", b"1"))
     before = everything(machine)
     machine.close()
-    machine = KeyValueMachine.open(directory, "second")
+    machine = KeyValueMachine.open(directory)
     assert everything(machine) == before
-    crashed = KeyValueMachine.open(copy_of(directory, tmp_path / "crashed"), "third")
+    crashed = KeyValueMachine.open(copy_of(directory, tmp_path / "crashed"))
     assert crashed.applied_index == -1
     crashed.close()
     machine.close()
-    machine = KeyValueMachine.open(directory, "")
+    machine = KeyValueMachine.open(directory)
     assert everything(machine) == before
     machine.close()
 
 
-def test_without_its_note_a_database_is_not_believed(directory):
+DAMAGES = {
+    "flipped": lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+    "zeroed": lambda data, at: data[: at & -512] + bytes(512) + data[(at & -512) + 512 :],
+    "halved": lambda data, at: data[: len(data) // 2],
+    "emptied": lambda data, at: b"",
+    "deleted": lambda data, at: None,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("name", ["state.mdb", "closed", "state.mdb-lock"])
+def test_no_damage_to_its_files_is_ever_served(directory, name, how):
+    machine = KeyValueMachine.open(directory, map_bytes=1 << 20)
+    run(machine, *(put(b"%03d" % number, b"value %d" % number * 9) for number in range(300)))
+    before = everything(machine)
+    machine.close()
+    good = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+    whole = good[name]
+    places = sorted({0, 9, 17, len(whole) // 3, len(whole) // 2, len(whole) - 1})
+    for at in places:
+        for path, data in good.items():
+            Path(directory, path).write_bytes(data)
+        damaged = DAMAGES[how](whole, min(at, len(whole) - 1))
+        if damaged is None:
+            Path(directory, name).unlink()
+        else:
+            Path(directory, name).write_bytes(damaged)
+        again = KeyValueMachine.open(directory, map_bytes=1 << 20)
+        is_derived = name == "state.mdb-lock" or damaged == whole
+        assert everything(again) == before if is_derived else again.applied_index == -1
+        run(again, put(b"on", b"and on"))
+        again.check()
+        again.close()
+
+
+def test_a_stray_file_is_named_and_ignored(directory, caplog):
     machine = KeyValueMachine.open(directory)
     run(machine, put(b"a", b"1"))
+    before = everything(machine)
     machine.close()
-    os.unlink(os.path.join(directory, "boot"))
+    Path(directory, "notes.txt").write_text("mine")
     machine = KeyValueMachine.open(directory)
-    assert machine.applied_index == -1
+    assert everything(machine) == before
     machine.close()
+    assert "notes.txt is no file of the key-value machine; ignored" in caplog.text
+    assert Path(directory, "notes.txt").read_text() == "mine"
 
 
-def test_a_file_that_is_none_of_ours_is_told(directory):
-    KeyValueMachine.open(directory, "boot").close()
-    with open(os.path.join(directory, kv.DATA_NAME), "wb") as file:
-        file.write(b"no database" * 1_000)
-    with pytest.raises(StorageError, match=kv.DATA_NAME):
-        KeyValueMachine.open(directory, "boot")
+@contextmanager
+def rotten(machine, table, key, at):
+    """Flip a bit of a stored record, as a page would have it that rotted while it was not used."""
+    environment = machine._database.environment
+    with environment.begin(write=True) as transaction:
+        handle = environment.open_db(table, transaction)
+        record = bytearray(transaction.get(key, db=handle))
+        record[min(at, len(record) - 1)] ^= 4
+        transaction.put(key, bytes(record), db=handle)
+    yield
+
+
+EVENT = struct.pack(">qI", 1, 0)
+READS = {
+    "get": lambda machine: ask(machine, Get(b"b")),
+    "scan": scan,
+    "scan back": lambda machine: scan(machine, reverse=True),
+    "compare": lambda machine: run(machine, compare_and_set(b"b", b"2", b"3")),
+    "put": lambda machine: run(machine, put(b"b", b"3")),
+    "delete": lambda machine: run(machine, delete(b"b")),
+    "events": lambda machine: ask(machine, Events(b"", 0, 10)),
+    "check": lambda machine: machine.check(),
+    "save": saved,
+}
+
+
+@pytest.mark.parametrize("at", [0, 15, 16, 23, -1], ids=["hash", "hash's end", "index", "i", "v"])
+@pytest.mark.parametrize("read", READS)
+def test_a_bit_that_flips_under_a_running_machine_is_never_served(machine, read, at):
+    run(machine, put(b"a", b"1"), put(b"b", b"2"), put(b"c", b"3"))
+    table, key = (b"events", EVENT) if read == "events" else (b"items", b"b")
+    before = machine.applied_index
+    with rotten(machine, table, key, at), pytest.raises(CorruptionError):
+        READS[read](machine)
+    assert machine.applied_index == before, "nothing was applied"
+    machine.close()
+    again = KeyValueMachine.open(machine._directory)
+    assert again.applied_index == -1, "damage that was met is not closed as if it were whole"
+    again.close()
+
+
+@pytest.mark.parametrize("table", [b"items", b"events", b"kept"])
+def test_a_record_that_vanished_is_missed(machine, other, table):
+    entries = [entry(number, put(b"%d" % number, b"1")) for number in range(5)]
+    machine.apply_keeping(entries, lambda results: {b"a": b"1", b"b": b"2"})
+    environment = machine._database.environment
+    with environment.begin(write=True) as transaction:
+        handle = environment.open_db(table, transaction)
+        with transaction.cursor(handle) as cursor:
+            cursor.first()
+            cursor.delete()
+    with pytest.raises(CorruptionError, match="missing"):
+        machine.check()
+    with pytest.raises(CorruptionError, match="missing"):
+        saved(machine)
 
 
 def test_the_file_grows_in_the_middle_of_a_batch(tmp_path, other):
-    small = KeyValueMachine.open(str(tmp_path / "small"), "boot", map_bytes=64 << 10)
+    small = KeyValueMachine.open(str(tmp_path / "small"), map_bytes=64 << 10)
     commands = [put(b"%d" % number, bytes(5_000)) for number in range(300)]
     assert all(outcome.succeeded for outcome in run(small, *commands))
     run(other, *commands)
     assert everything(small) == everything(other)
     small.close()
-    small = KeyValueMachine.open(str(tmp_path / "small"), "boot", map_bytes=64 << 10)
+    small = KeyValueMachine.open(str(tmp_path / "small"), map_bytes=64 << 10)
     assert everything(small) == everything(other)
     small.close()
 
@@ -117,7 +209,7 @@ import sys
 from quorumlog.machine.kv import KeyValueMachine
 from quorumlog.machine.kv_commands import Put, Transaction, encode_command
 from quorumlog.model.entry import Entry
-machine = KeyValueMachine.open(sys.argv[1], "boot", map_bytes=1 << 20)
+machine = KeyValueMachine.open(sys.argv[1], map_bytes=1 << 20)
 for first in range(0, 1_000_000, 7):
     machine.apply([
         Entry(i, 1, 0, encode_command(Transaction((), (Put(b"%d" % (i % 50), b"%d" % i * 99),))))
@@ -128,18 +220,17 @@ for first in range(0, 1_000_000, 7):
 
 
 @pytest.mark.parametrize("lines", [1, 20, 111])
-def test_kill_9_loses_nothing_that_was_applied(directory, lines):
+def test_after_kill_9_it_begins_empty_and_can_be_given_everything_again(directory, lines):
     child = subprocess.Popen([sys.executable, "-c", CHILD, directory], stdout=subprocess.PIPE)
-    told = [int(child.stdout.readline()) for _ in range(lines)][-1]
+    for _ in range(lines):
+        child.stdout.readline()
     child.kill()
     child.communicate()
-    machine = KeyValueMachine.open(directory, "boot")
-    last = machine.applied_index
-    assert last >= told
-    assert last % 7 == 6, "a batch is there as a whole"
-    expected = {b"%d" % (i % 50): (b"%d" % i * 99, i) for i in range(last + 1)}
+    machine = KeyValueMachine.open(directory)
+    assert machine.applied_index == -1
+    run(machine, *(put(b"%d" % (i % 50), b"%d" % i * 99) for i in range(100)))
+    expected = {b"%d" % (i % 50): (b"%d" % i * 99, i) for i in range(100)}
     assert {key: (value, i) for key, value, i in scan(machine).items} == expected
-    run(machine, put(b"on", b"and on"))
     machine.close()
 
 
@@ -185,9 +276,11 @@ def test_a_loaded_snapshot_is_the_saved_state(machine, other, tmp_path):
     for each in (machine, other):
         run(each, put(b"x", b"y"), delete(b"00001"))
     assert everything(other) == everything(machine)
-    killed = KeyValueMachine.open(copy_of(tmp_path / "other", tmp_path / "killed"), "boot")
-    assert everything(killed) == everything(machine)
-    killed.close()
+    before = everything(other)
+    other.close()
+    closed = KeyValueMachine.open(str(tmp_path / "other"))
+    assert everything(closed) == before == everything(machine)
+    closed.close()
 
 
 def test_a_snapshot_of_nothing(machine, other):
@@ -198,7 +291,7 @@ def test_a_snapshot_of_nothing(machine, other):
 
 @pytest.mark.parametrize("map_bytes", [64 << 10, 64 << 20], ids=["growing", "fixed"])
 def test_a_frozen_state_stays_while_others_follow(tmp_path, other, map_bytes):
-    machine = KeyValueMachine.open(str(tmp_path / "m"), "boot", map_bytes=map_bytes)
+    machine = KeyValueMachine.open(str(tmp_path / "m"), map_bytes=map_bytes)
     fill(machine)
     expected = everything(machine)
     frozen, unused = machine.freeze(), machine.freeze()
@@ -210,7 +303,7 @@ def test_a_frozen_state_stays_while_others_follow(tmp_path, other, map_bytes):
     unused.close()
     assert everything(other) == expected
     names = os.listdir(tmp_path / "m")
-    assert sorted(names) == ["boot", "state.mdb", "state.mdb-lock"]
+    assert sorted(names) == ["state.mdb", "state.mdb-lock"]
     machine.close()
 
 
@@ -245,7 +338,7 @@ def test_entries_are_applied_while_a_snapshot_is_saved(machine, other):
 
 
 def test_growth_and_close_wait_for_a_snapshot_that_is_being_saved(tmp_path, other):
-    machine = KeyValueMachine.open(str(tmp_path / "m"), "boot", map_bytes=1 << 20)
+    machine = KeyValueMachine.open(str(tmp_path / "m"), map_bytes=1 << 20)
     fill(machine)
     expected, writer = everything(machine), SlowWriter()
     frozen = machine.freeze()
@@ -293,7 +386,7 @@ def test_a_writer_that_fails_harms_nothing(machine, other, room):
 
 
 def test_a_frozen_state_ends_with_the_machine(directory):
-    machine = KeyValueMachine.open(directory, "boot")
+    machine = KeyValueMachine.open(directory)
     frozen = machine.freeze()
     machine.close()
     with pytest.raises(StorageError, match="closed"):
@@ -373,7 +466,7 @@ branches = st.lists(operations, max_size=4).map(tuple)
 transactions = st.builds(Transaction, st.lists(compares, max_size=2).map(tuple), branches, branches)
 steps = st.one_of(
     st.lists(transactions | st.just(b"malformed"), min_size=1, max_size=5),
-    st.sampled_from(["close", "kill", "snapshot"]),
+    st.sampled_from(["close", "snapshot"]),
 )
 
 
@@ -410,15 +503,10 @@ def reopened(machine, directory, how):
     target = f"{directory}'"
     if how == "close":
         machine.close()
-        return KeyValueMachine.open(directory, "next boot"), directory
-    if how == "kill":
-        shutil.copytree(directory, target)
-        machine.close()
-        boot_id = Path(target, "boot").read_text().removeprefix("open ")
-        return KeyValueMachine.open(target, boot_id), target
+        return KeyValueMachine.open(directory), directory
     snapshot = saved(machine)
     machine.close()
-    machine = KeyValueMachine.open(target, "boot", map_bytes=64 << 10)
+    machine = KeyValueMachine.open(target, map_bytes=64 << 10)
     machine.load_snapshot(io.BytesIO(snapshot))
     return machine, target
 
@@ -427,7 +515,7 @@ def reopened(machine, directory, how):
 @given(st.lists(steps, max_size=12))
 def test_it_is_a_dictionary_whatever_happens_to_it(tmp_path_factory, story):
     directory = str(tmp_path_factory.mktemp("story") / "machine")
-    machine, model = KeyValueMachine.open(directory, "boot", map_bytes=64 << 10), Model()
+    machine, model = KeyValueMachine.open(directory, map_bytes=64 << 10), Model()
     for step in story:
         if isinstance(step, str):
             machine, directory = reopened(machine, directory, step)

@@ -65,9 +65,10 @@ MESSAGES = [
     m.SnapshotPieceRequest(
         **PEER, request_id=5, last_included_index=9, offset=1 << 20, bytes_max=1 << 20
     ),
-    m.SnapshotWanted(**PEER, request_id=5),
+    m.SnapshotWanted(**PEER, request_id=5, least_index=9),
     m.OfferQuestion(**PEER, request_id=5, fingerprint=bytes(32)),
     m.OfferAnswer(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
+    m.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True),
     m.SnapshotPiece(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
     m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),

@@ -160,6 +160,10 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "applied_index": status.applied_index if known else None,
         "snapshot_index": status.snapshot_index if known else None,
         "install_state": status.install_state if known else None,
+        "machine": status.machine_text if known else None,
+        "machine_rebuilds": status.machine_rebuilds if known else None,
+        "machine_compared_index": status.machine_compared_index if known else None,
+        "machine_checked_ms": status.machine_checked_ms if known else None,
         "stable_index": status.stable_index if known else None,
         "open_transactions": status.open_transactions if known else None,
         "readers": [

@@ -36,7 +36,10 @@ class FrozenState(Protocol):
     """A machine's state as it was at one moment, while the machine goes on."""
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
-        """Write it; called once, on another thread than the machine's methods."""
+        """Write it; called once, on another thread than the machine's methods.
+
+        Raises `CorruptionError` if it is damaged.
+        """
         ...
 
     def close(self) -> None:
@@ -56,13 +59,31 @@ class StateMachine(ABC):
         """Return an instance for a replica; `directory` (may not exist yet) is its own."""
         return cls()
 
+    def recover(self) -> None:
+        """Read and verify what is kept in the directory; called once, before all that follows.
+
+        Raises `CorruptionError` if it is damaged, as every other method may: the replica then
+        closes the machine, removes the directory, opens another and has it load the newest
+        snapshot. `StorageError` counts as that, too, but not `NoSpaceError`: after it the same is
+        tried again later, so nothing may have changed.
+        """
+        self.check()
+
+    def check(self) -> None:  # noqa: B027  (optional)
+        """Read all of the state and verify it. Raises `CorruptionError` if any of it is damaged.
+
+        For a machine that keeps files, say, with a checksum of each record and their number. It is
+        called before a snapshot is saved, unless the state is frozen for that, and with each scrub.
+        A frozen state is to verify what it saves instead.
+        """
+
     @property
     def applied_index(self) -> int:
-        """Index of the last entry that the state contains when it is opened; -1: it is empty."""
+        """Index of the last entry that the state contains after `recover`; -1: it is empty."""
         return -1
 
     def kept(self) -> Iterable[tuple[bytes, bytes]]:
-        """Return the pairs of `apply_keeping`, when it is opened; see there."""
+        """Return the pairs of `apply_keeping`, after `recover`; see there."""
         return ()
 
     @abstractmethod
@@ -113,7 +134,10 @@ class StateMachine(ABC):
     def digest(self) -> bytes:
         """Return a few bytes that are equal where states are equal, else very likely not.
 
-        Empty: unknown. Compared between replicas that have applied the same entries.
+        Empty: unknown. Replicas compare it after every `digestEntries` entries, and when a snapshot
+        is loaded with what it was when that was saved; who differs from a majority begins again
+        from a snapshot. So it should be kept up to date by `apply`, and made from what was read by
+        `load_snapshot`: a digest that is loaded proves nothing about what was loaded with it.
         """
         return b""
 

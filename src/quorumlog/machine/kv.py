@@ -1,31 +1,23 @@
 """The key-value machine: an ordered map on LMDB with its latest changes and a digest.
 
-Four databases in one file: `items` (key → index that last changed it, value), `events` (index and
-ordinal → key and value, or deletion), `kept` (what the replica answers repeated commands with) and
-`meta`. Each call of `apply` is one write transaction, with the applied index in it: the file always
-holds the state behind some entry, never half of one.
+Three tables in one file: `items` (key → index that last changed it, value), `events` (index and
+ordinal → key and value, or deletion) and `kept` (what the replica answers repeated commands with).
+Each call of `apply` is one write transaction, with the applied index in it: the file always holds
+the state behind some entry, never half of one. What is read is verified (see `kv_database`).
 
 Nothing is flushed to the disk while it runs: the log is what is durable, and everything here can be
-made again from a snapshot and the log. A killed process loses nothing, since the page cache is the
-kernel's. A crash of the operating system may leave any of the written pages on disk and not the
-others, and LMDB would not notice. So a small file beside says in which boot of the system the
-database was opened; one that was left open in another boot is thrown away unread, and the replica
-loads its snapshot and replays. `close` flushes everything, and only then notes that it is closed;
-such a database is good in any boot. Where a boot has no name, only a closed one is.
-
-A snapshot is the frozen database, compacted, as LMDB writes it, and a hash of that: LMDB trusts its
-pages, so damaged ones could end the process. It can be loaded where the byte order and the size of
-a word are the same.
+made again from a snapshot and the log. `close` flushes everything and notes what the file is; only
+such a file is opened again, and only if it still is that. After a crash, or when any bit of it has
+changed, it is thrown away unread, and the replica loads its snapshot and replays.
 """
 
+import logging
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from hashlib import blake2b
-from itertools import groupby
+from contextlib import contextmanager, suppress
+from itertools import groupby, islice
 
-import lmdb
 from msgspec import UNSET
 
 from quorumlog.machine.base import SnapshotReader, SnapshotWriter, StateMachine
@@ -53,17 +45,27 @@ from quorumlog.machine.kv_commands import (
     encode_outcome,
 )
 from quorumlog.machine.kv_database import (
-    CHUNK_BYTES,
-    DIGEST_BYTES,
-    BootNote,
+    CLOSED_NAME,
+    EVENTS,
+    ITEMS,
+    KEPT,
+    ClosedNote,
     Database,
-    FrozenDatabase,
     Progress,
-    current_boot_id,
+    Transaction,
     named,
+    remove_stale,
 )
+from quorumlog.machine.kv_snapshots import FrozenDatabase, Loading
+from quorumlog.model.block import Buffer
 from quorumlog.model.entry import Entry
-from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError, check
+from quorumlog.model.errors import (
+    CorruptionError,
+    NoSpaceError,
+    StorageError,
+    UnexpectedArgumentError,
+    check,
+)
 from quorumlog.storage.files import OsFileSystem
 
 DATA_NAME = "state.mdb"
@@ -73,25 +75,33 @@ LOADING_NAME = "state.loading"
 MAP_BYTES = 64 << 20
 """Address space for the database to begin with; it doubles when it is full."""
 
+logger = logging.getLogger(__name__)
+
+_LOCK_NAME = f"{DATA_NAME}-lock"
+_FILES = {
+    DATA_NAME: False,
+    CLOSED_NAME: False,
+    _LOCK_NAME: True,
+    LOADING_NAME: True,
+    f"{LOADING_NAME}-lock": True,
+    f"{LOADING_NAME}.earlier": True,
+    "boot": True,
+}
+"""What there may be; True: it is of an earlier life of the process, or of an earlier build."""
 _INDEX = struct.Struct(">q")
 _EVENT = struct.Struct(">qI")
 _CHANGE = struct.Struct(">?H")
-_KEY_SIZE = struct.Struct(">H")
-
-
-def _item_hash(key: bytes, record: bytes) -> int:
-    data = _KEY_SIZE.pack(len(key)) + key + record
-    return int.from_bytes(blake2b(data, digest_size=DIGEST_BYTES).digest(), "big")
 
 
 class _Batch:
     """Entries being applied in one write transaction."""
 
-    def __init__(self, database: Database, transaction: "lmdb.Transaction[bytes]") -> None:
+    def __init__(self, database: Database, transaction: Transaction) -> None:
         self._database = database
         self._transaction = transaction
-        self._progress = database.progress(transaction)
-        self._digest = int.from_bytes(self._progress.digest, "big")
+        self._progress = progress = database.progress(transaction)
+        self._tables = [database.table(number, transaction, progress) for number in range(3)]
+        self._items, self._events = self._tables[ITEMS], self._tables[EVENTS]
         self._index = -1
         self._ordinal = 0
 
@@ -99,9 +109,20 @@ class _Batch:
         """Return the encoded outcomes."""
         outcomes = [encode_outcome(self._apply(entry)) for entry in entries]
         self._forget()
-        self._progress.digest = (self._digest % (1 << 8 * DIGEST_BYTES)).to_bytes(DIGEST_BYTES)
-        self._database.keep_progress(self._transaction, self._progress)
         return outcomes
+
+    def keep(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Change what repeated commands are answered with."""
+        for key, value in changes.items():
+            if value is None:
+                self._tables[KEPT].remove(key)
+            else:
+                self._tables[KEPT].put(key, value)
+
+    def end(self) -> None:
+        """Say how far the state is now."""
+        self._progress.sums = [table.total for table in self._tables]
+        self._database.keep_progress(self._transaction, self._progress)
 
     def _apply(self, entry: Entry) -> Outcome:
         applied = self._progress.applied_index
@@ -118,59 +139,53 @@ class _Batch:
         return Outcome(succeeded, entry.index, previous)
 
     def _holds(self, compare: Compare) -> bool:
-        record = self._transaction.get(compare.key, db=self._database.items)
+        record = self._items.get(compare.key)
         value = None if record is None else record[_INDEX.size :]
         index = ABSENT if record is None else _INDEX.unpack_from(record)[0]
         return compare.value in (UNSET, value) and compare.index in (UNSET, index)
 
     def _carry_out(self, operation: Operation) -> bytes | None:
         """Change one key; return its value before."""
-        key, items = operation.key, self._database.items
-        before = self._transaction.get(key, db=items)
-        if before is not None:
-            self._digest -= _item_hash(key, before)
+        key = operation.key
         if isinstance(operation, Put):
-            record = _INDEX.pack(self._index) + operation.value
-            self._transaction.put(key, record, db=items)
-            self._digest += _item_hash(key, record)
+            before = self._items.put(key, _INDEX.pack(self._index) + operation.value)
             self._note(key, operation.value)
-        elif before is not None:
-            self._transaction.delete(key, db=items)
-            self._note(key, None)
+        else:
+            before = self._items.remove(key)
+            if before is not None:
+                self._note(key, None)
         return None if before is None else before[_INDEX.size :]
 
     def _note(self, key: bytes, value: bytes | None) -> None:
         """Keep a change for those who ask what happened."""
         at = _EVENT.pack(self._index, self._ordinal)
         change = _CHANGE.pack(value is not None, len(key)) + key + (value or b"")
-        self._transaction.put(at, change, append=True, db=self._database.events)
+        self._events.put(at, change, append=True)
         self._ordinal += 1
 
     def _forget(self) -> None:
         """Remove the oldest changes; however entries are batched, the same ones are left."""
-        events = self._database.events
-        surplus = self._transaction.stat(events)["entries"] - EVENTS_KEPT
+        surplus = self._events.count - EVENTS_KEPT
         if surplus <= 0:
             return
-        with self._transaction.cursor(events) as cursor:
-            cursor.first()
-            for _ in range(surplus):
-                index, _ordinal = _EVENT.unpack(cursor.key())
-                cursor.delete()
+        oldest = [at for at, _ in islice(self._events.forward(), surplus)]
+        for at in oldest:
+            self._events.remove(at)
         # an entry of which a part is left counts as forgotten
-        self._progress.first_kept_index = index + 1
+        self._progress.first_kept_index = _EVENT.unpack(oldest[-1])[0] + 1
 
 
 class _Asked:
     """The state as one query sees it."""
 
-    def __init__(self, database: Database, transaction: "lmdb.Transaction[bytes]") -> None:
-        self._database = database
-        self._transaction = transaction
+    def __init__(self, database: Database, transaction: Transaction) -> None:
+        self._progress = database.progress(transaction)
+        self._items = database.table(ITEMS, transaction)
+        self._events = database.table(EVENTS, transaction)
 
     def get(self, query: Get) -> Value:
         """See `Get`."""
-        record = self._transaction.get(query.key, db=self._database.items)
+        record = self._items.get(query.key)
         if record is None:
             return Value(None, ABSENT)
         return Value(record[_INDEX.size :], _INDEX.unpack_from(record)[0])
@@ -189,32 +204,24 @@ class _Asked:
 
     # Bounds may be longer than any key (the last one and a zero byte, say), but LMDB must not
     # be asked for such: it is asked for their beginning, and what does not belong is left out.
-    # A cursor that found nothing stands nowhere, and would be iterated from the other end.
 
     def _forward(self, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(self._database.items) as cursor:
-            if not cursor.set_range(begin[:KEY_BYTES_MAX]):
+        for key, record in self._items.forward(begin[:KEY_BYTES_MAX]):
+            if end is not None and key >= end:
                 return
-            for key, record in cursor.iternext():
-                if end is not None and key >= end:
-                    return
-                if key >= begin:
-                    yield key, record
+            if key >= begin:
+                yield key, record
 
     def _backward(self, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(self._database.items) as cursor:
-            is_found = end is not None and cursor.set_range(end[:KEY_BYTES_MAX])
-            if not is_found and not cursor.last():
+        for key, record in self._items.backward(None if end is None else end[:KEY_BYTES_MAX]):
+            if key < begin:
                 return
-            for key, record in cursor.iterprev():
-                if key < begin:
-                    return
-                if end is None or key < end:
-                    yield key, record
+            if end is None or key < end:
+                yield key, record
 
     def events(self, query: Events) -> Happened:
         """See `Events`."""
-        progress = self._database.progress(self._transaction)
+        progress = self._progress
         first, first_kept = query.first_index, progress.first_kept_index
         if first < first_kept:
             return Happened([], first, first_kept)
@@ -229,43 +236,62 @@ class _Asked:
         return Happened(events, max(first, progress.applied_index + 1), first_kept)
 
     def _changes(self, first_index: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-        with self._transaction.cursor(self._database.events) as cursor:
-            if not cursor.set_range(_EVENT.pack(first_index, 0)):
-                return
-            for at, change in cursor.iternext():
-                index, _ordinal = _EVENT.unpack(at)
-                is_put, key_size = _CHANGE.unpack_from(change)
-                value_at = _CHANGE.size + key_size
-                key = change[_CHANGE.size : value_at]
-                yield index, key, change[value_at:] if is_put else None
+        for at, change in self._events.forward(_EVENT.pack(first_index, 0)):
+            index, _ordinal = _EVENT.unpack(at)
+            is_put, key_size = _CHANGE.unpack_from(change)
+            value_at = _CHANGE.size + key_size
+            key = change[_CHANGE.size : value_at]
+            yield index, key, change[value_at:] if is_put else None
 
 
 class KeyValueMachine(StateMachine):
     """See the module; commands, results, queries and answers are those of `kv_commands`.
 
-    Raises `StorageError` when LMDB or the disk fail.
+    Raises `CorruptionError` where its file is damaged, `NoSpaceError` where the disk is full (then
+    nothing has changed), `StorageError` when LMDB or the disk fail otherwise.
     """
 
-    def __init__(self, directory: str, boot_id: str, map_bytes: int) -> None:
+    def __init__(self, directory: str, map_bytes: int) -> None:
         self._files = OsFileSystem()
         self._directory = directory
         self._path = os.path.join(directory, DATA_NAME)
         self._map_bytes = map_bytes
         self._frozen: list[FrozenDatabase] = []
-        self._files.make_directory(directory)
-        self._note = BootNote(self._files, directory, boot_id)
-        if not self._note.vouches():
-            self._files.remove(self._path)
-        self._files.remove(self._loading_path)
-        self._note.opened()
-        self._database = self._open_database()
+        self._note = ClosedNote(self._files, directory)
+        self._open: Database | None = None
+        self._is_damaged = False
 
     @classmethod
-    def open(
-        cls, directory: str, boot_id: str | None = None, *, map_bytes: int = MAP_BYTES
-    ) -> "KeyValueMachine":
-        """See `StateMachine`; `boot_id` stands for the operating system's."""
-        return cls(directory, current_boot_id() if boot_id is None else boot_id, map_bytes)
+    def open(cls, directory: str, *, map_bytes: int = MAP_BYTES) -> "KeyValueMachine":
+        """See `StateMachine`; nothing is read before `recover`, or whatever else is called."""
+        return cls(directory, map_bytes)
+
+    def recover(self) -> None:
+        """Open the database if it is what was closed, else an empty one; reads all of it."""
+        if self._open is not None:
+            return
+        self._files.make_directory(self._directory)
+        remove_stale(self._files, self._directory, _FILES)
+        if self._files.exists(self._path) and (reason := self._note.why_not(self._path)):
+            self._throw_away(reason)
+        self._note.remove()
+        try:
+            self._open = self._open_database()
+        except CorruptionError as error:  # of another word size, say: it is as it was closed
+            self._throw_away(str(error))
+            self._open = self._open_database()
+
+    def _throw_away(self, reason: str) -> None:
+        logger.warning("%s: %s; it is made again from snapshot and log", self._path, reason)
+        self._files.remove(self._path)
+        self._files.remove(os.path.join(self._directory, _LOCK_NAME))
+
+    @property
+    def _database(self) -> Database:
+        if self._open is None:
+            self.recover()
+        check(self._open is not None, "the database is open")
+        return self._open  # type: ignore[return-value]
 
     @property
     def _loading_path(self) -> str:
@@ -275,9 +301,23 @@ class KeyValueMachine(StateMachine):
         with named(self._path):
             return Database(self._path, self._map_bytes)
 
+    @contextmanager
+    def _watched(self) -> Iterator[Database]:
+        """Give the database, and do not call it whole again once damage was met."""
+        database = self._database
+        try:
+            with named(self._path):
+                yield database
+        except CorruptionError:
+            self._met_damage()
+            raise
+
+    def _met_damage(self) -> None:
+        self._is_damaged = True
+
     def _progress(self) -> Progress:
-        with named(self._path), self._database.environment.begin() as transaction:
-            return self._database.progress(transaction)
+        with self._watched() as database, database.environment.begin() as transaction:
+            return database.progress(transaction)
 
     @property
     def applied_index(self) -> int:
@@ -285,14 +325,21 @@ class KeyValueMachine(StateMachine):
         return self._progress().applied_index
 
     def digest(self) -> bytes:
-        """Return the sum of the hashes of all items with their indexes."""
-        return self._progress().digest
+        """Return the sum of the hashes of all items with their indexes.
+
+        It is kept up to date by every change, and made from the items themselves when a snapshot is
+        loaded; `check` and every saved snapshot compare the two.
+        """
+        return self._progress().sums[ITEMS]
+
+    def check(self) -> None:
+        """See `StateMachine`; reads everything."""
+        self.save_snapshot(_Nowhere())
 
     def kept(self) -> list[tuple[bytes, bytes]]:
         """See `StateMachine`."""
-        database = self._database
-        with named(self._path), database.environment.begin() as transaction:
-            return list(transaction.cursor(database.kept))
+        with self._watched() as database, database.environment.begin() as transaction:
+            return list(database.table(KEPT, transaction).forward())
 
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
         """Carry out commands; a malformed one is an `Outcome` that says so.
@@ -310,29 +357,16 @@ class KeyValueMachine(StateMachine):
         """See `StateMachine`."""
         if not entries:
             return []
-        with named(self._path):
-            while True:
-                try:
-                    with self._database.environment.begin(write=True) as transaction:
-                        results = _Batch(self._database, transaction).apply(entries)
-                        self._keep(transaction, keep(results))
-                        return results
-                except lmdb.MapFullError:
-                    self._grow()
 
-    def _keep(
-        self, transaction: "lmdb.Transaction[bytes]", changes: Mapping[bytes, bytes | None]
-    ) -> None:
-        for key, value in changes.items():
-            if value is None:
-                transaction.delete(key, db=self._database.kept)
-            else:
-                transaction.put(key, value, db=self._database.kept)
+        def work(transaction: Transaction) -> list[bytes]:
+            batch = _Batch(database, transaction)
+            results = batch.apply(entries)
+            batch.keep(keep(results))
+            batch.end()
+            return results
 
-    def _grow(self) -> None:
-        environment = self._database.environment
-        self._detach_frozen()
-        environment.set_mapsize(2 * environment.info()["map_size"])
+        with self._watched() as database:
+            return database.write(work, self._detach_frozen)
 
     def _detach_frozen(self) -> None:
         for frozen in self._frozen:
@@ -341,8 +375,8 @@ class KeyValueMachine(StateMachine):
     def query(self, query: bytes) -> bytes:
         """Answer a `Get`, `Scan` or `Events`."""
         asked = decode_query(query)
-        with named(self._path), self._database.environment.begin() as transaction:
-            return encode_answer(self._answer(_Asked(self._database, transaction), asked))
+        with self._watched() as database, database.environment.begin() as transaction:
+            return encode_answer(self._answer(_Asked(database, transaction), asked))
 
     def _answer(self, state: _Asked, query: Query) -> Answer:
         if isinstance(query, Get):
@@ -352,8 +386,8 @@ class KeyValueMachine(StateMachine):
     def freeze(self) -> FrozenDatabase:
         """See `StateMachine`. Space freed after it is not used again before it is closed."""
         self._frozen = [frozen for frozen in self._frozen if frozen.is_open]
-        with named(self._path):
-            self._frozen.append(FrozenDatabase(self._database.environment, self._directory))
+        with self._watched() as database:
+            self._frozen.append(FrozenDatabase(database, self._directory, self._met_damage))
         return self._frozen[-1]
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
@@ -366,57 +400,51 @@ class KeyValueMachine(StateMachine):
 
     def load_snapshot(self, reader: SnapshotReader) -> None:
         """See `StateMachine`. Raises `CorruptionError`, and changes nothing, if it is none."""
-        loading = self._loading_path
+        with named(self._path):
+            self._detach_frozen()
+        database, loading = self._database, self._loading_path
+        self._files.remove(loading)
         try:
-            self._receive(reader)
-            try:
-                Database(loading, self._map_bytes, is_snapshot=True).environment.close()
-            except lmdb.Error as error:
-                raise CorruptionError(
-                    f"the snapshot is no database: {error}", loading, 0
-                ) from error
+            with named(loading):
+                Loading(self._files, loading, self._map_bytes).read(reader)
         except BaseException:
             self._files.remove(loading)
             raise
-        self._replace_by(loading)
-
-    def _receive(self, reader: SnapshotReader) -> None:
-        """Write what is read, but for the hash behind it, to a file, durably."""
-        hashed, position, held = blake2b(digest_size=DIGEST_BYTES), 0, b""
-        self._files.remove(self._loading_path)
-        file = self._files.open(self._loading_path, create=True)
-        try:
-            for data in iter(partial(reader.read, CHUNK_BYTES), b""):
-                held += data
-                body, held = held[:-DIGEST_BYTES], held[-DIGEST_BYTES:]
-                hashed.update(body)
-                if body:
-                    file.write_at([body], position)
-                position += len(body)
-            file.sync()
         finally:
-            file.close()
-        if held != hashed.digest():
-            raise CorruptionError("the snapshot is damaged", self._loading_path, position)
-
-    def _replace_by(self, path: str) -> None:
-        with named(self._path):
-            self._detach_frozen()
-        self._database.environment.close()
-        try:
-            self._files.replace(path, self._path)
-            self._files.sync_directory(self._directory)
-        finally:
-            self._database = self._open_database()
+            self._files.remove(f"{loading}-lock")
+        database.environment.close()
+        self._open = None
+        self._files.remove(os.path.join(self._directory, _LOCK_NAME))
+        self._files.replace(loading, self._path)
+        self._open = self._open_database()
+        self._is_damaged = False
 
     def close(self) -> None:
-        """See `StateMachine`; waits while a frozen state is saved, and ends those that are not."""
+        """See `StateMachine`; waits while a frozen state is saved, and ends those that are not.
+
+        Where the disk has no room for the note, the next start makes the state again.
+        """
         for frozen in self._frozen:
             frozen.close()
+        database, self._open = self._open, None
+        if database is None:
+            return
         try:
             with named(self._path):
-                self._database.environment.sync(True)
+                database.environment.sync(True)
         finally:
-            self._database.environment.close()
+            database.environment.close()
         self._files.sync_directory(self._directory)
-        self._note.closed()
+        if self._is_damaged:
+            return
+        try:
+            self._note.write(self._path)
+        except NoSpaceError as error:
+            logger.warning("%s; the state will be made again from snapshot and log", error)
+            with suppress(StorageError):
+                self._note.remove()
+
+
+class _Nowhere:
+    def write(self, data: Buffer) -> None:
+        """Forget it."""

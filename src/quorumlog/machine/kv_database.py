@@ -1,51 +1,63 @@
-"""The file of the key-value machine: opened or thrown away, and frozen to be saved.
+"""The file of the key-value machine: sealed records, opened only if it is as it was closed.
 
-LMDB flushes nothing here while it runs, so the file may be damaged by a crash of the operating
-system (see `kv`); a note beside it says whether it may be believed.
+Every record begins with a hash of its key and of what follows, which is verified whenever it is
+read. What a hash of each record cannot show, that a record is gone, the sum of all hashes of a
+table shows: it is kept up to date beside the table, and made anew from the records by `whole`.
+LMDB itself trusts its pages: damaged ones end the process, or hide records. So a file is opened
+only if its SHA-256 is the one that was noted when it was closed. One that was not closed, or is
+another, is removed unread: all of it can be made again from a snapshot and the log.
 """
 
 import errno
+import hashlib
+import logging
 import os
 import struct
-import tempfile
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
-from hashlib import blake2b
-from typing import IO
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 import lmdb
 
-from quorumlog.machine.base import SnapshotWriter
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
 from quorumlog.storage.files import FILE_MODE, OsFileSystem
 
-BOOT_NAME = "boot"
-"""In which boot the database was opened, or that it was closed."""
-BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+CLOSED_NAME = "closed"
+"""SHA-256 of the database and its length, from closing it to opening it again."""
 CHUNK_BYTES = 1 << 20
-"""Read from or written to a snapshot at once."""
-DIGEST_BYTES = 16
-"""Of the hash of an item, of the digest, and of the hash behind a snapshot."""
-FORMAT = b"quorumlog key-value 1"
+"""Read from or written to a file at once."""
+HASH_BYTES = 16
+"""Of the hash of a record, of the sum of a table's."""
+FORMAT = b"quorumlog key-value 2"
 """Told apart from other databases by this."""
+TABLES = (b"items", b"events", b"kept")
+"""Names of the tables that have records; their positions here are in snapshots."""
+ITEMS, EVENTS, KEPT = range(3)
+WALK_RECORDS = 1_024
+"""Records of a piece of the whole at most; besides, it ends once it has `CHUNK_BYTES`."""
 
-_CLOSED = "closed"
-_DATABASES = (b"items", b"events", b"kept", b"meta")
 _FORMAT_KEY = b"format"
 _PROGRESS_KEY = b"progress"
-_PROGRESS = struct.Struct(f">q{DIGEST_BYTES}sq")
+_PROGRESS = struct.Struct(f">qq{HASH_BYTES}s{HASH_BYTES}s{HASH_BYTES}s")
+_KEY_SIZE = struct.Struct(">H")
+_MODULUS = 1 << 8 * HASH_BYTES
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+    lmdb.IncompatibleError,
+)
 
+Handle: TypeAlias = "lmdb._Database"
+Transaction: TypeAlias = "lmdb.Transaction[bytes]"
+Records: TypeAlias = list[tuple[bytes, bytes]]
+"""Pairs of key and body."""
+_Result = TypeVar("_Result")
 
-def current_boot_id() -> str:
-    """Return a name of this run of the operating system; empty if there is none."""
-    try:
-        with open(BOOT_ID_PATH, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -54,197 +66,253 @@ def named(path: str) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
+        if isinstance(error, _DAMAGE):
+            raise CorruptionError(f"{path}: {error}", path, 0) from error
         kind = NoSpaceError if error.code in (errno.ENOSPC, errno.EDQUOT) else StorageError
         raise kind(f"{path}: {error}") from error
 
 
-class BootNote:
-    """Says whether the database may be believed."""
+def hash_of(key: bytes, body: bytes) -> bytes:
+    """Return the hash of a record."""
+    data = _KEY_SIZE.pack(len(key)) + key + body
+    return hashlib.blake2b(data, digest_size=HASH_BYTES).digest()
 
-    def __init__(self, files: OsFileSystem, directory: str, boot_id: str) -> None:
-        self._files = files
-        self._directory = directory
-        self._path = os.path.join(directory, BOOT_NAME)
-        self._boot_id = boot_id
 
-    def vouches(self) -> bool:
-        """Whether the database was closed, or is of this boot."""
-        if not self._files.exists(self._path):
-            return False
-        with open(self._path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        return text == _CLOSED or (bool(self._boot_id) and text == f"open {self._boot_id}")
+def added(total: bytes, hashes: list[bytes]) -> bytes:
+    """Return a sum with hashes added to it."""
+    found = sum(map(int.from_bytes, hashes), int.from_bytes(total))
+    return (found % _MODULUS).to_bytes(HASH_BYTES)
 
-    def opened(self) -> None:
-        """Say, durably, that it must not be believed in another boot."""
-        self._write(f"open {self._boot_id}")
 
-    def closed(self) -> None:
-        """Say, durably, that it may be believed."""
-        self._write(_CLOSED)
-
-    def _write(self, text: str) -> None:
-        temporary = f"{self._path}.new"
-        self._files.remove(temporary)
-        file = self._files.open(temporary, create=True)
-        try:
-            file.write_at([text.encode()], 0)
-            file.sync()
-        finally:
-            file.close()
-        self._files.replace(temporary, self._path)
-        self._files.sync_directory(self._directory)
+def unsealed(path: str, key: bytes, record: bytes) -> bytes:
+    """Return the body of a record. Raises `CorruptionError` if it is not what was written."""
+    body = record[HASH_BYTES:]
+    if hash_of(key, body) != record[:HASH_BYTES]:
+        raise CorruptionError(f"{path}: the record of key {key!r} is damaged", path, 0)
+    return body
 
 
 @dataclass(slots=True)
 class Progress:
-    """What `meta` says of the rest."""
+    """How far the state is, and the sums of its tables."""
 
     applied_index: int = -1
-    digest: bytes = bytes(DIGEST_BYTES)
     first_kept_index: int = 0
+    sums: list[bytes] = field(default_factory=lambda: [bytes(HASH_BYTES)] * len(TABLES))
+
+
+class Table:
+    """A table as one transaction sees it; `total` is the sum of its records' hashes."""
+
+    def __init__(
+        self, path: str, handle: Handle, transaction: Transaction, total: bytes = b""
+    ) -> None:
+        self._path = path
+        self._handle = handle
+        self._transaction = transaction
+        self._total = int.from_bytes(total)
+
+    @property
+    def total(self) -> bytes:
+        """The sum, with what was changed in this transaction."""
+        return (self._total % _MODULUS).to_bytes(HASH_BYTES)
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return int(self._transaction.stat(self._handle)["entries"])
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the body of a record, None if there is none. Raises `CorruptionError`."""
+        record = self._transaction.get(key, db=self._handle)
+        return None if record is None else unsealed(self._path, key, record)
+
+    def put(self, key: bytes, body: bytes, *, append: bool = False) -> bytes | None:
+        """Write a record; return the body that it had before. `append`: its key is the last."""
+        sealed = hash_of(key, body)
+        if append:
+            before = None
+            self._transaction.put(key, sealed + body, append=True, db=self._handle)
+        else:
+            before = self._transaction.replace(key, sealed + body, db=self._handle)
+        self._total += int.from_bytes(sealed)
+        return None if before is None else self._took(key, before)
+
+    def remove(self, key: bytes) -> bytes | None:
+        """Remove a record; return the body that it had."""
+        before = self._transaction.pop(key, db=self._handle)
+        return None if before is None else self._took(key, before)
+
+    def _took(self, key: bytes, record: bytes) -> bytes:
+        self._total -= int.from_bytes(record[:HASH_BYTES])
+        return unsealed(self._path, key, record)
+
+    def forward(self, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and body in order, from the first key that is not before `begin`."""
+        with self._transaction.cursor(self._handle) as cursor:
+            if cursor.set_range(begin) if begin else cursor.first():
+                for key, record in cursor.iternext():
+                    yield key, unsealed(self._path, key, record)
+
+    def backward(self, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and body in the opposite order, from `end` or the one behind it."""
+        with self._transaction.cursor(self._handle) as cursor:
+            is_found = end is not None and cursor.set_range(end)
+            if is_found or cursor.last():
+                for key, record in cursor.iterprev():
+                    yield key, unsealed(self._path, key, record)
+
+    def whole(self) -> Iterator[Records]:
+        """Yield everything in pieces, and look each key up as one who asks for it would.
+
+        Raises `CorruptionError` if a record is damaged, cannot be found, or if one is missing.
+        """
+        hashes: list[bytes] = []
+        piece: Records = []
+        size, total = 0, bytes(HASH_BYTES)
+        with (
+            self._transaction.cursor(self._handle) as cursor,
+            self._transaction.cursor(self._handle) as probe,
+        ):
+            for key, record in cursor:
+                piece.append((key, unsealed(self._path, key, record)))
+                hashes.append(record[:HASH_BYTES])
+                size += len(key) + len(record)
+                if not probe.set_key(key):
+                    text = f"{self._path}: key {key!r} is there and cannot be found"
+                    raise CorruptionError(text, self._path, 0)
+                if len(piece) >= WALK_RECORDS or size >= CHUNK_BYTES:
+                    total = added(total, hashes)
+                    yield piece
+                    piece, hashes, size = [], [], 0
+        yield piece
+        if added(total, hashes) != self.total:
+            text = f"{self._path}: records are missing: the sum of their hashes is another"
+            raise CorruptionError(text, self._path, 0)
 
 
 class Database:
     """The open file. Raises `lmdb.Error`, or `CorruptionError` if it is none of ours."""
 
-    def __init__(self, path: str, map_bytes: int, *, is_snapshot: bool = False) -> None:
+    def __init__(self, path: str, map_bytes: int) -> None:
         self.path = path
         self.environment = lmdb.open(
             path,
             map_size=map_bytes,
             subdir=False,
             mode=FILE_MODE,
-            max_dbs=len(_DATABASES),
+            max_dbs=len(TABLES) + 1,
             sync=False,
             metasync=False,
-            readonly=is_snapshot,
-            create=not is_snapshot,
-            lock=not is_snapshot,
         )
         try:
-            if is_snapshot:
-                self._check_length()
-            with self.environment.begin(write=not is_snapshot) as transaction:
-                self.items, self.events, self.kept, self.meta = (
-                    self.environment.open_db(name, transaction, create=not is_snapshot)
-                    for name in _DATABASES
-                )
+            with self.environment.begin(write=True) as transaction:
+                self._handles = [self.environment.open_db(name, transaction) for name in TABLES]
+                self._meta = self.environment.open_db(b"meta", transaction)
                 self._check_format(transaction)
         except BaseException:
             self.environment.close()
             raise
 
-    def _check_length(self) -> None:
-        """Touching a page behind the end of the file would kill the process."""
-        last_page = self.environment.info()["last_pgno"]
-        expected = (last_page + 1) * self.environment.stat()["psize"]
-        length = os.path.getsize(self.path)
-        if length != expected:
-            raise self._corruption(f"has {length} bytes instead of {expected}")
-
-    def _check_format(self, transaction: "lmdb.Transaction[bytes]") -> None:
-        found = transaction.get(_FORMAT_KEY, db=self.meta)
-        if found is None and not transaction.stat(self.meta)["entries"]:
+    def _check_format(self, transaction: Transaction) -> None:
+        found = transaction.get(_FORMAT_KEY, db=self._meta)
+        if found is None and not transaction.stat(self._meta)["entries"]:
             found = FORMAT
-            transaction.put(_FORMAT_KEY, FORMAT, db=self.meta)
+            transaction.put(_FORMAT_KEY, FORMAT, db=self._meta)
         if found != FORMAT:
-            raise self._corruption("is no database of the key-value machine")
+            text = f"{self.path} is no database of the key-value machine"
+            raise CorruptionError(text, self.path, 0)
 
-    def _corruption(self, reason: str) -> CorruptionError:
-        message = f"{self.path} {reason}; without its directory, the replica makes a new one"
-        return CorruptionError(message, self.path, 0, reason=reason)
-
-    def progress(self, transaction: "lmdb.Transaction[bytes]") -> Progress:
+    def progress(self, transaction: Transaction) -> Progress:
         """Return how far the state is."""
-        found = transaction.get(_PROGRESS_KEY, db=self.meta)
-        return Progress() if found is None else Progress(*_PROGRESS.unpack(found))
+        found = transaction.get(_PROGRESS_KEY, db=self._meta)
+        if found is None:
+            return Progress()
+        body = unsealed(self.path, _PROGRESS_KEY, found)
+        applied_index, first_kept_index, *sums = _PROGRESS.unpack(body)
+        return Progress(applied_index, first_kept_index, sums)
 
-    def keep_progress(self, transaction: "lmdb.Transaction[bytes]", progress: Progress) -> None:
+    def keep_progress(self, transaction: Transaction, progress: Progress) -> None:
         """Say how far it is now."""
-        transaction.put(_PROGRESS_KEY, _PROGRESS.pack(*astuple(progress)), db=self.meta)
+        told = _PROGRESS.pack(progress.applied_index, progress.first_kept_index, *progress.sums)
+        sealed = hash_of(_PROGRESS_KEY, told) + told
+        transaction.put(_PROGRESS_KEY, sealed, db=self._meta)
 
+    def table(
+        self, number: int, transaction: Transaction, progress: Progress | None = None
+    ) -> Table:
+        """Return a table as a transaction sees it; with its sum, if the progress is given."""
+        total = b"" if progress is None else progress.sums[number]
+        return Table(self.path, self._handles[number], transaction, total)
 
-class FrozenDatabase:
-    """The database as a read transaction sees it, or as it was copied when that had to end."""
+    def write(
+        self, work: Callable[[Transaction], _Result], before_growing: Callable[[], None]
+    ) -> _Result:
+        """Do something in one transaction, again in a larger file if it has no room in this one.
 
-    def __init__(self, environment: lmdb.Environment, directory: str) -> None:
-        self._environment = environment
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._transaction: lmdb.Transaction[bytes] | None = environment.begin()
-        self._copied: IO[bytes] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it still holds anything."""
-        return self._transaction is not None or self._copied is not None
-
-    def save_snapshot(self, writer: SnapshotWriter) -> None:
-        """See `FrozenState`. Raises `StorageError` also if the machine was closed before."""
-        with self._lock, named(self._directory):
-            if self._transaction is not None:
-                hashed = self._stream(self._transaction, writer)
-            elif self._copied is not None:
-                hashed = _pump(self._copied, writer)
-            else:
-                raise StorageError(f"{self._directory}: the frozen state was closed")
-        writer.write(hashed)
-
-    def _stream(self, transaction: "lmdb.Transaction[bytes]", writer: SnapshotWriter) -> bytes:
-        """LMDB writes into a descriptor only, so another thread has it fill a pipe."""
-        incoming, outgoing = os.pipe()
-        with (
-            open(incoming, "rb") as source,
-            open(outgoing, "wb", buffering=0) as sink,
-            ThreadPoolExecutor(1, "kv-snapshot") as executor,
-        ):
-            copying = executor.submit(self._copy, transaction, sink)
-            with source:  # closed first, so that a copy whose reader failed fails too
-                hashed = _pump(source, writer)
-            copying.result()
-        return hashed
-
-    def _copy(self, transaction: "lmdb.Transaction[bytes]", sink: IO[bytes]) -> None:
-        with sink:
-            self._environment.copyfd(sink.fileno(), compact=True, txn=transaction)
-
-    def detach(self) -> None:
-        """Hold the state without the database, which is about to move; waits while it is saved.
-
-        LMDB would end the transaction, and it is not known when, or whether, it will be saved.
+        No other transaction may be open then: `before_growing` is called first.
         """
-        with self._lock:
-            if self._transaction is None:
-                return
-            copied = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+        while True:
             try:
-                self._environment.copyfd(copied.fileno(), compact=True, txn=self._transaction)
-                copied.seek(0)
-            except BaseException:
-                copied.close()
-                raise
-            self._copied = copied
-            self._end_transaction()
-
-    def _end_transaction(self) -> None:
-        if self._transaction is not None:
-            self._transaction.abort()
-            self._transaction = None
-
-    def close(self) -> None:
-        """See `FrozenState`; waits while it is saved."""
-        with self._lock:
-            self._end_transaction()
-            if self._copied is not None:
-                self._copied.close()
-                self._copied = None
+                with self.environment.begin(write=True) as transaction:
+                    return work(transaction)
+            except lmdb.MapFullError:
+                before_growing()
+                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
 
 
-def _pump(source: IO[bytes], writer: SnapshotWriter) -> bytes:
-    """Write everything; return its hash."""
-    hashed = blake2b(digest_size=DIGEST_BYTES)
-    while data := source.read(CHUNK_BYTES):
-        hashed.update(data)
-        writer.write(data)
-    return hashed.digest()
+class ClosedNote:
+    """Says what a database was when it was closed. While it is open there is none."""
+
+    def __init__(self, files: OsFileSystem, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._path = f"{directory}/{CLOSED_NAME}"
+
+    def why_not(self, data_path: str) -> str:
+        """Say why a database must not be opened; empty if it is what was closed."""
+        if not self._files.exists(self._path):
+            return "it was not closed"
+        file = self._files.open(self._path, writable=False)
+        try:
+            noted = file.read_at(CHUNK_BYTES, 0)
+        finally:
+            file.close()
+        return "" if noted == self._told(data_path) else "it is not what was closed"
+
+    def remove(self) -> None:
+        """Say, durably, that the database is open."""
+        self._files.remove(self._path)
+        self._files.sync_directory(self._directory)
+
+    def write(self, data_path: str) -> None:
+        """Say, durably, what the database is now that it is closed."""
+        file = self._files.open(self._path, create=True)
+        try:
+            file.resize(0)
+            file.write_at([self._told(data_path)], 0)
+            file.sync()
+        finally:
+            file.close()
+        self._files.sync_directory(self._directory)
+
+    def _told(self, data_path: str) -> bytes:
+        """Read all of a database."""
+        hashed, size = hashlib.sha256(), 0
+        file = self._files.open(data_path, writable=False)
+        try:
+            while data := file.read_at(CHUNK_BYTES, size):
+                hashed.update(data)
+                size += len(data)
+        finally:
+            file.close()
+        return b"%s %d\n" % (hashed.hexdigest().encode(), size)
+
+
+def remove_stale(files: OsFileSystem, directory: str, known: dict[str, bool]) -> None:
+    """Remove the known files that are marked so, and name those that are not known."""
+    for name in files.names(directory):
+        if known.get(name):
+            files.remove(os.path.join(directory, name))
+        elif name not in known:
+            logger.warning("%s/%s is no file of the key-value machine; ignored", directory, name)

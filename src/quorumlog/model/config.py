@@ -138,7 +138,9 @@ class GroupConfig(
     max_snapshot_reserved_num: int = 3
     """Snapshots kept."""
     reset_snapshot_entries_but_keep_last_entries_num: int = 10
-    """Entries kept before a snapshot, for members that are only a little behind."""
+    """Entries kept before the oldest snapshot, for members that are only a little behind."""
+    digest_entries: int = 4_096
+    """Replicas compare the states of their machines after so many entries; 0: never."""
 
     def __post_init__(self) -> None:
         """Check values and their relations."""
@@ -210,9 +212,9 @@ class GroupConfig(
     def _check_machine(self, where: str) -> None:
         if self.state_machine and self.store_type == "MEMORY":
             raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
-        if self.reset_snapshot_entries_but_keep_last_entries_num < 0:
-            name = _key("reset_snapshot_entries_but_keep_last_entries_num")
-            raise ConfigError(f"{where} {name} must not be below 0")
+        for name in ("reset_snapshot_entries_but_keep_last_entries_num", "digest_entries"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where} {_key(name)} must not be below 0")
 
     @property
     def reserved_ms(self) -> int:

@@ -267,12 +267,26 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
-    """Offer me your snapshot: entries that my machine needs are damaged, and gone with you.
+    """Offer me your snapshot: my machine cannot go on with what I have.
 
-    The offer repeats `request_id`.
+    The offer repeats `request_id`. It must include the entry `least_index`: my log begins there.
     """
 
     request_id: Number = 0
+    least_index: Index = -1
+
+
+class StateDigest(PeerMessage, frozen=True, kw_only=True):
+    """What a state machine's digest is after the entry `index`.
+
+    From a follower it is its own. From the leader (`is_verdict`) it is that of a majority; without
+    `is_majority` only another than the receiver's, which is to check its state.
+    """
+
+    index: Index
+    digest: bytes
+    is_verdict: bool = False
+    is_majority: bool = False
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):
@@ -518,3 +532,11 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Positions that readers reported to this replica while it led."""
     retention_text: str = ""
     """Why nothing is removed by age at present; empty if it may be."""
+    machine_text: str = ""
+    """What the state machine is about, unless it works: recovering, rebuilding, waiting."""
+    machine_rebuilds: Count = 0
+    """Times that it was found damaged, or unlike those of a majority, and began again."""
+    machine_compared_index: Index = -1
+    """Last entry after which its state was that of a majority."""
+    machine_checked_ms: Milliseconds = 0
+    """Wall clock when its state and snapshots were last read and verified; 0: not yet."""

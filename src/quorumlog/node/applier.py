@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import ResponseCode, Role
@@ -20,13 +20,22 @@ from quorumlog.model.errors import (
     CorruptionError,
     IndexRemovedError,
     LeaderPendingFullError,
+    NoSpaceError,
     RequestError,
     StorageError,
 )
+from quorumlog.node.comparisons import DIGEST_BYTES_MAX, Comparisons
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
-from quorumlog.node.handed import Handed, MachineError, Work
+from quorumlog.node.handed import (
+    Handed,
+    MachineDamagedError,
+    MachineError,
+    Work,
+    damage_of_machine,
+)
 from quorumlog.node.log_lines import say
+from quorumlog.node.machine_scrub import MachineScrub
 from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import Kept, Saves
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
@@ -56,6 +65,9 @@ RESULTS_KEPT = 65_536
 """Results above which those that nobody waits for are looked for."""
 RETRY_MS = 1_000
 """Pause before entries that could not be read are tried again."""
+REBUILD_PAUSE_MS = 60_000
+"""From making a machine again to doing so once more, if it differs each time from what it should
+be; `RETRY_MS` if it is damaged."""
 NEVER_MS = 1 << 62
 
 
@@ -69,6 +81,23 @@ class _Query:
     is_patient: bool = field(compare=False)
     body: bytes = field(compare=False)
     answer: QueryAnswer = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    """Why, and up to where snapshots are trusted (None: all are)."""
+
+    why: str
+    trusted_index: int | None
+
+
+class _Applied(NamedTuple):
+    """What came of entries; `digest` is empty unless states are compared behind them."""
+
+    last_index: int
+    size_bytes: int
+    results: dict[int, bytes]
+    digest: bytes
 
 
 class Applier:
@@ -85,12 +114,20 @@ class Applier:
         self._doors = doors
         self.machine = machine
         self.saves = Saves(replica, self, opened.snapshots, doors)
-        self._applied = -1 if machine is None else machine.applied_index
+        self.scrub = MachineScrub(replica, self, opened.snapshots, doors)
+        self.comparisons = Comparisons(replica, doors)
+        self._applied = -1
         self.failed_text = ""
+        self._is_recovering = machine is not None
+        self._rebuild: _Rebuild | None = None
+        self._rebuilt_ms = -REBUILD_PAUSE_MS
+        self._least_applied = -1
+        self._ask_peers_ms = NEVER_MS
+        self._asked_peers = 0
         self._load: SnapshotMeta | None = None
         self._role: tuple[int, Role] | None = None
         self._results: dict[int, bytes] = {}
-        self.results = CommandResults.of(() if machine is None else machine.kept())
+        self.results = CommandResults()
         self._waiting: list[_Query] = []
         self._ready: deque[_Query] = deque()
         self._unproved: list[tuple[bytes, QueryAnswer]] = []
@@ -99,14 +136,6 @@ class Applier:
         self._has_applied = False
         self._retry_ms = NEVER_MS
         self._apply_at_ms = NEVER_MS
-        newest = self.saves.newest
-        _check_reach(replica, self._applied, newest)
-        if (
-            machine is not None
-            and newest is not None
-            and newest.last_included_index > self._applied
-        ):
-            self._load = newest
 
     @property
     def applied_index(self) -> int:
@@ -115,8 +144,27 @@ class Applier:
 
     @property
     def is_fit(self) -> bool:
-        """Whether the machine works, and is there."""
-        return not self.failed_text and self._load is None
+        """Whether the machine works, and has what it once had."""
+        is_behind = self._applied < self._least_applied
+        return not (self.failed_text or self.condition or self._load or is_behind)
+
+    @property
+    def condition(self) -> str:
+        """A word for what keeps the machine from being given entries; empty: nothing does."""
+        if self._is_recovering:
+            return "recovering"
+        if self._rebuild is not None:
+            return "rebuilding"
+        return "waiting" if self._ask_peers_ms != NEVER_MS else ""
+
+    @property
+    def condition_text(self) -> str:
+        """The same in a sentence."""
+        if self._rebuild is not None:
+            return f"the state machine is made again from snapshot and log: {self._rebuild.why}"
+        if self._ask_peers_ms != NEVER_MS:
+            return f"{self._no_snapshot_text()}; peers are asked for theirs"
+        return "the files of the state machine are read" if self._is_recovering else ""
 
     @property
     def is_loading(self) -> bool:
@@ -141,7 +189,7 @@ class Applier:
     def load(self, meta: SnapshotMeta) -> None:
         """A snapshot was fetched, and the log begins behind it: the machine must have it."""
         self._load = meta
-        self._retry_ms = NEVER_MS
+        self._retry_ms = self._ask_peers_ms = NEVER_MS
         self.saves.newest = meta
         self._replica.tell_fitness()
         self.go_on()
@@ -209,6 +257,10 @@ class Applier:
                     query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
         if now_ms >= self._retry_ms:
             self._retry_ms = NEVER_MS
+        if now_ms >= self._ask_peers_ms:
+            self._ask_a_peer(now_ms)
+        if self.machine is not None and not self.failed_text:
+            self.scrub.tick(now_ms)
         self.go_on()
 
     def next_deadline_ms(self) -> int:
@@ -217,7 +269,14 @@ class Applier:
         # once it is time, whatever keeps the machine from applying goes on by itself
         is_ahead = self._apply_at_ms > self._doors.now_ms()
         apply_ms = self._apply_at_ms if is_ahead else NEVER_MS
-        return min(waiting_ms, self._retry_ms, apply_ms, self.saves.next_deadline_ms())
+        return min(
+            waiting_ms,
+            self._retry_ms,
+            apply_ms,
+            self._ask_peers_ms,
+            self.saves.next_deadline_ms(),
+            self.scrub.next_deadline_ms(),
+        )
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -245,19 +304,27 @@ class Applier:
             self._replica.wake()
 
     def _next_work(self, machine: StateMachine) -> Work | None:
+        if self._rebuild is not None:
+            return self._remaking(machine, self._rebuild)
+        if self._is_recovering:
+            return self._recovering(machine)
+        if self._ask_peers_ms != NEVER_MS:
+            return None
         if self._load is not None:
             return self._loading(machine, self._load)
         if self._role is not None:
             return self._telling(machine, self._role)
         if self.saves.is_due:
             return self.saves.freezing(machine)
+        if self.scrub.is_due and self.is_fit:
+            return self.scrub.checking(machine)
         core = self._replica.core
         last = min(core.committed_index, core.durable_index)
-        asks_first = bool(self._ready) and self._has_applied
+        asks_first = bool(self._ready) and self._has_applied and self.is_fit
         if last > self._applied and not asks_first and self._is_time_to_apply(last):
-            return self._applying(
-                machine, self._applied + 1, min(last, self._applied + APPLY_ENTRIES)
-            )
+            point = self.comparisons.next_point(self._applied)
+            last = min(last, self._applied + APPLY_ENTRIES, point)
+            return self._applying(machine, self._applied + 1, last)
         return self._next_question(machine)
 
     def _is_time_to_apply(self, last: int) -> bool:
@@ -275,7 +342,7 @@ class Applier:
         return True
 
     def _next_question(self, machine: StateMachine) -> Work | None:
-        return self._asking(machine) if self._ready else None
+        return self._asking(machine) if self._ready and self.is_fit else None
 
     def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> Work:
         self._role = None
@@ -301,6 +368,10 @@ class Applier:
             work.refused()
         if isinstance(error, MachineError):
             self._end(str(error))
+            return
+        if isinstance(error, MachineDamagedError):
+            work.refused()
+            self.rebuild(str(error))
             return
         if isinstance(error, CorruptionError) and error.index is not None:
             replica.healing.found(error)
@@ -335,20 +406,143 @@ class Applier:
     def _first_line(self) -> str:
         return f"the state machine of this replica failed: {self.failed_text.splitlines()[0]}"
 
+    # -- beginning, and beginning again ----------------------------------------------------------
+
+    def _recovering(self, machine: StateMachine) -> Work:
+        def run() -> tuple[int, CommandResults]:
+            with damage_of_machine():
+                machine.recover()
+                return machine.applied_index, CommandResults.of(machine.kept())
+
+        def done(found: tuple[int, CommandResults]) -> None:
+            self._is_recovering = False
+            self._applied, self.results = found
+            self._begin()
+
+        return Work(run, done)
+
+    def _begin(self) -> None:
+        """Go on from what the machine has, or from the newest snapshot."""
+        log, newest = self._replica.log, self.saves.find_newest()
+        reached = -1 if newest is None else newest.last_included_index
+        if self._applied > max(log.end_index, reached):
+            self._end(
+                f"the state machine holds entries up to {self._applied}, but the log ends at "
+                f"{log.end_index}: they do not belong together. {EMPTYING_IS_SAFE_WHEN}"
+            )
+        elif max(self._applied, reached) < log.before_begin_index:
+            self._ask_peers()
+        else:
+            self._load = newest if reached > self._applied else None
+        self._release()
+        self._replica.tell_fitness()
+        self.go_on()
+
+    def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
+        """Make the machine again from a snapshot and the log: what it holds cannot be believed.
+
+        Nor can snapshots behind `trusted_index`, if that is given.
+        """
+        if self.machine is None or self.failed_text:
+            return
+        if self._rebuild is not None:  # that failed
+            self._retry_ms = self._doors.now_ms() + RETRY_MS
+            self._replica.wake()
+            return
+        if self._doors.remake is None:
+            self._end(why)
+            return
+        replica, now_ms = self._replica, self._doors.now_ms()
+        self._rebuild = _Rebuild(why, trusted_index)
+        self._is_recovering = False
+        self._least_applied = max(self._least_applied, self._applied)
+        differs = trusted_index is not None or self._load is not None
+        pause_ms = REBUILD_PAUSE_MS if differs else RETRY_MS
+        self._retry_ms = max(now_ms, self._rebuilt_ms + pause_ms)
+        self._rebuilt_ms = self._retry_ms
+        self._load, self._ask_peers_ms = None, NEVER_MS
+        if trusted_index is not None:
+            self.saves.distrust()
+        replica.counters.machine_rebuilds += 1
+        say(
+            logger,
+            logging.ERROR,
+            "state machine is made again",
+            group=replica.config.group,
+            applied_index=self._applied,
+            text=why,
+        )
+        replica.tell_fitness()
+        replica.wake()
+
+    def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> Work:
+        remake = self._doors.remake
+
+        def run() -> StateMachine:
+            if rebuild.trusted_index is not None:
+                self.saves.remove_behind(rebuild.trusted_index)
+            with damage_of_machine():
+                return machine if remake is None else remake(machine)
+
+        def done(made: StateMachine) -> None:
+            self.machine, self._rebuild = made, None
+            self._applied, self.results = -1, CommandResults()
+            core = self._replica.core
+            self._role = self._role or (core.term, core.role)
+            self.comparisons.forget()
+            for query in self._ready:
+                heapq.heappush(self._waiting, query)
+            self._ready.clear()
+            self._begin()
+
+        return Work(run, done)
+
+    def _no_snapshot_text(self) -> str:
+        begin = self._replica.log.before_begin_index + 1
+        return f"no whole snapshot is left, and the log begins at {begin}"
+
+    def _ask_peers(self) -> None:
+        if len(self._replica.core.membership.ids) <= 1:
+            self._end(
+                f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
+                "replica's directory, or the snapshots in it, from a backup"
+            )
+            return
+        self._ask_peers_ms = self._doors.now_ms()
+        say(
+            logger,
+            logging.ERROR,
+            "peers are asked for a snapshot",
+            group=self._replica.config.group,
+            text=self._no_snapshot_text(),
+        )
+
+    def _ask_a_peer(self, now_ms: int) -> None:
+        """Ask the leader, if one is known, else one after the other."""
+        core = self._replica.core
+        peers = [peer for peer in core.membership.ids if peer != core.self_id]
+        self._ask_peers_ms = now_ms + RETRY_MS
+        self._asked_peers += 1
+        if self._replica.installs.is_installing or not peers:
+            return
+        peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
+        self._replica.installs.want(str(peer), self._replica.log.before_begin_index)
+
     # -- applying -----------------------------------------------------------------------------
 
     def _applying(self, machine: StateMachine, first: int, last: int) -> Work:
         log, limits = self._replica.log, APPLY_BYTES
         found = gather(log, first, last, limits) if log.is_in_memory(first) else None
 
-        def run() -> tuple[int, int, dict[int, bytes]]:
+        def run() -> _Applied:
             spans = gather(log, first, last, limits) if found is None else found
             handed = Handed.of([span.block() for span in spans])
-            size = sum(len(span.data) for span in spans)
-            return spans[-1].last_index, size, handed.apply_to(machine, self.results)
+            size, end = sum(len(span.data) for span in spans), spans[-1].last_index
+            results = self._apply(machine, handed)
+            return _Applied(end, size, results, self._digest_at(machine, end))
 
-        def done(result: tuple[int, int, dict[int, bytes]]) -> None:
-            self._applied, size, results = result
+        def done(found: _Applied) -> None:
+            self._applied, size, results = found.last_index, found.size_bytes, found.results
             self._has_applied = True
             self.saves.applied(size)
             if len(self._replica.appends.pending):
@@ -356,8 +550,38 @@ class Applier:
             self._replica.appends.applied(self._applied, self._take_results)
             self._forget_results()
             self._release()
+            if found.digest:
+                self.comparisons.reached(self._applied, found.digest)
+            if self._least_applied >= 0 and self._applied >= self._least_applied:
+                self._least_applied = -1
+                self._replica.tell_fitness()
 
         return Work(run, done)
+
+    def _apply(self, machine: StateMachine, handed: Handed) -> dict[int, bytes]:
+        """Have entries applied; on the machine's thread."""
+        try:
+            return handed.apply_to(machine, self.results)
+        except NoSpaceError as error:
+            if machine.applied_index != self._applied:  # it does not keep its state itself
+                raise MachineError(f"{error!r} while entries were applied") from error
+            self.results = CommandResults.of(machine.kept())  # as they were before
+            raise
+
+    def _digest_at(self, machine: StateMachine, index: int) -> bytes:
+        """Return the digest if states are compared after an entry; on the machine's thread."""
+        if not self.comparisons.is_point(index):
+            return b""
+        try:
+            with damage_of_machine():
+                digest = machine.digest()
+        except (MachineDamagedError, NoSpaceError):
+            raise
+        except Exception as error:  # costs a comparison, and the next snapshot says so, too
+            logger.warning("the state machine has no digest after entry %s: %r", index, error)
+            return b""
+        is_fit = isinstance(digest, bytes) and len(digest) <= DIGEST_BYTES_MAX
+        return digest if is_fit else b""
 
     def _forget_results(self) -> None:
         """Those of appends that were given up are not asked for any more."""
@@ -382,6 +606,9 @@ class Applier:
         queries = [self._ready.popleft() for _ in range(count)]
         self._has_applied = False
 
+        def again() -> None:
+            self._ready.extendleft(reversed(queries))
+
         def run() -> list[tuple[ResponseCode, str, bytes]]:
             return [_asked(machine, query.body) for query in queries]
 
@@ -389,7 +616,7 @@ class Applier:
             for query, (code, text, answer) in zip(queries, answers, strict=True):
                 query.answer(code, text, self._applied, answer)
 
-        return Work(run, done, refused=lambda: self._ready.extendleft(reversed(queries)))
+        return Work(run, done, refused=again)
 
     # -- loading ------------------------------------------------------------------------------
 
@@ -429,45 +656,24 @@ class Applier:
 
     def _load_older(self) -> None:
         """The newest was broken and is gone: an older one will do if the log goes back so far."""
-        older, log = self.saves.find_newest(), self._replica.log
-        reached = max(self._applied, -1 if older is None else older.last_included_index)
-        if reached < log.before_begin_index:
-            self._end(
-                f"no whole snapshot is left, and the log begins at {log.before_begin_index + 1}"
-            )
-        else:
-            self._load = older if older and older.last_included_index > self._applied else None
-            self._replica.tell_fitness()
+        self._load = None
+        self._begin()
 
     def close(self) -> None:
         """The node stops, and its machine threads have."""
-        if self.machine is not None:
-            self.machine.close()
-
-
-def _check_reach(replica: "Replica", applied: int, newest: SnapshotMeta | None) -> None:
-    """Raise `StorageError` if a machine's entries are neither in a snapshot nor in the log."""
-    if replica.config.state_machine == "":
-        return
-    log = replica.log
-    begin = max(applied, -1 if newest is None else newest.last_included_index)
-    if begin < log.before_begin_index:
-        raise StorageError(
-            f"group {replica.config.group}: the log begins at {log.before_begin_index + 1}, and no "
-            f"whole snapshot holds what is before it. {EMPTYING_IS_SAFE_WHEN}"
-        )
-    if applied > max(log.end_index, -1 if newest is None else newest.last_included_index):
-        raise StorageError(
-            f"group {replica.config.group}: the state machine holds entries up to {applied}, but "
-            f"the log ends at {log.end_index}: they do not belong together. "
-            f"{EMPTYING_IS_SAFE_WHEN}"
-        )
+        if self.machine is None:
+            return
+        if self._rebuild is not None and self._doors.remake is not None:
+            self.machine = self._doors.remake(self.machine)  # not to be opened as it is
+        self.machine.close()
 
 
 def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
     """Answer one question; what it raises is told to whoever asked."""
     try:
         return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
+    except StorageError as error:
+        raise MachineDamagedError(str(error)) from error
     except RequestError as error:
         return error.code, f"the state machine cannot answer: {error}", b""
     except Exception as error:

@@ -25,6 +25,8 @@ class ReplicaCounters:
     segments_removed: int = 0
     bytes_removed: int = 0
     log_resets: int = 0
+    machine_rebuilds: int = 0
+    snapshots_damaged: int = 0
 
     def count_refusal(self, code: ResponseCode) -> None:
         """An append was refused, or its fate is unknown."""

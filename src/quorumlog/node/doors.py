@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol, TypeVar
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import StorageError
@@ -137,8 +138,9 @@ class Doors:
     being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
     earlier one replaces a later).
     `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats it comes
-    from where the question went. `machines` runs state machines. `broken` is told why the replica
-    stopped for good.
+    from where the question went. `machines` runs state machines; `remake` closes one that is
+    damaged and opens an empty one in its place (None: there is no such thing). `broken` is told why
+    the replica stopped for good.
     """
 
     disk: Disk
@@ -157,3 +159,4 @@ class Doors:
     beats: NodeBeats = field(default_factory=_NoBeats)
     campaigns: Campaigns = field(default_factory=Campaigns)
     clocks: ClockWatch = field(default_factory=ClockWatch)
+    remake: Callable[[StateMachine], StateMachine] | None = None

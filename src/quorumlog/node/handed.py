@@ -1,20 +1,36 @@
 """Entries handed to a state machine, so that one that fails can be asked where it was."""
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
-from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.errors import NoSpaceError, QuorumlogError, StorageError
 from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
 
 
 class MachineError(QuorumlogError):
     """A state machine raised, or did not do what it must; the text has index and traceback."""
+
+
+class MachineDamagedError(QuorumlogError):
+    """What a state machine holds is not what it was given: it is to be made again."""
+
+
+@contextmanager
+def damage_of_machine() -> Iterator[None]:
+    """Tell damage that a machine met, in files of its own, from that of the log."""
+    try:
+        yield
+    except NoSpaceError:
+        raise
+    except StorageError as error:
+        raise MachineDamagedError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,8 @@ class Handed(Sequence[Entry]):
     def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
         """Apply all; return index → result. Raises `MachineError` if the machine does.
 
+        `MachineDamagedError`: its files are damaged; `NoSpaceError`: it has no room for it now.
+
         `known` takes the results of commands that were sent in sessions.
         """
         if not self._entries:
@@ -80,8 +98,9 @@ class Handed(Sequence[Entry]):
             return kept[0][1]
 
         try:
-            keep(machine.apply_keeping(self, keep))
-        except MachineError:
+            with damage_of_machine():
+                keep(machine.apply_keeping(self, keep))
+        except (MachineError, MachineDamagedError, NoSpaceError):
             raise
         except Exception as error:
             index = self._entries[self._last].index

@@ -41,16 +41,22 @@ SILENT_OFFERS = 3
 """An install is given up after so many push time-outs without an offer; its bytes are kept."""
 OFFERS_KNOWN = 4
 """Newest offers to a peer that are confirmed when it asks: they cross with the questions."""
+BEGINS_MAX = 3
+"""A snapshot whose first piece is asked for more often is read: it may be damaged here."""
 NEVER_MS = 1 << 62
 
 
 @dataclass(slots=True)
 class _Served:
-    """A snapshot that a peer was offered; when it last asked for a piece of it, and for which."""
+    """A snapshot that a peer was offered; when it last asked for a piece of it, and for which.
+
+    `begins` counts how often it asked for the first one.
+    """
 
     meta: SnapshotMeta
     asked_ms: int
     offset: int = 0
+    begins: int = 0
 
 
 @dataclass(slots=True)
@@ -108,6 +114,7 @@ class Installs:
         self._made: dict[str, _Made] = {}
         self._question: _Question | None = None
         self._begun_table = b""
+        self._least_index = -1
         self.state = "ready"
 
     @property
@@ -196,8 +203,11 @@ class Installs:
         served = self._served.get(request.local_id)
         if served is None or served.meta.last_included_index != request.last_included_index:
             return
-        if request.offset == 0 < served.offset:  # it was no good: a newer one may be
+        served.begins += request.offset == 0
+        # it was no good: a newer one may be
+        if request.offset == 0 < served.offset or served.begins > BEGINS_MAX:
             del self._served[request.local_id]
+            self._replica.applier.scrub.suspect(request.last_included_index)
         else:
             served.asked_ms, served.offset = now_ms, request.offset
 
@@ -272,7 +282,13 @@ class Installs:
         """A peer cannot go on without a snapshot; while nobody leads, anybody's will do."""
         core = self._replica.core
         leads = core.role is Role.LEADER or core.leader_id is None
-        if leads and self._place_to_begin() is not None:
+        applier = self._replica.applier
+        if not leads or (applier.machine is not None and not applier.is_fit):
+            return
+        if message.least_index > applier.saves.newest_index:
+            if not applier.saves.is_asked:  # the peer asks again
+                applier.saves.ask(lambda code, text, index: None)
+        elif self._place_to_begin() is not None:
             self.offer(OfferSnapshot(message.local_id, message.request_id))
 
     # -- the follower -------------------------------------------------------------------------
@@ -299,7 +315,8 @@ class Installs:
             self._replica.tell(Received(offer), table)
         applier = self._replica.applier
         is_wanted = self._wanted == (offer.local_id, offer.request_id)
-        if is_wanted and applier.applied_index < offer.last_included_index:
+        least = max(self._least_index, applier.applied_index + 1)
+        if is_wanted and offer.last_included_index >= least:
             self._wanted = None
             self.fetch(FetchSnapshot(offer), table)
 
@@ -342,16 +359,20 @@ class Installs:
             "removed"
         )
 
-    def want(self, peer_id: str) -> None:
-        """The machine cannot go on: entries that it needs are damaged, and removed elsewhere."""
+    def want(self, peer_id: str, least_index: int = -1) -> None:
+        """The machine cannot go on: what it needs is damaged here, or removed.
+
+        Only a snapshot that includes `least_index` will do.
+        """
         core = self._replica.core
-        self._wanted = (peer_id, self._doors.nonce())
+        self._wanted, self._least_index = (peer_id, self._doors.nonce()), least_index
         message = SnapshotWanted(
             group=self._config.group,
             local_id=core.self_id,
             remote_id=peer_id,
             term=core.term,
             request_id=self._wanted[1],
+            least_index=least_index,
         )
         self._doors.network.send(peer_id, message)
 

@@ -1,10 +1,14 @@
 """Which state machine a group has: one that comes with quorumlog, or a class of the user's."""
 
 import importlib
+import logging
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError
+from quorumlog.storage.files import remove_tree
+
+logger = logging.getLogger(__name__)
 
 BUILT_IN = {"kv": "quorumlog.machine.kv:KeyValueMachine"}
 """Machines that have a name of their own."""
@@ -28,7 +32,34 @@ def machine_class(name: str) -> type[StateMachine]:
 
 
 def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
-    """Return a replica's machine; None for a plain log."""
+    """Return a replica's machine; None for a plain log.
+
+    All that is in its directory can be made again from snapshot and log: what cannot be opened is
+    removed.
+    """
     if not config.state_machine:
         return None
-    return machine_class(config.state_machine).open(f"{group_directory}/{DIRECTORY}")
+    made, directory = machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
+    try:
+        return made.open(directory)
+    except NoSpaceError:
+        raise
+    except StorageError as error:
+        logger.warning("%s is made again from snapshot and log: %s", directory, error)
+        remove_tree(directory)
+        return made.open(directory)
+
+
+def remake_machine(
+    machine: StateMachine, config: GroupConfig, group_directory: str
+) -> StateMachine:
+    """Return an empty machine in the place of a damaged one; on the machine's thread."""
+    try:
+        machine.close()
+    except Exception as error:  # whatever it holds is given up
+        logger.warning("a damaged state machine cannot be closed: %s", error)
+    directory = f"{group_directory}/{DIRECTORY}"
+    remove_tree(directory)
+    made = machine_class(config.state_machine).open(directory)
+    made.recover()
+    return made

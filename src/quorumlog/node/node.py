@@ -22,7 +22,7 @@ from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.log_lines import say
-from quorumlog.node.machines import open_machine
+from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
@@ -223,6 +223,7 @@ class Node:
         config = raft_config(group, self.config, opened.incarnation)
         core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
         wake = self._wakes.new()
+        directory = f"{self.config.store_base_dir}/{group.group}"
         doors = Doors(
             disk=self._disk,
             network=self._network,
@@ -240,8 +241,9 @@ class Node:
             beats=self.beats,
             campaigns=self._campaigns,
             clocks=self.clocks,
+            remake=lambda machine: remake_machine(machine, group, directory),
         )
-        machine = open_machine(group, f"{self.config.store_base_dir}/{group.group}")
+        machine = open_machine(group, directory)
         replica = Replica(group, core, opened, doors, self.config.limits, machine)
         wake.tick = replica.tick
         return replica

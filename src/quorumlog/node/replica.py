@@ -40,6 +40,7 @@ from quorumlog.model.message import (
     SnapshotPiece,
     SnapshotPieceRequest,
     SnapshotWanted,
+    StateDigest,
 )
 from quorumlog.model.system_entry import SystemEntry, is_time_mark
 from quorumlog.node.appends import Appends
@@ -236,6 +237,8 @@ class Replica:
             self.installs.serve(message)
         elif isinstance(message, SnapshotWanted):
             self.installs.wanted(message)
+        elif isinstance(message, StateDigest):
+            self.applier.comparisons.received(message)
         elif isinstance(message, SnapshotPiece):
             self.installs.received(message, attachment)
             self.wake()

@@ -13,9 +13,14 @@ import msgspec
 
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError, LeaderPendingFullError
+from quorumlog.model.errors import (
+    CorruptionError,
+    LeaderPendingFullError,
+    NoSpaceError,
+    StorageError,
+)
 from quorumlog.node.doors import Doors
-from quorumlog.node.handed import MachineError, Work
+from quorumlog.node.handed import MachineDamagedError, MachineError, Work, damage_of_machine
 from quorumlog.node.log_lines import say
 from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 
@@ -44,11 +49,12 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """A snapshot to be saved; `state` None: it is saved already."""
+    """A snapshot to be saved; `state` None: it is saved already, and `oldest` is still of use."""
 
     meta: SnapshotMeta
     kept: bytes
     state: FrozenState | None
+    oldest: int
 
 
 class Saves:
@@ -68,6 +74,9 @@ class Saves:
         self._asked: list[tuple[int, Saved]] = []
         self._is_saving = False
         self._not_before_ms = 0
+        self._state_number = 0
+        # whole, but no machine becomes what was saved: not for this process to remove
+        self._refused: set[int] = set()
 
     # -- when -----------------------------------------------------------------------------------
 
@@ -149,6 +158,7 @@ class Saves:
             config=configs[-1] if configs else None,
         )
 
+        begin, number = log.before_begin_index, self._state_number
         sessions, results = self._replica.sessions.committed_table(), self._applier.results
         knows_sessions = not self._replica.sessions.is_lost
         fetched = self._replica.installs.served_indexes()
@@ -157,22 +167,21 @@ class Saves:
             whole = _with_digest(meta, machine)
             told = sessions.encode() if knows_sessions else b""
             kept = msgspec.msgpack.encode(Kept(told, results.pairs()))
-            try:
-                state = machine.freeze()
-            except Exception as error:
-                raise MachineError(f"{error!r} while it was frozen at {index}") from error
+            state, oldest = _frozen(machine, index), -1
             if state is None and snapshots is not None:
+                with damage_of_machine():
+                    machine.check()
                 whole = _write(snapshots, whole, machine, kept)
-                self._tidy(snapshots, fetched)
-            return _Frozen(whole, kept, state)
+                oldest = self._tidy(snapshots, fetched, begin)
+            return _Frozen(whole, kept, state, oldest)
 
         def done(found: _Frozen | Exception) -> None:
             if isinstance(found, Exception):
                 self._failed(found)
             elif found.state is None:
-                self._published(found.meta)
+                self._published(found.meta, found.oldest, number)
             else:
-                self._save_frozen(found.meta, found.kept, found.state)
+                self._save_frozen(found.meta, found.kept, found.state, number)
 
         return Work(lambda: _caught(run), done, refused=self._not_saved)
 
@@ -180,31 +189,37 @@ class Saves:
         self._is_saving = False
         self._bytes += self._bytes_before
 
-    def _save_frozen(self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState) -> None:
+    def _save_frozen(
+        self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState, number: int
+    ) -> None:
+        begin = self._replica.log.before_begin_index
         snapshots, fetched = self._snapshots, self._replica.installs.served_indexes()
         if snapshots is None:
             return
 
-        def run() -> SnapshotMeta:
+        def run() -> tuple[SnapshotMeta, int]:
             try:
                 found = _write(snapshots, meta, frozen, kept)
             finally:
                 frozen.close()
-            self._tidy(snapshots, fetched)
-            return found
+            return found, self._tidy(snapshots, fetched, begin)
 
         def failed(error: Exception) -> None:
             if isinstance(error, LeaderPendingFullError):
                 frozen.close()  # it was not begun
             self._failed(error)
 
-        self._doors.background.run(run, self._published, failed)
+        self._doors.background.run(run, lambda found: self._published(*found, number), failed)
 
-    def _tidy(self, snapshots: Snapshots, fetched: list[int]) -> None:
-        snapshots.keep_newest(self._config.max_snapshot_reserved_num, fetched)
+    def _tidy(self, snapshots: Snapshots, fetched: list[int], before_begin_index: int) -> int:
+        count = self._config.max_snapshot_reserved_num
+        return snapshots.keep_newest(count, fetched, before_begin_index)
 
-    def _published(self, meta: SnapshotMeta) -> None:
+    def _published(self, meta: SnapshotMeta, oldest: int, number: int) -> None:
         self._is_saving = False
+        if number != self._state_number:
+            self._withdraw(meta)
+            return
         self.saved += 1
         if meta.last_included_index > self.newest_index:
             self.newest = meta
@@ -217,12 +232,15 @@ class Saves:
             bytes=meta.size_bytes,
         )
         self.settle()
-        self._remove_covered(meta)
+        self._remove_covered(oldest)
         self._applier.go_on()
 
     def _failed(self, error: Exception) -> None:
         """The snapshot before stays, and so does the log behind it."""
         self._not_saved()
+        if isinstance(error, MachineDamagedError):
+            self._applier.rebuild(str(error))
+            return
         self._not_before_ms = self._doors.now_ms() + RETRY_MS
         logger.error("a snapshot of %s could not be saved: %s", self._config.group, error)
         asked, self._asked = self._asked, []
@@ -230,21 +248,53 @@ class Saves:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
         self._replica.wake()
 
-    def _remove_covered(self, meta: SnapshotMeta) -> None:
-        """Remove entries that the snapshot holds, but not what a live member still needs."""
+    def _remove_covered(self, oldest: int) -> None:
+        """Remove entries that all snapshots hold, but not what a live member still needs.
+
+        So each of them will do when the newer ones turn out to be damaged.
+        """
         replica, log = self._replica, self._replica.log
         kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
-        last = meta.last_included_index - kept
+        last = oldest - kept
         if log.size_bytes <= self._config.follower_retention_bytes:
             last = min(last, replica.core.retention_floor)
         replica.upkeep.remove_until(last)
+
+    # -- what cannot be believed ----------------------------------------------------------------
+
+    def lost(self, index: int, error: CorruptionError) -> None:
+        """A snapshot turned out to be damaged: another is saved in its place."""
+        if self._snapshots is None:
+            return
+        self._snapshots.remove_broken(index, error)
+        self.find_newest()
+        if not self._asked and self._applier.is_fit:
+            self.ask(lambda code, text, saved_index: None)
+
+    def distrust(self) -> None:
+        """The present state is not what it should be: what is being saved of it is not kept."""
+        self._state_number += 1
+
+    def remove_behind(self, index: int) -> None:
+        """Remove snapshots behind an index, on any thread."""
+        if self._snapshots is not None:
+            self._snapshots.remove_behind(index)
+
+    def _withdraw(self, meta: SnapshotMeta) -> None:
+        """Remove what was saved of a state that is not trusted any more."""
+        snapshots = self._snapshots
+        if snapshots is None:
+            return
+        error = CorruptionError("it was saved of a damaged state", snapshots.directory, 0)
+        snapshots.remove_broken(meta.last_included_index, error)
+        self.find_newest()
 
     # -- loading ------------------------------------------------------------------------------
 
     def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
         """Have a machine load a snapshot; on its thread. None: it was broken, and is gone."""
         snapshots, index = self._snapshots, meta.last_included_index
-        if snapshots is None:
+        if snapshots is None or index not in snapshots.indexes():  # the scrub removed it
             return None
         try:
             snapshots.check(meta)
@@ -255,16 +305,25 @@ class Saves:
             raw = snapshots.use(meta, machine.load_snapshot)
             kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()
             found = machine.digest()
+        except CorruptionError as error:
+            self._refused.add(index)
+            raise MachineDamagedError(f"snapshot {index} cannot be loaded: {error}") from error
+        except NoSpaceError:
+            raise
+        except StorageError as error:
+            raise MachineDamagedError(f"{error} while it loaded snapshot {index}") from error
         except Exception as error:
             raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
-            raise MachineError(f"snapshot {index} gives another state than was saved")
+            self._refused.add(index)
+            raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
         return kept
 
     def find_newest(self) -> SnapshotMeta | None:
         """Look once more which snapshot is the newest."""
-        self.newest = self._snapshots.newest() if self._snapshots is not None else None
+        snapshots = self._snapshots
+        self.newest = snapshots.newest(self._refused) if snapshots is not None else None
         return self.newest
 
 
@@ -272,17 +331,28 @@ def _caught(run: Callable[[], _Frozen]) -> object:
     """Return what failed, unless it is the machine: then nothing more is asked of it."""
     try:
         return run()
-    except MachineError:
+    except (MachineError, MachineDamagedError):
         raise
     except Exception as error:
         return error
 
 
 def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
-    digest = machine.digest()
+    with damage_of_machine():
+        digest = machine.digest()
     if not isinstance(digest, bytes):
         raise MachineError(f"{type(machine).__name__}.digest gave {digest!r}; it must give bytes")
     return msgspec.structs.replace(meta, digest=digest)
+
+
+def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
+    try:
+        with damage_of_machine():
+            return machine.freeze()
+    except (MachineDamagedError, NoSpaceError):
+        raise
+    except Exception as error:
+        raise MachineError(f"{error!r} while it was frozen at {index}") from error
 
 
 def _write(
@@ -291,7 +361,10 @@ def _write(
     """Write and publish a state, and what is kept beside it."""
     saving = snapshots.begin()
     try:
-        state.save_snapshot(saving)
+        try:
+            state.save_snapshot(saving)
+        except CorruptionError as error:
+            raise MachineDamagedError(str(error)) from error
         saving.write(kept)
         return saving.publish(msgspec.structs.replace(meta, kept_bytes=len(kept)))
     except BaseException:

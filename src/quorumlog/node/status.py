@@ -29,12 +29,16 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         end_chain_crc=log.end_chain_crc,
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
-        healthy=not replica.health_text
-        and not log.damaged
-        and not replica.applier.failed_text
-        and not replica.sessions.is_lost,
+        healthy=not (
+            replica.health_text
+            or log.damaged
+            or replica.applier.failed_text
+            or _machine_trouble(replica)
+            or replica.sessions.is_lost
+        ),
         health_text=replica.health_text
         or replica.applier.failed_text
+        or _machine_trouble(replica)
         or _damage_text(replica)
         or _lost_sessions_text(replica)
         or _founding_text(replica),
@@ -63,13 +67,26 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         open_transactions=len(replica.sessions.at_end.open_ids),
         readers=replica.readers.list()[-READERS_SHOWN:],
         retention_text=replica.upkeep.retention_text,
+        machine_text=replica.applier.condition_text,
+        machine_rebuilds=replica.counters.machine_rebuilds,
+        machine_compared_index=replica.applier.comparisons.agreed_index,
+        machine_checked_ms=replica.applier.scrub.checked_ms,
     )
 
 
 def _install_state(replica: Replica) -> str:
     if replica.applier.machine is None:
         return ""
-    return "loading" if replica.applier.is_loading else replica.installs.state
+    if replica.applier.is_loading:
+        return "loading"
+    found = replica.installs.state
+    return replica.applier.condition or found if found == "ready" else found
+
+
+def _machine_trouble(replica: Replica) -> str:
+    """Return why the machine is not what it should be; reading its files at the start is none."""
+    applier = replica.applier
+    return "" if applier.condition == "recovering" else applier.condition_text
 
 
 def _damage_text(replica: Replica) -> str:

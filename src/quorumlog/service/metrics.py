@@ -169,6 +169,14 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
             "Times this log began anew, as the leader had removed what it needed.",
             counters.log_resets,
         ),
+        "machine_rebuilds": (
+            "Times the state machine was damaged, or unlike those of a majority, and made again.",
+            counters.machine_rebuilds,
+        ),
+        "store_snapshots_damaged": (
+            "Snapshots that the scrub found damaged.",
+            counters.snapshots_damaged,
+        ),
         "store_segments_removed": ("Files removed by retention.", counters.segments_removed),
         "store_bytes_removed": ("Bytes removed by retention.", counters.bytes_removed),
         "store_damaged_reads": ("Reads that found damaged entries.", fetches.damaged_reads),

@@ -84,6 +84,7 @@ class SimulatedCluster:
         }
         self.has_sessions = has_sessions
         self.has_transactions = has_transactions
+        self.rotten_machines: set[str] = set()
         self.state_machine = str(settings.get("state_machine", ""))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)

@@ -1,14 +1,15 @@
 """State machines of simulated nodes, and how clients of theirs speak.
 
 The key-value machine is the real one. It writes to real files, in memory where that can be: they
-are no part of the simulated disk, but end with their process, and are thrown away after a loss of
-power, as on a real machine.
+are no part of the simulated disk, but are thrown away unless the process closed them before it
+ended, as on a real machine.
 """
 
 import os
 import shutil
 import tempfile
 import weakref
+from random import Random
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from quorumlog.machine import kv_commands as kv
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.kv import KeyValueMachine
+from quorumlog.machine.kv_database import TABLES
 from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import check
 from quorumlog.node.machines import open_machine
 from quorumlog.sim.register import TAKEN, Command
 
@@ -24,6 +27,8 @@ REGISTERS = "quorumlog.sim.register:RegisterMachine"
 KEY_VALUES = "kv"
 MAP_BYTES = 1 << 18
 """Of a database to begin with: little, so that it grows."""
+CUTS = 0.2
+"""Share of damages to a file at rest that cut it."""
 _IN_MEMORY = "/dev/shm"  # noqa: S108  (a directory of our own is made in it)
 
 
@@ -32,7 +37,6 @@ class Machines:
 
     def __init__(self) -> None:
         self._directory = ""
-        self._boot = 0
         self._open: _KeyValues | None = None
 
     def open(self, group: GroupConfig) -> StateMachine | None:
@@ -43,15 +47,51 @@ class Machines:
             parent = _IN_MEMORY if os.path.isdir(_IN_MEMORY) else None
             self._directory = tempfile.mkdtemp(prefix="quorumlog-simulated-", dir=parent)
             weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        self._open = _KeyValues(f"{self._directory}/machine", f"boot {self._boot}", MAP_BYTES)
+        self._open = _KeyValues(f"{self._directory}/machine", MAP_BYTES)
         return self._open
 
-    def ended(self, *, power: bool) -> None:
-        """The process is no more; with `power` the whole machine was off."""
-        if self._open is not None:
+    def remake(self, machine: StateMachine, group: GroupConfig) -> StateMachine:
+        """Put an empty one in the place of a damaged one."""
+        if self._open is None:
+            return type(machine).open("/nowhere")
+        self._open.crash()
+        self.wiped()
+        made = self.open(group)
+        check(made is not None, "the group has a machine")
+        return made  # type: ignore[return-value]
+
+    def ended(self, *, closes: bool = False) -> None:
+        """The process is no more; it may have closed its machine before."""
+        if self._open is not None and closes:
+            self._open.close()
+        elif self._open is not None:
             self._open.crash()
-            self._open = None
-        self._boot += power
+        self._open = None
+
+    # -- damage -------------------------------------------------------------------------------
+
+    def rot_at_rest(self, random: Random) -> None:
+        """Flip a bit of one of the files, or cut it, while the process is down."""
+        directory = f"{self._directory}/machine"
+        names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+        if not names:
+            return
+        path = f"{directory}/{random.choice(names)}"
+        with open(path, "r+b") as file:
+            size = os.path.getsize(path)
+            if random.random() < CUTS:
+                file.truncate(random.choice((0, size // 2)))
+            elif size:
+                position = random.randrange(size)
+                file.seek(position)
+                (byte,) = file.read(1)
+                file.seek(position)
+                file.write(bytes([byte ^ 1 << random.randrange(8)]))
+
+    def rot_in_memory(self, random: Random) -> None:
+        """Flip a bit of a record of a running machine, as if its page were read again."""
+        if self._open is not None:
+            self._open.rot(random)
 
     def wiped(self) -> None:
         """The disk was emptied."""
@@ -64,7 +104,22 @@ class _KeyValues(KeyValueMachine):
         """End without a word: what was written is in the page cache, and nothing is flushed."""
         for frozen in self._frozen:
             frozen.close()
-        self._database.environment.close()
+        if self._open is not None:
+            self._open.environment.close()
+
+    def rot(self, random: Random) -> None:
+        """Flip a bit of a record."""
+        if self._open is None:
+            return
+        environment = self._open.environment
+        with environment.begin(write=True) as transaction:
+            table = environment.open_db(random.choice(TABLES), transaction)
+            records = list(transaction.cursor(table))
+            if records:
+                key, record = random.choice(records)
+                rotten = bytearray(record)
+                rotten[random.randrange(len(rotten))] ^= 1 << random.randrange(8)
+                transaction.put(key, bytes(rotten), db=table)
 
 
 class Dialect(Protocol):

@@ -178,7 +178,7 @@ class SimulatedNode:
         self.stalled_until_us = 0
         self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
         self.alarms: list[str] = []
-        self._machines = Machines()
+        self.machines = Machines()
         self._paused: deque[Callable[[], object]] | None = None
         self._opened: OpenedGroup | None = None
         self._disk: _Disk | None = None
@@ -192,7 +192,7 @@ class SimulatedNode:
         self.incarnation = -1
         self.files = SimulatedFileSystem(random, now_ms=lambda: clock.wall_ms)
         self.files.make_directory(DIRECTORY)
-        self._machines.wiped()
+        self.machines.wiped()
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -369,8 +369,9 @@ class SimulatedNode:
             broken=self.broken,
             nonce=partial(self._chance_of_life().getrandbits, NONCE_BITS),
             beats=beats,
+            remake=lambda machine: self.machines.remake(machine, group),
         )
-        machine = self._machines.open(group)
+        machine = self.machines.open(group)
         return self.cluster.make_replica(group, core, opened, doors, self.config.limits, machine)
 
     def _chance_of_life(self) -> Random:
@@ -395,8 +396,11 @@ class SimulatedNode:
         self.why_stopped = reason
         self.later(0, lambda: self.stop(power=False, why=reason))
 
-    def stop(self, *, power: bool, why: str = "") -> None:
-        """End the process; with `power` the machine goes off, too."""
+    def stop(self, *, power: bool, why: str = "", closes: bool = False) -> None:
+        """End the process; with `power` the machine goes off, too.
+
+        `closes`: it closes its state machine before, as one does that is asked to stop.
+        """
         if self.replica is not None:
             self.stories.append(self.replica.core.story.lines())
             if not power:
@@ -405,7 +409,7 @@ class SimulatedNode:
         self.why_stopped = why
         self.replica = self.beats = self._opened = self._wake_us = self._paused = None
         self.clock.go_on()
-        self._machines.ended(power=power)
+        self.machines.ended(closes=closes)
         self.alarms, self._alarms_seen = [], 0
         if power:
             self.files.power_loss()

@@ -8,6 +8,7 @@ from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.finding import Finding
+from quorumlog.sim.machine_faults import MachineFaults
 from quorumlog.sim.machines import KEY_VALUES, REGISTERS
 
 CLIENTS = 3
@@ -28,6 +29,8 @@ HOURS_MS = (2_000, 4_000, 8_000)
 """How long the hour lasts for which such a run keeps entries."""
 MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
+ROTTEN_MACHINES = 0.6
+"""Share of runs with a state machine, and with rot, in which one node's machine rots, too."""
 SESSIONS = 0.5
 """Share of runs in which clients are idempotent producers."""
 TRANSACTIONS = 0.6
@@ -72,9 +75,12 @@ def run_seed(
         **machine,
     )
     faults = Faults(cluster, seed)
+    chance = _drawn("machine faults", seed)
+    rot = MachineFaults(cluster, faults.victim, chance)
+    rots = faults.flips and chance.random() < ROTTEN_MACHINES
     finding: Finding | None = None
     try:
-        _live_through(cluster, faults, seconds)
+        _live_through(cluster, faults, rot if rots else None, seconds)
     except Finding as found:
         finding = found
     except Exception as error:
@@ -136,18 +142,25 @@ def _machine(seed: int) -> dict[str, object]:
         "max_snapshot_reserved_num": random.randint(1, 3),
         "reset_snapshot_entries_but_keep_last_entries_num": random.choice((0, 10)),
         "state_machine": random.choice((REGISTERS, KEY_VALUES)),
+        "digest_entries": random.choice((1, 8, 64)),
     }
 
 
-def _live_through(cluster: SimulatedCluster, faults: Faults, seconds: float) -> None:
+def _live_through(
+    cluster: SimulatedCluster, faults: Faults, rot: MachineFaults | None, seconds: float
+) -> None:
     for node_id in cluster.founders:
         cluster.nodes[node_id].start()
     cluster.clients.start(CLIENTS)
     # a group begins while all its founders are up; from then on anything may happen
     cluster.run_until(FOUNDING_MS)
     faults.start()
+    if rot is not None:
+        rot.start()
     cluster.run_until(FOUNDING_MS + int(seconds * 1_000))
     cluster.clients.is_running = False
+    if rot is not None:
+        rot.is_on = False
     faults.end()
     cluster.run_until(cluster.world.now_ms + STARTING_MS)  # what crashed while it was started
     faults.end()

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -226,6 +227,15 @@ def release_pages(view: memoryview) -> None:
     """
     if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         view.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, or a file; nothing happens if there is none."""
+    with _named(path, "remove"):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
 
 
 def machine_id() -> str:

@@ -87,6 +87,32 @@ class SavedData:
         return self._sha256.digest()
 
 
+class Checking:
+    """A snapshot whose data are read to see whether they are whole."""
+
+    def __init__(self, file: File, meta: SnapshotMeta) -> None:
+        self._file = file
+        self._meta = meta
+        self._data = SavedData(file, meta.size_bytes)
+        self._left = meta.size_bytes
+
+    def step(self, length: int) -> bool:
+        """Read on; True: all of it is whole. Raises `CorruptionError` if it is not."""
+        try:
+            self._left -= len(self._data.read(min(length, self._left)))
+            if self._left:
+                return False
+            if self._data.digest() != self._meta.sha256:
+                raise CorruptionError(
+                    f"{self._file.path}: the data are damaged", self._file.path, 0
+                )
+        except BaseException:
+            self._file.close()
+            raise
+        self._file.close()
+        return True
+
+
 class Saving:
     """A snapshot that is being written; see `SnapshotWriter`. Used by one thread at a time."""
 
@@ -178,11 +204,15 @@ class Snapshots:
         """Return where a snapshot lies."""
         return f"{self.directory}/{PREFIX}{index:0{DIGITS}d}"
 
-    def newest(self) -> SnapshotMeta | None:
-        """Return what the newest whole one is; broken ones are reported and removed (spec 40)."""
+    def newest(self, refused: Container[int] = ()) -> SnapshotMeta | None:
+        """Return what the newest whole one is; broken ones are reported and removed (spec 40).
+
+        Those of `refused` are passed over.
+        """
         for index in reversed(self.indexes()):
             try:
-                return self.meta_of(index)
+                if index not in refused:
+                    return self.meta_of(index)
             except CorruptionError as error:
                 self.remove_broken(index, error)
         return None
@@ -213,14 +243,15 @@ class Snapshots:
             raise CorruptionError(f"{file.path}: holds another snapshot", file.path, size)
         return meta
 
+    def checking(self, index: int) -> Checking:
+        """Begin to read a snapshot to see whether it is whole. Raises `CorruptionError`."""
+        meta = self.meta_of(index)
+        return Checking(self._files.open(self.path_of(index), writable=False), meta)
+
     def check(self, meta: SnapshotMeta) -> None:
         """Read the data of a snapshot. Raises `CorruptionError` if they are not whole."""
         file = self._files.open(self.path_of(meta.last_included_index), writable=False)
-        try:
-            if SavedData(file, meta.size_bytes).digest() != meta.sha256:
-                raise CorruptionError(f"{file.path}: the data are damaged", file.path, 0)
-        finally:
-            file.close()
+        Checking(file, meta).step(meta.size_bytes)
 
     def use(self, meta: SnapshotMeta, reader: Callable[[SavedData], None]) -> bytes:
         """Have `reader` read the machine's part of a snapshot that was checked; return the rest."""
@@ -304,11 +335,29 @@ class Snapshots:
         self._files.replace(file.path, self.path_of(meta.last_included_index))
         self._files.sync_directory(self.directory)
 
-    def keep_newest(self, count: int, besides: Container[int] = ()) -> None:
-        """Remove all but the newest `count` and those of `besides`, oldest first."""
-        for index in self.indexes()[:-count]:
-            if index not in besides:
+    def keep_newest(
+        self, count: int, besides: Container[int] = (), before_begin_index: int = -1
+    ) -> int:
+        """Remove all but the newest `count` and those of `besides`, oldest first.
+
+        Those from which the log does not go on, which begins later, are of no use either, but the
+        newest stays. Return the index of the oldest of use; -1: there is none.
+        """
+        indexes = self.indexes()
+        useful = [index for index in indexes[-count:] if index >= before_begin_index]
+        useful = useful or indexes[-1:]
+        for index in indexes:
+            if index not in useful and index not in besides:
                 self._files.remove(self.path_of(index))
+        return useful[0] if useful else -1
+
+    def remove_behind(self, index: int) -> None:
+        """Remove those that hold more than a state which is trusted."""
+        for found in self.indexes():
+            if found > index:
+                self._report(f"snapshot {found} was removed: its state may be another's")
+                self._files.remove(self.path_of(found))
+                self._files.sync_directory(self.directory)
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:
         """Remove one that cannot be used, and say so."""

@@ -27,6 +27,7 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     26: m.SnapshotPieceRequest,
     27: m.SnapshotPiece,
     28: m.SnapshotWanted,
+    29: m.StateDigest,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
     32: m.AppendRequest,

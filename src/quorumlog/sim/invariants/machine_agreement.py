@@ -1,7 +1,8 @@
 """State machines agree: at equal applied indexes all replicas' states are equal (Raft 5.4.3).
 
 The digest of registers is a hash over all entries that were applied, in order, so an entry applied
-twice, or skipped, or out of order shows as well; that of keys and values is of their state.
+twice, or skipped, or out of order shows as well; that of keys and values is of their state. No
+machine is made again where nothing has rotted.
 """
 
 from quorumlog.sim.invariants.base import Invariant
@@ -15,7 +16,7 @@ class MachineAgreement(Invariant):
 
     def __init__(self) -> None:
         self._digests: dict[int, tuple[bytes, str]] = {}
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[tuple[int, int], int]] = {}
         self._committed = -1
 
     def looked_at(self, node: SimulatedNode) -> None:
@@ -25,13 +26,19 @@ class MachineAgreement(Invariant):
         if applier.machine is None or applier.failed_text:
             self.require(not applier.failed_text, f"{node.node_id}: {applier.failed_text}")
             return
-        applied = applier.applied_index
-        life, before = self._seen.get(node.node_id, (-1, -1))
-        if (life, before) == (node.life, applied):
+        rebuilds = node.running.counters.machine_rebuilds
+        is_rotten = node.node_id in node.cluster.rotten_machines
+        self.require(is_rotten or not rebuilds, f"{node.node_id} makes its machine again")
+        if applier.condition or applier.is_loading:
             return
-        fell = life == node.life and applied < before
+        applied = applier.applied_index
+        life, before = self._seen.get(node.node_id, ((-1, -1), -1))
+        now = (node.life, rebuilds)
+        if (life, before) == (now, applied):
+            return
+        fell = life == now and applied < before
         self.require(not fell, f"{node.node_id} has applied {applied}, and {before} earlier")
-        self._seen[node.node_id] = (node.life, applied)
+        self._seen[node.node_id] = (now, applied)
         # a machine that keeps its state may open with more than its replica knows to be committed
         known = max(self._committed, applier.saves.newest_index)
         self.require(applied <= known, f"{node.node_id} has applied {applied}, committed {known}")

@@ -1,0 +1,70 @@
+"""Damage to the state machine of one node: its files at rest, its records, its snapshots.
+
+All of it can be made again, so nothing may be served or saved from it, and each heals by itself. It
+has chance and time of its own, so that what else happens in a run stays as it was.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.machines import KEY_VALUES
+from quorumlog.sim.node import DIRECTORY
+from quorumlog.storage.snapshots import DIRECTORY as SNAPSHOTS
+from quorumlog.storage.snapshots import PREFIX
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimulatedCluster
+    from quorumlog.sim.node import SimulatedNode
+
+PAUSE_MS = (300, 2_500)
+RESTART_MS = (1, 1_000)
+
+
+class MachineFaults:
+    """Disturbs the machine of `victim` for as long as it is told to."""
+
+    def __init__(self, cluster: "SimulatedCluster", victim: str, random: Random) -> None:
+        self._cluster = cluster
+        self._node = cluster.nodes[victim]
+        self._random = random
+        self._kinds: list[Callable[[SimulatedNode], None]] = [self.snapshot]
+        if cluster.state_machine == KEY_VALUES:
+            self._kinds += [self.at_rest, self.in_memory, self.in_memory]
+        self.is_on = False
+
+    def start(self) -> None:
+        """Begin to disturb."""
+        if self._cluster.state_machine:
+            self.is_on = True
+            self._cluster.rotten_machines.add(self._node.node_id)
+            self._after(PAUSE_MS, self._disturb)
+
+    def _after(self, range_ms: tuple[float, float], action: Callable[[], None]) -> None:
+        delay_ms = self._random.uniform(*range_ms)
+        self._cluster.world.after_ms(delay_ms, lambda: action() if self.is_on else None)
+
+    def _disturb(self) -> None:
+        node = self._node
+        if node.is_up and not node.is_paused:
+            self._random.choice(self._kinds)(node)
+        self._after(PAUSE_MS, self._disturb)
+
+    def at_rest(self, node: "SimulatedNode") -> None:
+        """Stop the process in order, damage a file of its machine, and start it again."""
+        node.stop(power=False, why="stopped in order", closes=True)
+        node.machines.rot_at_rest(self._random)
+        self._after(RESTART_MS, node.start)
+
+    def in_memory(self, node: "SimulatedNode") -> None:
+        """Flip a bit of a record while the process runs."""
+        node.machines.rot_in_memory(self._random)
+
+    def snapshot(self, node: "SimulatedNode") -> None:
+        """Flip a bit of a snapshot."""
+        directory = f"{DIRECTORY}/g/{SNAPSHOTS}"
+        names = [name for name in node.files.names(directory) if name.startswith(PREFIX)]
+        if names:
+            path = f"{directory}/{self._random.choice(names)}"
+            position = self._random.randrange(node.files.size_of(path))
+            node.files.flip(path, position, 1 << self._random.randrange(8))

@@ -1,0 +1,278 @@
+"""Machines that are damaged, or unlike the others: found, made again, never believed."""
+
+import pytest
+
+from counting import Counter
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.model.message import StateDigest
+from quorumlog.node.replica import Replica
+from quorumlog.node.status import status_of
+from quorumlog.sim.cluster import SimulatedCluster
+from store_access import block_of
+
+OK = ResponseCode.SUCCESS
+SETTINGS = {"state_machine": "counting:Counter", "digest_entries": 10}
+TRIMMED = {
+    "snapshot_threshold": 12,
+    "max_snapshot_reserved_num": 1,
+    "reset_snapshot_entries_but_keep_last_entries_num": 0,
+    "follower_retention_bytes": 0,
+}
+
+
+class Sick(Counter):
+    """`ails` maps methods to what they raise; `is_rotten`: a check finds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.ails, self.is_rotten = {}, False
+
+    def check(self):
+        if self.is_rotten:
+            raise CorruptionError("a record is damaged", "counter", 0)
+
+
+def _sick(name):
+    method = getattr(Counter, name)
+
+    def call(self, *arguments):
+        if name in self.ails:
+            raise self.ails[name]
+        return method(self, *arguments)
+
+    setattr(Sick, name, call)
+
+
+for _name in ("apply", "query", "save_snapshot", "load_snapshot", "freeze", "digest"):
+    _sick(_name)
+
+
+class Group(SimulatedCluster):
+    def __init__(self, count=3, **settings):
+        super().__init__(1, count, **{**SETTINGS, **settings})
+        self.invariants = []
+        for node in self.nodes.values():
+            node.start()
+        self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
+
+    def make_replica(self, group, core, opened, doors, limits, machine):
+        return Replica(group, core, opened, doors, limits, Sick())
+
+    def until(self, condition, limit_ms=30_000):
+        end_ms = self.world.now_ms + limit_ms
+        while not condition():
+            assert self.world.now_ms < end_ms, self.describe()
+            self.run_until(self.world.now_ms + 10)
+
+    def machine(self, node):
+        return node.running.applier.machine
+
+    def followers(self):
+        return [node for node in self.nodes.values() if node is not self.leader()]
+
+    def append(self, body=b"1"):
+        """Return what will hold the answer: (code, results)."""
+        answers = []
+        node = self.leader()
+
+        def answer(response, results):
+            answers.append((response.code, list(results)))
+
+        node.enter(lambda: node.running.propose(block_of([body]), answer))
+        return answers
+
+    def fill(self, count):
+        for _ in range(count):
+            self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
+            answers = self.append()
+            self.until(lambda a=answers: a)
+
+    def totals(self):
+        return {self.machine(node).total for node in self.nodes.values()}
+
+    def rebuilds(self):
+        return {name: n.running.counters.machine_rebuilds for name, n in self.nodes.items()}
+
+    def settled(self, total):
+        def is_settled():
+            fit = all(node.running.applier.is_fit for node in self.nodes.values())
+            return fit and self.totals() == {total}
+
+        self.until(is_settled)
+
+    def ask(self, node):
+        answers = []
+        node.enter(
+            lambda: node.running.applier.query(-1, b"", lambda *answer: answers.append(answer))
+        )
+        return answers
+
+
+def test_states_that_are_equal_are_found_equal_and_nothing_is_made_again():
+    group = Group()
+    group.fill(45)
+    group.settled(45)
+    assert group.rebuilds() == {"n0": 0, "n1": 0, "n2": 0}
+    indexes = {node.running.applier.comparisons.agreed_index for node in group.nodes.values()}
+    assert indexes == {39}
+    assert status_of(group.leader().running, "n0").machine_compared_index == 39
+
+
+@pytest.mark.parametrize("whose", ["follower", "leader"])
+def test_who_differs_from_a_majority_begins_again(whose):
+    group = Group()
+    group.fill(15)
+    node = group.leader() if whose == "leader" else group.followers()[0]
+    group.machine(node).total += 1_000
+    group.fill(20)
+    group.settled(35)
+    assert [name for name, count in group.rebuilds().items() if count] == [node.node_id]
+    assert node.running.counters.alarms >= 1
+
+
+def test_what_it_saved_meanwhile_is_not_believed_and_a_peer_gives_what_is_right():
+    group = Group(**TRIMMED, count=3)
+    group.fill(15)
+    node = group.followers()[0]
+    group.machine(node).total += 1_000
+    node.running.applier.comparisons.agreed_index = -1
+    asked = []
+    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+    group.until(lambda: asked)
+    group.fill(30)
+    group.settled(45)
+    assert group.rebuilds()[node.node_id] == 1
+    group.fill(15)
+    for each in group.nodes.values():
+        each.stop(power=False)
+        each.start()
+    group.settled(60)
+
+
+def test_while_no_majority_agrees_those_that_differ_check_themselves():
+    group = Group(2)
+    group.fill(5)
+    [node] = group.followers()
+    group.machine(node).total += 1_000
+    group.machine(node).is_rotten = True
+    group.fill(10)
+    group.settled(15)
+    assert [name for name, count in group.rebuilds().items() if count] == [node.node_id]
+    group.machine(node).total += 1_000  # whole by its own check: who is right is not known
+    group.fill(10)
+    assert sum(group.rebuilds().values()) == 1
+    assert node.running.counters.alarms >= 2
+
+
+def test_only_the_leader_of_the_term_passes_verdicts():
+    group = Group()
+    group.fill(15)
+    leader, (one, other) = group.leader(), group.followers()
+    for sender, term in ((other, leader.core.term), (leader, leader.core.term - 1)):
+        lie = StateDigest(
+            group="g",
+            local_id=sender.node_id,
+            remote_id=one.node_id,
+            term=term,
+            index=9,
+            digest=b"nonsense",
+            is_verdict=True,
+            is_majority=True,
+        )
+        one.enter(lambda m=lie: one.running.receive(m, memoryview(b"")))
+    group.fill(15)
+    assert sum(group.rebuilds().values()) == 0
+
+
+@pytest.mark.parametrize("name", ["apply", "query", "save_snapshot", "freeze", "digest"])
+@pytest.mark.parametrize("error", [CorruptionError("rotten", "counter", 0), StorageError("EIO")])
+def test_damage_that_a_machine_meets_has_it_made_again(name, error):
+    group = Group(1)
+    group.fill(7)
+    node = group.leader()
+    first = group.machine(node)
+    first.ails[name] = error
+    asked, answers = [], []
+    if name == "query":
+        asked = group.ask(node)
+    elif name == "apply":
+        answers = group.append()
+    elif name == "digest":
+        group.append(), group.append(), group.append()
+    else:
+        node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+    if (name, type(error)) == ("save_snapshot", StorageError):
+        return  # it says nothing of the state: saving is tried again later
+    group.until(lambda: group.machine(node) is not first)
+    group.until(lambda: node.running.applier.is_fit)
+    assert group.rebuilds() == {"n0": 1}
+    if name == "apply":
+        group.until(lambda: answers)
+    if name == "query":
+        group.until(lambda: asked)
+        assert (asked[0][0], asked[0][3]) == (OK, b"7"), "asked again of what is whole"
+    group.until(lambda: group.leader() is not None and group.leader().core.is_ready)
+    before = group.machine(node).total
+    group.fill(1)
+    assert group.machine(node).total == before + 1
+
+
+def test_a_machine_that_keeps_its_state_applies_again_once_the_disk_has_room():
+    group = Group(1)
+    group.fill(3)
+    node = group.leader()
+    machine = group.machine(node)
+    applier = node.running.applier
+    type(machine).applied_index = property(lambda self: applier.applied_index)
+    try:
+        machine.ails["apply"] = NoSpaceError("the disk is full")
+        answers = group.append()
+        group.run_until(group.world.now_ms + 1_500)
+        assert not answers
+        assert not applier.failed_text
+        del machine.ails["apply"]
+        group.until(lambda: applier.applied_index == node.core.committed_index)
+        assert group.machine(node) is machine
+        assert machine.total == 4
+    finally:
+        del type(machine).applied_index
+
+
+def test_the_scrub_finds_a_damaged_snapshot_before_it_is_needed_and_another_is_saved():
+    group = Group(1, scrub_interval_hours=0.001)
+    group.fill(20)
+    node, saved = group.leader(), []
+    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    index = saved[0][2]
+    path = f"/node/g/snapshot/snapshot_{index:020d}"
+    node.files.flip(path, 0, 1)
+    group.fill(3)
+    group.until(lambda: node.running.counters.snapshots_damaged == 1)
+    group.until(lambda: node.running.applier.saves.newest_index > index)
+    assert not node.files.exists(path)
+
+
+def test_the_scrub_finds_a_damaged_state_and_has_it_made_again():
+    group = Group(1, scrub_interval_hours=0.001)
+    group.fill(7)
+    node = group.leader()
+    group.machine(node).is_rotten = True
+    group.until(lambda: group.rebuilds() == {"n0": 1})
+    group.settled(7)
+    assert not status_of(node.running, "n0").machine_text
+
+
+def test_questions_wait_until_the_machine_has_again_what_it_had():
+    group = Group(1)
+    group.fill(7)
+    node = group.leader()
+    node.enter(lambda: node.running.applier.rebuild("a test says so"))
+    asked = group.ask(node)
+    status = status_of(node.running, "n0")
+    assert not status.healthy
+    assert "made again" in status.health_text
+    assert status.install_state == "rebuilding"
+    group.until(lambda: asked)
+    assert asked[0][3] == b"7", "not from an empty one"
