@@ -7,11 +7,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from quorumlog.client import Client, Producer, SyncClient, sync
+from quorumlog.client import Client, Producer, SyncClient, loop_thread
 from quorumlog.client import cluster as clusters
 from quorumlog.client import connection as connections
 from quorumlog.client.connection import ServerConnection
-from quorumlog.client.sync import _LoopThread
+from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, Outcome, QuorumlogError, RequestError
 from scripted_cluster import SILENT, SOON_S, address_of, passed, soon
@@ -240,7 +240,7 @@ class Call(threading.Thread):
 
 
 def test_a_call_that_comes_while_another_thread_closes_is_told():
-    thread = _LoopThread()
+    thread = LoopThread()
     joined = thread._thread.join
     calls = []
 
@@ -255,7 +255,7 @@ def test_a_call_that_comes_while_another_thread_closes_is_told():
 
 
 def test_a_call_that_is_under_way_when_another_thread_closes_is_told():
-    thread = _LoopThread()
+    thread = LoopThread()
     begun = threading.Event()
 
     async def endless():
@@ -269,7 +269,7 @@ def test_a_call_that_is_under_way_when_another_thread_closes_is_told():
 
 
 def test_a_call_that_ends_while_another_thread_closes_has_its_result():
-    thread = _LoopThread()
+    thread = LoopThread()
     begun = threading.Event()
 
     async def obstinate():
@@ -287,9 +287,9 @@ def test_a_call_that_ends_while_another_thread_closes_has_its_result():
     assert results == ["result"]
 
 
-@pytest.mark.parametrize("start", [_LoopThread.wait, _LoopThread.begin])
+@pytest.mark.parametrize("start", [LoopThread.wait, LoopThread.begin])
 def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
-    thread = _LoopThread()
+    thread = LoopThread()
     thread.stop()
     work = asyncio.sleep(0)
     with pytest.raises(QuorumlogError, match=CLOSED):
@@ -299,7 +299,7 @@ def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
 
 
 def test_an_interrupted_call_ends_before_the_interruption_is_seen(monkeypatch):
-    thread = _LoopThread()
+    thread = LoopThread()
     begun = threading.Event()
     ended = []
 
@@ -318,7 +318,7 @@ def test_an_interrupted_call_ends_before_the_interruption_is_seen(monkeypatch):
             ended.append(True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sync, "Future", Interrupted)
+        patched.setattr(loop_thread, "Future", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             thread.wait(endless())
     assert ended == [True]

@@ -14,8 +14,9 @@ from quorumlog.client.kv import (
     TransactionOutcome,
 )
 from quorumlog.client.producer import Producer
-from quorumlog.client.sync import SyncClient, SyncProducer
+from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_kv import SyncKV
+from quorumlog.client.sync_producer import SyncProducer
 from quorumlog.client.transactions import Run, Transactions
 from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock, Isolation
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from itertools import compress
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from isal.isal_zlib import crc32
 
+from quorumlog.client import arguments
 from quorumlog.client.admin import GroupAdmin
+from quorumlog.client.arguments import as_bodies, as_bytes
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.joined import JoinedAppends
@@ -62,6 +64,29 @@ READ_ATTEMPTS = 3
 """A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
 
 
+class ClientOptions(TypedDict, total=False):
+    """What a `Client` may be told besides servers and group; see there."""
+
+    timeout_ms: float
+    cluster: str
+    retry_unknown: bool
+    limits: Limits
+
+
+class FetchOptions(TypedDict, total=False):
+    """What `Client.fetch` may be told besides the range; see there."""
+
+    bytes_max: int
+    wait_ms: int
+    index_records: bool
+    leader_only: bool
+    linearizable: bool
+    isolation: Isolation
+    headers_only: bool
+    machine: str
+    timeout_ms: float | None
+
+
 class Client:
     """A client of one group.
 
@@ -69,6 +94,12 @@ class Client:
     others are learnt. `timeout_ms` bounds every call that is not given its own, retries included.
     Appends whose fate is unknown are raised, never repeated, unless `retry_unknown` is set (they
     may then be stored twice). Use it as `async with Client(...) as log`.
+
+    Bodies, commands and questions are `bytes` or any other buffer of plain data (`bytearray`,
+    `memoryview`, an array), which is copied before a call returns: the caller may use it again at
+    once. `UnexpectedArgumentError` is raised by the call itself for anything else. A client belongs
+    to the process that made it: in a forked child every use of it raises `RequestError`.
+    Raises `ConfigError` for an option of a wrong type or value.
     """
 
     def __init__(
@@ -76,22 +107,22 @@ class Client:
         servers: str | Sequence[str],
         group: str = "default",
         *,
-        timeout_ms: int = 10_000,
+        timeout_ms: float = 10_000,
         cluster: str = "",
         retry_unknown: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        addresses = servers.split(",") if isinstance(servers, str) else list(servers)
-        addresses = [address.strip() for address in addresses if address.strip()]
-        if not addresses:
-            raise ConfigError("servers: at least one host:port is needed")
+        addresses = arguments.addresses_of(servers)
         for address in addresses:
             parse_address(address)
-        check_name("group", group)
+        check_name("group", arguments.text("group", group))
+        if not isinstance(limits, Limits):
+            raise ConfigError(f"limits is a Limits, not {limits!r}")
         self.group = group
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = arguments.milliseconds("timeout_ms", timeout_ms, least=1)
         self.limits = limits
-        self.retry_unknown = retry_unknown
+        self.retry_unknown = arguments.flag("retry_unknown", retry_unknown)
+        arguments.text("cluster", cluster)
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
         self.view = ClusterView(addresses, group, cluster, limits, self._generator)
         self.admin = GroupAdmin(self)
@@ -119,23 +150,36 @@ class Client:
 
     # -- append -----------------------------------------------------------------------------
 
-    async def append(self, body: Buffer, *, timeout_ms: int | None = None) -> Appended:
+    def append(
+        self, body: Buffer, *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, Appended]:
         """Append one entry; return where it went, once a majority has it on disk.
 
         What several tasks append at the same time travels together. Raises `RequestError`; its
         `outcome` says whether the append did not happen or is unknown.
         """
+        return self._append(as_bytes("body", body), timeout_ms)
+
+    async def _append(self, body: bytes, timeout_ms: float | None) -> Appended:
+        self.view.check_process()
+        self.limit_ms(timeout_ms)
         self.checked_sizes([body])
         return await self._joined.append(body, timeout_ms)
 
-    async def append_batch(
-        self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
-    ) -> AppendedBatch:
+    def append_batch(
+        self, bodies: Iterable[Buffer], *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, AppendedBatch]:
         """Append several entries, all or none, with consecutive indexes.
 
         Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
         `append` raises.
         """
+        return self._append_batch(as_bodies("body", bodies), timeout_ms)
+
+    async def _append_batch(
+        self, bodies: Sequence[bytes], timeout_ms: float | None
+    ) -> AppendedBatch:
+        self.view.check_process()
         sizes = self.checked_sizes(bodies)
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))
@@ -174,20 +218,22 @@ class Client:
 
     # -- state machine ------------------------------------------------------------------------
 
-    async def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
+    def execute(
+        self, command: Buffer, *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, Executed]:
         """Append a command; return what the state machine made of it (see `MachineCalls`)."""
-        return await self.machine.execute(command, timeout_ms=timeout_ms)
+        return self.machine.execute(command, timeout_ms=timeout_ms)
 
-    async def query(
-        self, question: Buffer, *, linearizable: bool = True, timeout_ms: int | None = None
-    ) -> Queried:
+    def query(
+        self, question: Buffer, *, linearizable: bool = True, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, Queried]:
         """Ask the state machine; everything acknowledged before is seen (see `MachineCalls`)."""
-        return await self.machine.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
+        return self.machine.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
 
     # -- read -------------------------------------------------------------------------------
 
     async def get(
-        self, index: int, *, linearizable: bool = False, timeout_ms: int | None = None
+        self, index: int, *, linearizable: bool = False, timeout_ms: float | None = None
     ) -> Entry:
         """Return one committed entry, whatever became of a transaction it belongs to.
 
@@ -320,7 +366,7 @@ class Client:
         isolation: Isolation = "read_committed",
         headers_only: bool = False,
         machine: str = "",
-        timeout_ms: int | None = None,
+        timeout_ms: float | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries from begin_index on, as stored.
 
@@ -330,7 +376,7 @@ class Client:
         replica on `machine` (see `FetchRequest`) rather says in which files they all are.
         """
         loop = asyncio.get_running_loop()
-        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = self.limit_ms(timeout_ms)
         begun = loop.time()
 
         async def ask(connection: ServerConnection) -> FetchedBlock:
@@ -434,7 +480,7 @@ class Client:
         self,
         locate: Callable[[], Awaitable[ServerConnection]],
         ask: Callable[[ServerConnection], Awaitable[T]],
-        timeout_ms: int | None,
+        timeout_ms: float | None,
         *,
         repeat_unknown: bool,
     ) -> T:
@@ -443,8 +489,9 @@ class Client:
         The errors' attributes decide which; only asking can leave an unknown fate, and what comes
         after that does not make it known again.
         """
+        self.view.check_process()
         loop = asyncio.get_running_loop()
-        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = self.limit_ms(timeout_ms)
         deadline = loop.time() + limit_ms / 1000
         attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
         backoff = Backoff(self._generator)
@@ -473,8 +520,17 @@ class Client:
                 raise _honest(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
 
+    def limit_ms(self, timeout_ms: float | None) -> float:
+        """Return how long a call may take, in milliseconds; None: as long as any of the client's.
+
+        Raises `UnexpectedArgumentError` for what is no such time.
+        """
+        if timeout_ms is None:
+            return self.timeout_ms
+        return arguments.milliseconds("timeout_ms", timeout_ms, kind=UnexpectedArgumentError)
+
     def _out_of_time(
-        self, last: RequestError | None, limit_ms: int, asked: ServerConnection | None
+        self, last: RequestError | None, limit_ms: float, asked: ServerConnection | None
     ) -> RequestError:
         """The deadline passed: if a server had been asked, the fate of the request is unknown."""
         self.view.forget_leader(asked.address if asked is not None else None)
@@ -482,9 +538,9 @@ class Client:
         if asked is None:
             servers = ", ".join(self.view.addresses())
             return NoLeaderError(
-                f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
+                f"found no leader of {self.group} among {servers} within {limit_ms:g} ms{said}"
             )
-        return DeadlineExceededError(f"no answer from {self.group} within {limit_ms} ms{said}")
+        return DeadlineExceededError(f"no answer from {self.group} within {limit_ms:g} ms{said}")
 
 
 def _honest(error: RequestError, *, in_doubt: bool) -> RequestError:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.process import MakingProcess
 from quorumlog.model.errors import (
     NetworkError,
     NoLeaderError,
@@ -125,6 +126,7 @@ class ClusterView:
         # all that may be open or being opened, also those that callers have of their own
         self._made: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
         self._is_closed = False
+        self._process = MakingProcess("client")
         self._opening: dict[str, asyncio.Lock] = {}
         self._leader_address: str | None = None
         self._latest: str | None = None
@@ -137,6 +139,7 @@ class ClusterView:
 
     async def connection(self, address: str) -> ServerConnection:
         """Return an open connection to a server. Raises `NetworkError`; see `check_open`."""
+        self._process.check()  # before the lock: one taken at the fork is never released here
         lock = self._opening.setdefault(address, asyncio.Lock())
         waits = lock.locked()
         async with lock:
@@ -180,6 +183,7 @@ class ClusterView:
         Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`;
         see `check_open`.
         """
+        self._process.check()
         address = self._leader_address or await self._find_leader()
         try:
             return await self.connection(address)
@@ -323,15 +327,25 @@ class ClusterView:
         """All addresses known, those given first, each once."""
         return list(dict.fromkeys([*self.servers, *self.members.values()]))
 
+    def check_process(self) -> None:
+        """Raise `RequestError`, which says that nothing was done, in a forked child."""
+        self._process.check()
+
     def check_open(self) -> None:
-        """Raise `RequestError`, which says that nothing was done, once the client is closed."""
+        """Raise as `check_process`, and the same error once the client is closed."""
+        self._process.check()
         if self._is_closed:
             error = RequestError("this client is closed; make a new one")
             error.outcome = Outcome.DID_NOT_HAPPEN
             raise error
 
     async def close(self) -> None:
-        """End all connections, those that are being opened too; none is made any more."""
+        """End all connections, those that are being opened too; none is made any more.
+
+        In a forked child nothing happens: the connections are its parent's.
+        """
+        if not self._process.is_this:
+            return
         self._is_closed = True
         for connection in list(self._made):
             if connection.is_open:

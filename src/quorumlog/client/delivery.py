@@ -1,7 +1,8 @@
 """Blocks of a producer, what a caller holds of them, and the totals."""
 
 import asyncio
-from collections.abc import Generator
+import copy
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,13 @@ from quorumlog.client.connection import Answer
 from quorumlog.client.values import Appended, position_at
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import NetworkError, Outcome, RequestError, error_for
+from quorumlog.model.errors import (
+    NetworkError,
+    Outcome,
+    RequestError,
+    Undelivered,
+    error_for,
+)
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     AcceptedAttempt,
@@ -39,10 +46,11 @@ class OutgoingBlock:
 
     `offsets` are those of the entries within the block, `lead` entries go before them (a session
     entry, or none). `is_in_doubt`: it may be in the log already although no answer said so.
+    `is_due`: it has waited long enough, and leaves as soon as it can.
     """
 
     __slots__ = (
-        *("crcs", "deadline", "first_sequence", "future", "is_in_doubt"),
+        *("crcs", "deadline", "first_sequence", "future", "is_due", "is_in_doubt"),
         *("lead", "offsets", "parts", "size"),
     )
 
@@ -54,6 +62,7 @@ class OutgoingBlock:
         self.parts: list[Buffer] = []
         self.offsets: list[int] = []
         self.size = 0
+        self.is_due = False
         self.is_in_doubt = False
         self.future: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
         self.future.add_done_callback(_seen)
@@ -149,6 +158,54 @@ class AttemptRecord:
             self._count,
             self._crc,
         )
+
+
+def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
+    """Return of each block under way on one connection whether it may be stored.
+
+    A server stores none behind one that it has refused.
+    """
+    found = []
+    is_refused = False
+    for each in sent:
+        error = each.error() if each.answer.done() else None
+        if each.answer.done():
+            is_unknown = error is None or error.outcome is not Outcome.DID_NOT_HAPPEN
+            is_refused = is_refused or not is_unknown
+        else:
+            is_unknown = not is_refused
+        found.append(is_unknown or each.block.is_in_doubt)
+    return found
+
+
+def undelivered_of(
+    blocks: Sequence[tuple[OutgoingBlock, bool]], next_number: int, queued: int
+) -> Undelivered:
+    """Return what is not known to be stored: blocks in order, with whether each may be.
+
+    `queued` more entries come after those, from next_number on, and have not been taken.
+    """
+    count = sum(block.count for block, _ in blocks)
+    unknown = sum(block.count for block, is_unknown in blocks if is_unknown)
+    if not blocks:
+        return Undelivered(queued, 0, next_number, next_number + queued - 1)
+    return Undelivered(
+        count + queued, unknown, blocks[0][0].first_sequence, next_number + queued - 1
+    )
+
+
+def with_undelivered(error: RequestError, lost: Undelivered) -> RequestError:
+    """Return an error of the same kind that says what was not delivered, and what is known of it.
+
+    One for each who is told: one error raised twice would show the trace of the other.
+    """
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    if lost.count:
+        own.args = (f"{error}; {lost}",)
+        own.undelivered = lost
+        own.outcome = Outcome.UNKNOWN if lost.unknown else Outcome.DID_NOT_HAPPEN
+    return own
 
 
 def not_delivered(text: str) -> RequestError:

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from quorumlog.client.values import Appended, AppendedBatch
-from quorumlog.model.block import HEADER_SIZE, Buffer
+from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import Limits
 
-_Waiting: TypeAlias = tuple[Buffer, "asyncio.Future[Appended]"]
+_Waiting: TypeAlias = tuple[bytes, "asyncio.Future[Appended]"]
 
 
 class AppendBatch(Protocol):
     """Appends several entries, all or none."""
 
     async def __call__(
-        self, bodies: Sequence[Buffer], *, timeout_ms: int | None = None
+        self, bodies: Sequence[bytes], *, timeout_ms: float | None = None
     ) -> AppendedBatch:
         """Return where they went."""
         ...
@@ -31,10 +31,10 @@ class JoinedAppends:
     def __init__(self, limits: Limits, append_batch: AppendBatch) -> None:
         self._limits = limits
         self._append_batch = append_batch
-        self._waiting: dict[int | None, list[_Waiting]] = {}
+        self._waiting: dict[float | None, list[_Waiting]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def append(self, body: Buffer, timeout_ms: int | None) -> Appended:
+    async def append(self, body: bytes, timeout_ms: float | None) -> Appended:
         """Return where the entry went. Raises what appending the block raises."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(timeout_ms)
@@ -45,7 +45,7 @@ class JoinedAppends:
         waiting.append((body, future))
         return await future
 
-    def _send(self, loop: asyncio.AbstractEventLoop, timeout_ms: int | None) -> None:
+    def _send(self, loop: asyncio.AbstractEventLoop, timeout_ms: float | None) -> None:
         """Send what is waiting; whoever was cancelled meanwhile is left out."""
         waiting = [given for given in self._waiting.pop(timeout_ms) if not given[1].done()]
         for together in self._blocks(waiting):
@@ -69,7 +69,7 @@ class JoinedAppends:
         if together:
             yield together
 
-    async def _deliver(self, together: list[_Waiting], timeout_ms: int | None) -> None:
+    async def _deliver(self, together: list[_Waiting], timeout_ms: float | None) -> None:
         try:
             batch = await self._append_batch([body for body, _ in together], timeout_ms=timeout_ms)
         except asyncio.CancelledError:

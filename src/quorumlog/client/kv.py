@@ -6,12 +6,13 @@ back as bytes. Keys have 1 to 511 bytes, values up to a mebibyte.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from quorumlog.client.arguments import as_bytes, whole_number
 from quorumlog.client.client import Client
 from quorumlog.client.values import Queried
 from quorumlog.machine import kv_commands
@@ -33,6 +34,7 @@ WATCH_WAIT_MS = 5_000
 """How long a replica is let wait for the next change before another one may be asked."""
 PAUSE_S = 0.1
 """Before another replica is asked in place of one that cannot answer."""
+INDEX_MAX = (1 << 63) - 1
 PROBED_KEY = b"\x00"
 """Asked for when only the manner of the answer matters."""
 
@@ -62,12 +64,21 @@ class Put:
     key: Data
     value: Data
 
+    def __post_init__(self) -> None:
+        """Copy what the caller may change; raise `UnexpectedArgumentError` for a wrong type."""
+        object.__setattr__(self, "key", _bytes("key", self.key))
+        object.__setattr__(self, "value", _bytes("value", self.value))
+
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """Part of a transaction: remove a key; nothing happens if there is none."""
 
     key: Data
+
+    def __post_init__(self) -> None:
+        """Copy what the caller may change; raise `UnexpectedArgumentError` for a wrong type."""
+        object.__setattr__(self, "key", _bytes("key", self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,14 @@ class Compare:
     key: Data
     value: Data | UnsetType | None = UNSET
     index: int | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Copy what the caller may change; raise `UnexpectedArgumentError` for a wrong type."""
+        object.__setattr__(self, "key", _bytes("key", self.key))
+        if self.value is not None and not isinstance(self.value, UnsetType):
+            object.__setattr__(self, "value", _bytes("value", self.value))
+        if not isinstance(self.index, UnsetType):
+            whole_number("index", self.index, -1, INDEX_MAX, kind=UnexpectedArgumentError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +127,8 @@ class KV:
 
     All calls are bounded and retried as the client's are, and raise `RequestError` as they do:
     whoever changes something learns in `outcome` whether that happened. `UnexpectedArgumentError`:
-    a key, value or bound cannot be, or the group is none of the key-value machine.
+    a key, value or bound cannot be, or the group is none of the key-value machine. Keys and values
+    are copied before a call returns, so buffers may be used again at once.
     """
 
     def __init__(self, client: Client) -> None:
@@ -117,36 +137,44 @@ class KV:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    async def put(self, key: Data, value: Data) -> bytes | None:
+    def put(self, key: Data, value: Data) -> Coroutine[Any, Any, bytes | None]:
         """Give a key a value; return the one before (None: there was none)."""
-        return (await self.transaction(then=[Put(key, value)])).previous[0]
+        return self._set(Put(key, value))
 
-    async def delete(self, key: Data) -> bytes | None:
+    def delete(self, key: Data) -> Coroutine[Any, Any, bytes | None]:
         """Remove a key; return its value (None: there was none)."""
-        return (await self.transaction(then=[Delete(key)])).previous[0]
+        return self._set(Delete(key))
 
-    async def compare_and_set(self, key: Data, expected: Data | None, value: Data | None) -> bool:
+    async def _set(self, operation: Put | Delete) -> bytes | None:
+        return (await self.transaction(then=[operation])).previous[0]
+
+    def compare_and_set(
+        self, key: Data, expected: Data | None, value: Data | None
+    ) -> Coroutine[Any, Any, bool]:
         """Set a key (None: delete it) if it has a value (None: if there is no such key).
 
         Returns whether it had.
         """
-        outcome = await self.transaction([Compare(key, value=expected)], [_setting(key, value)])
-        return outcome.succeeded
+        return self._set_if(Compare(key, value=expected), _setting(key, value))
 
-    async def compare_index_and_set(self, key: Data, index: int, value: Data | None) -> bool:
+    def compare_index_and_set(
+        self, key: Data, index: int, value: Data | None
+    ) -> Coroutine[Any, Any, bool]:
         """Set a key (None: delete it) if it was last changed at an index (-1: if there is none).
 
         Returns whether it was. Unlike a comparison of values, this notices every change.
         """
-        outcome = await self.transaction([Compare(key, index=index)], [_setting(key, value)])
-        return outcome.succeeded
+        return self._set_if(Compare(key, index=index), _setting(key, value))
 
-    async def transaction(
+    async def _set_if(self, compare: Compare, operation: Put | Delete) -> bool:
+        return (await self.transaction([compare], [operation])).succeeded
+
+    def transaction(
         self,
         compares: Sequence[Compare] = (),
         then: Sequence[Put | Delete] = (),
         otherwise: Sequence[Put | Delete] = (),
-    ) -> TransactionOutcome:
+    ) -> Coroutine[Any, Any, TransactionOutcome]:
         """Carry out `then` if all compares are true, else `otherwise`; in order, all or nothing."""
         command = kv_commands.encode_command(
             kv_commands.Transaction(
@@ -155,6 +183,9 @@ class KV:
                 tuple(map(_operation, otherwise)),
             )
         )
+        return self._transaction(command)
+
+    async def _transaction(self, command: bytes) -> TransactionOutcome:
         await self._probe()
         executed = await self._client.execute(command)
         try:
@@ -180,24 +211,32 @@ class KV:
 
     # -- questions --------------------------------------------------------------------------------
 
-    async def get(self, key: Data, *, linearizable: bool = True) -> bytes | None:
+    def get(self, key: Data, *, linearizable: bool = True) -> Coroutine[Any, Any, bytes | None]:
         """Return a key's value, None if there is no such key.
 
         A linearizable answer sees every change acknowledged before; else any replica answers, which
         may be a little behind. The same holds for `get_with_index` and `scan`.
         """
-        value, _ = await self.get_with_index(key, linearizable=linearizable)
+        return self._get(kv_commands.Get(_bytes("key", key)), linearizable=linearizable)
+
+    async def _get(self, query: kv_commands.Get, *, linearizable: bool) -> bytes | None:
+        value, _ = await self._get_with_index(query, linearizable=linearizable)
         return value
 
-    async def get_with_index(
+    def get_with_index(
         self, key: Data, *, linearizable: bool = True
-    ) -> tuple[bytes | None, int]:
+    ) -> Coroutine[Any, Any, tuple[bytes | None, int]]:
         """Return a key's value and the index that last changed it; None and -1: no such key."""
         query = kv_commands.Get(_bytes("key", key))
+        return self._get_with_index(query, linearizable=linearizable)
+
+    async def _get_with_index(
+        self, query: kv_commands.Get, *, linearizable: bool
+    ) -> tuple[bytes | None, int]:
         found, _ = await self._ask(query, kv_commands.Value, linearizable=linearizable)
         return found.value, found.index
 
-    async def scan(
+    def scan(
         self,
         begin: Data = b"",
         end: Data | None = None,
@@ -213,6 +252,17 @@ class KV:
         one state of the machine: a later page may show changes made after an earlier one.
         """
         first, last = _range(begin, end, prefix)
+        return self._scan(first, last, limit, reverse=reverse, linearizable=linearizable)
+
+    async def _scan(
+        self,
+        first: bytes,
+        last: bytes | None,
+        limit: int | None,
+        *,
+        reverse: bool,
+        linearizable: bool,
+    ) -> AsyncGenerator[KeyItem, None]:
         left = limit
         while True:
             asked = kv_commands.SCAN_ITEMS_MAX if left is None else left
@@ -236,7 +286,7 @@ class KV:
         _, queried = await self._ask(query, kv_commands.Value)
         return queried.applied_index
 
-    async def watch(
+    def watch(
         self, prefix: Data = b"", first_index: int | None = None
     ) -> AsyncGenerator[KeyEvent, None]:
         """Yield the changes of keys with a prefix, in order, from an index on, and go on waiting.
@@ -247,7 +297,9 @@ class KV:
         raises `RequestError`. Raises `EventsForgottenError` (an `IndexRemovedError`) where changes
         are not kept any more; the newest 100,000 are.
         """
-        raw = _bytes("prefix", prefix)
+        return self._watch(_bytes("prefix", prefix), first_index)
+
+    async def _watch(self, raw: bytes, first_index: int | None) -> AsyncGenerator[KeyEvent, None]:
         index = await self.applied_index() + 1 if first_index is None else first_index
         while True:
             query = kv_commands.Events(raw, index, kv_commands.SCAN_ITEMS_MAX)
@@ -318,9 +370,7 @@ def _bytes(what: str, data: object) -> bytes:
             raise UnexpectedArgumentError(
                 f"the {what} cannot be written as UTF-8: {error}"
             ) from None
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise UnexpectedArgumentError(f"a {what} is bytes or str, not {type(data).__name__}")
+    return as_bytes(what, data, also=" or str")
 
 
 def _setting(key: Data, value: Data | None) -> Put | Delete:
@@ -328,6 +378,10 @@ def _setting(key: Data, value: Data | None) -> Put | Delete:
 
 
 def _operation(operation: Put | Delete) -> kv_commands.Operation:
+    if not isinstance(operation, Put | Delete):
+        raise UnexpectedArgumentError(
+            f"an operation is a Put or a Delete, not {type(operation).__name__}"
+        )
     key = _bytes("key", operation.key)
     if isinstance(operation, Put):
         return kv_commands.Put(key, _bytes("value", operation.value))
@@ -335,6 +389,8 @@ def _operation(operation: Put | Delete) -> kv_commands.Operation:
 
 
 def _compare(compare: Compare) -> kv_commands.Compare:
+    if not isinstance(compare, Compare):
+        raise UnexpectedArgumentError(f"a condition is a Compare, not {type(compare).__name__}")
     value = compare.value
     raw = value if value is None or isinstance(value, UnsetType) else _bytes("value", value)
     return kv_commands.Compare(_bytes("key", compare.key), raw, compare.index)

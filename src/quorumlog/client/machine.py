@@ -6,12 +6,13 @@ what became of them: they are executed once.
 
 import asyncio
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from quorumlog.client.arguments import as_bodies, as_bytes
 from quorumlog.client.command_sessions import CommandSession, CommandSessions
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
@@ -45,7 +46,7 @@ WAITING_MAX = 65_536
 
 @dataclass(slots=True)
 class _Waiting:
-    command: Buffer
+    command: bytes
     future: "asyncio.Future[Executed]"
 
 
@@ -55,11 +56,13 @@ class MachineCalls:
     def __init__(self, client: "Client") -> None:
         self._client = client
         self._sessions = CommandSessions()
-        self._together: dict[int | None, list[_Waiting]] = {}
+        self._together: dict[float | None, list[_Waiting]] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def execute(self, command: Buffer, *, timeout_ms: int | None = None) -> Executed:
+    def execute(
+        self, command: Buffer, *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, Executed]:
         """Append a command; return what the state machine made of it, once a majority has it.
 
         It is sent again until that is known, and executed once. Commands of one turn of the loop
@@ -67,6 +70,11 @@ class MachineCalls:
         `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
         executed) when the answer comes too late.
         """
+        return self._execute(as_bytes("command", command), timeout_ms)
+
+    async def _execute(self, command: bytes, timeout_ms: float | None) -> Executed:
+        self._client.view.check_process()
+        self._client.limit_ms(timeout_ms)
         self._check([command])
         if self._waiting >= WAITING_MAX:
             raise LeaderPendingFullError(f"{WAITING_MAX} commands are not answered yet")
@@ -82,7 +90,7 @@ class MachineCalls:
     def _answered(self, _: "asyncio.Future[Executed]") -> None:
         self._waiting -= 1
 
-    def _check(self, commands: Sequence[Buffer]) -> None:
+    def _check(self, commands: Sequence[bytes]) -> None:
         """Raise if commands cannot be sent together: a session entry goes before them."""
         sizes = self._client.checked_sizes(commands)
         limits = self._client.limits
@@ -101,7 +109,7 @@ class MachineCalls:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, waiting: "list[_Waiting]", timeout_ms: int | None) -> None:
+    async def _send(self, waiting: "list[_Waiting]", timeout_ms: float | None) -> None:
         try:
             commands = [item.command for item in waiting]
             found = await self.execute_batch(commands, timeout_ms=timeout_ms)
@@ -120,13 +128,19 @@ class MachineCalls:
             if not item.future.done():
                 item.future.set_result(executed)
 
-    async def execute_batch(
-        self, commands: Sequence[Buffer], *, timeout_ms: int | None = None
-    ) -> list[Executed]:
+    def execute_batch(
+        self, commands: Iterable[Buffer], *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, list[Executed]]:
         """Append several commands, all or none; return what became of each."""
+        return self._execute_batch(as_bodies("command", commands), timeout_ms)
+
+    async def _execute_batch(
+        self, commands: Sequence[bytes], timeout_ms: float | None
+    ) -> list[Executed]:
+        self._client.view.check_process()
+        limit_ms = self._client.limit_ms(timeout_ms)
         self._check(commands)
         loop = asyncio.get_running_loop()
-        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1_000
         while True:
             left_ms = max(0.0, (deadline - loop.time()) * 1_000)
@@ -140,7 +154,7 @@ class MachineCalls:
                     raise
 
     async def _execute_in(
-        self, session: CommandSession, commands: Sequence[Buffer], timeout_ms: int
+        self, session: CommandSession, commands: Sequence[bytes], timeout_ms: int
     ) -> list[Executed]:
         client, count = self._client, len(commands)
         block = encode_session_block(
@@ -162,37 +176,42 @@ class MachineCalls:
             Executed(first + number, response.term, result) for number, result in enumerate(results)
         ]
 
-    async def query(
+    def query(
         self,
         question: Buffer,
         *,
         linearizable: bool = True,
         after_index: int = -1,
         wait_ms: int = 0,
-        timeout_ms: int | None = None,
-    ) -> Queried:
+        timeout_ms: float | None = None,
+    ) -> Coroutine[Any, Any, Queried]:
         """Ask the state machine, without changing it.
 
         A linearizable answer sees everything acknowledged before. With `linearizable=False` any
         replica answers from what it has applied, once that reaches `after_index` or `wait_ms` are
         over; the applied index that comes along says how fresh it is. Raises `RequestError`.
         """
+        request = QueryRequest(
+            group=self._client.group,
+            linearizable=linearizable,
+            after_index=after_index,
+            wait_ms=wait_ms,
+        )
+        return self._query(as_bytes("question", question), request, timeout_ms)
+
+    async def _query(
+        self, question: bytes, request: QueryRequest, timeout_ms: float | None
+    ) -> Queried:
         client = self._client
 
         async def ask(connection: ServerConnection) -> Queried:
-            request = QueryRequest(
-                group=client.group,
-                linearizable=linearizable,
-                after_index=after_index,
-                wait_ms=wait_ms,
-            )
             answer = await connection.request(request, [question])
             response = client.expect(connection, answer, QueryResponse)
             return Queried(response.applied_index, bytes(answer.attachment))
 
-        locate = client.view.leader if linearizable else client.any_server
-        limit_ms = client.timeout_ms if timeout_ms is None else timeout_ms
-        return await client.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
+        locate = client.view.leader if request.linearizable else client.any_server
+        limit_ms = client.limit_ms(timeout_ms) + request.wait_ms
+        return await client.retrying(locate, ask, limit_ms, repeat_unknown=True)
 
 
 def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":

@@ -1,7 +1,12 @@
 """`KV` for code without an event loop."""
 
 from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Unpack
 
+from msgspec import UNSET, UnsetType
+
+from quorumlog.client.client import ClientOptions
 from quorumlog.client.kv import (
     KV,
     Compare,
@@ -13,14 +18,48 @@ from quorumlog.client.kv import (
     TransactionOutcome,
 )
 from quorumlog.client.sync import SyncClient
+from quorumlog.model.errors import ConfigError
 
 
 class SyncKV:
-    """Keys and values of a `SyncClient`'s group; see `KV` for arguments, results and errors."""
+    """Keys and values of a group; see `KV` for arguments, results and errors.
 
-    def __init__(self, client: SyncClient) -> None:
+    It is given a `SyncClient`, which the caller closes, or servers, group and options as a
+    `SyncClient` is; then `close`, or the end of the `with` block, closes the client made of them.
+    """
+
+    def __init__(
+        self,
+        client: SyncClient | str | Sequence[str],
+        group: str | UnsetType = UNSET,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._owns_client = not isinstance(client, SyncClient)
+        if not isinstance(client, SyncClient):
+            client = SyncClient(client, "default" if group is UNSET else group, **options)
+        elif options or group not in (UNSET, client.group):
+            raise ConfigError(
+                f"the client given is of group {client.group!r} and has its own options; give "
+                "servers to choose others"
+            )
         self._client = client
         self._kv = KV(client.asynchronous)
+
+    def __enter__(self) -> "SyncKV":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client, unless the caller gave it."""
+        if self._owns_client:
+            self._client.close()
 
     def put(self, key: Data, value: Data) -> bytes | None:
         """See `KV.put`."""

@@ -5,12 +5,14 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
+from quorumlog.client.arguments import as_bytes, whole_number
 from quorumlog.client.client import Client
 from quorumlog.client.connection import ServerConnection
-from quorumlog.client.producer import Producer
-from quorumlog.model.errors import ProducerFencedError, UnexpectedArgumentError
+from quorumlog.client.producer import Producer, ProducerOptions, checked_part
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
 from quorumlog.model.message import AppendRequest, AppendResponse
 from quorumlog.model.system_entry import (
     ID_SIZE,
@@ -33,16 +35,17 @@ class Run:
     last_batch: int
 
 
-def id_bytes(text: str | bytes) -> bytes:
+def id_bytes(text: Buffer | str) -> bytes:
     """Return the 16 bytes that stand for an id: those of a UUID, else of its SHA-256."""
-    if isinstance(text, bytes):
-        if len(text) != ID_SIZE:
-            raise UnexpectedArgumentError(f"an id has {ID_SIZE} bytes, not {len(text)}")
-        return text
+    if not isinstance(text, str):
+        raw = as_bytes("transactional id or run id", text, also=" or str")
+        if len(raw) != ID_SIZE:
+            raise UnexpectedArgumentError(f"an id has {ID_SIZE} bytes, not {len(raw)}")
+        return raw
     try:
         return uuid.UUID(text).bytes
     except ValueError:
-        return hashlib.sha256(text.encode()).digest()[:ID_SIZE]
+        return hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:ID_SIZE]
 
 
 class Transactions:
@@ -57,15 +60,17 @@ class Transactions:
     def __init__(
         self,
         client: Client,
-        transactional_id: str | bytes,
+        transactional_id: Buffer | str,
         *,
-        run_id: str | bytes | None = None,
+        run_id: Buffer | str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
+        if not isinstance(client, Client):
+            raise ConfigError(f"client is a Client, not {client!r}")
         self._client = client
         self._id = id_bytes(transactional_id)
         self._run_id = secrets.token_bytes(ID_SIZE) if run_id is None else id_bytes(run_id)
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = whole_number("timeout_ms", timeout_ms, 1, (1 << 32) - 1)
 
     async def begin(self) -> Run:
         """Begin this run, or learn how it stands if it has begun.
@@ -82,16 +87,22 @@ class Transactions:
             )
         return Run(found.epoch, found.last_batch)
 
-    def producer(self, run: Run, batch_id: int, partition: int, **options: Any) -> Producer:
+    def producer(
+        self, run: Run, batch_id: int, partition: int, **options: Unpack[ProducerOptions]
+    ) -> Producer:
         """Return a producer of one part of a batch; options are those of `Producer`.
 
         Its `attempt()` is what `commit` wants to know.
         """
-        return Producer(self._client, part=self.part(run, batch_id, partition), **options)
+        options["part"] = self.part(run, batch_id, partition)
+        return Producer(self._client, **options)
 
     def part(self, run: Run, batch_id: int, partition: int) -> TransactionPart:
-        """Return what a producer elsewhere has to know to write one part of a batch."""
-        return TransactionPart(self._id, run.epoch, batch_id, partition)
+        """Return what a producer elsewhere has to know to write one part of a batch.
+
+        Raises `ConfigError` for numbers that cannot be.
+        """
+        return checked_part(TransactionPart(self._id, run.epoch, batch_id, partition))
 
     async def commit(self, epoch: int, batch_id: int, accepted: Sequence[AcceptedAttempt]) -> None:
         """End a batch: what is accepted counts, in the moment this is stored, and nothing else.
@@ -99,10 +110,12 @@ class Transactions:
         Does nothing if the batch has ended before. Raises `TransactionAbortedError` if some of it
         was given up meanwhile (write it again), `ProducerFencedError`, or another `RequestError`.
         """
+        self.part(Run(epoch, batch_id), batch_id, 0)
         await self._append(EndTransaction(self._id, epoch, batch_id, tuple(accepted)))
 
     async def abort(self, epoch: int, batch_id: int) -> None:
         """Give a batch up, so that readers need not wait for its time-out. Raises as `commit`."""
+        self.part(Run(epoch, batch_id), batch_id, 0)
         await self._append(EndTransaction(self._id, epoch, batch_id, None))
 
     async def _ask(self) -> TransactionalResponse:

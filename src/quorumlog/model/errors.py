@@ -22,6 +22,7 @@ may have happened. `retriable` says that the same request may succeed later, `re
 the leader should be looked up first.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
 from quorumlog.model.codes import ResponseCode
@@ -88,16 +89,39 @@ class CorruptionError(StorageError):
         self.reason = message if reason is None else reason
 
 
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Entries that a producer took and that are not known to be stored.
+
+    There are `count` of them among the numbers `first` … `last`, counted from 0 in the order in
+    which the producer took them. `unknown` of them may be stored all the same, the others are not.
+    """
+
+    count: int
+    unknown: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return (
+            f"of the entries sent, counted from 0, {self.count} among {self.first} to {self.last} "
+            f"are not known to be stored: {self.unknown} of unknown outcome, "
+            f"{self.count - self.unknown} not stored"
+        )
+
+
 class RequestError(QuorumlogError):
     """A request was refused, failed, or its fate is not known.
 
-    Attributes: `code` (`ResponseCode`), `leader_id` (the leader named by the answer, or None).
+    Attributes: `code` (`ResponseCode`), `leader_id` (the leader named by the answer, or None),
+    `undelivered` (of a producer that ended: which entries are not known to be stored).
     """
 
     code: ResponseCode = ResponseCode.UNKNOWN
     retriable: bool = False
     refresh_leader: bool = False
     outcome: Outcome = Outcome.UNKNOWN
+    undelivered: Undelivered | None = None
 
     def __init__(
         self, message: str, *, code: ResponseCode | None = None, leader_id: str | None = None

@@ -1,0 +1,133 @@
+"""An event loop in a thread, for code that has none."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvloop
+
+from quorumlog.client.process import MakingProcess
+from quorumlog.model.errors import QuorumlogError
+
+T = TypeVar("T")
+
+CLOSED = "this client is closed; make a new one"
+CANCEL_SECONDS = 5.0
+"""How long an interrupted call may take to end."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own.
+
+    It runs what it is given in order, so whatever was given before `stop` has begun, and is ended,
+    before the loop stops; nothing is given after that. A forked child has no such thread: there all
+    calls raise `RequestError`, except `stop`, which does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._process = MakingProcess("client")
+        self._loop = uvloop.new_event_loop()
+        # guards the next one, and giving the loop anything; collecting garbage may give it more
+        self._lock = threading.RLock()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="quorumlog-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the thread runs: not in a forked child, nor once the interpreter takes down."""
+        return self._process.is_this and not sys.is_finalizing()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and return what it returns; Ctrl-C first lets it end.
+
+        Raises `QuorumlogError` if it did not end before `stop`.
+        """
+        if not self.is_there:
+            work.close()
+            self._process.check()
+            raise QuorumlogError("the interpreter is ending; nothing can be waited for any more")
+        tasks: list[asyncio.Task[T]] = []
+        ended: Future[None] = Future()
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda _: ended.set_result(None))
+
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before it was begun
+                work.close()
+                ended.set_result(None)
+
+        try:
+            if not self._give(begin):
+                work.close()
+                ended.set_result(None)
+            ended.result()
+        except BaseException:
+            if self._give(cancel):  # else `stop` cancels it
+                ended.result(CANCEL_SECONDS)
+            raise
+        if not tasks or (self._is_stopping and tasks[0].cancelled()):
+            raise QuorumlogError(CLOSED)
+        return tasks[0].result()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start a coroutine there and return its future, which is told of errors.
+
+        Raises `QuorumlogError` after `stop`.
+        """
+        if not self._process.is_this:
+            work.close()
+            self._process.check()
+        with self._lock:
+            if not self._is_stopping:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise QuorumlogError(CLOSED)
+
+    def _give(self, callback: Callable[[], object]) -> bool:
+        """Have the loop call something; return False, with nothing done, after `stop`."""
+        with self._lock:
+            if not self._is_stopping:
+                self._loop.call_soon_threadsafe(callback)
+            return not self._is_stopping
+
+    def stop(self) -> None:
+        """End whatever still runs there, the loop and the thread."""
+        if not self._process.is_this:
+            return
+        with self._lock:
+            if self._is_stopping:
+                return
+            self._is_stopping = True
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def stop_from_within(self) -> None:
+        """Like `stop`, for a coroutine that runs there; nobody has to wait for the thread's end."""
+        with self._lock:
+            if self._is_stopping:
+                return
+            self._is_stopping = True
+        await _cancel_the_rest()
+        self._loop.call_soon(self._loop.stop)
+
+
+async def _cancel_the_rest() -> None:
+    """Cancel all other tasks of the running loop and wait for their end."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
