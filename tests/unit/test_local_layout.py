@@ -94,6 +94,10 @@ def test_a_file_is_no_place_for_a_cluster(tmp_path):
 
 def test_a_damaged_cluster_file_is_named(tmp_path):
     LocalCluster.create(tmp_path)
+    for raw in (b"", b'{"format": "quorumlog-local-clu', b"\0" * 40, b'{"cluster": "\xff"}'):
+        (tmp_path / "cluster.json").write_bytes(raw)
+        with pytest.raises(LocalClusterError, match=r"cluster\.json.*write it again"):
+            LocalCluster.open(tmp_path)
     (tmp_path / "cluster.json").write_text('{"format": "something else"}')
     with pytest.raises(LocalClusterError, match=r"cluster\.json"):
         LocalCluster.open(tmp_path)

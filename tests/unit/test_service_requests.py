@@ -40,7 +40,9 @@ class Client:
         self.is_read = True
         self.ended = ""
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
-        self.handler = ClientRequests(SimpleNamespace(config=config, replicas={"g": self.replica}))
+        self.handler = ClientRequests(
+            SimpleNamespace(config=config, replicas={"g": self.replica}, failed_groups={})
+        )
         self.number = 0
 
     def ask(self, message):

@@ -111,11 +111,15 @@ class Layout:
                 f"{self.directory} holds no cluster (no {CLUSTER_NAME}); "
                 f"'quorumlog cluster up --dir {self.directory}' makes one"
             ) from None
+        except OSError as error:
+            raise LocalClusterError(f"cannot read {self.cluster_file}: {error.strerror}") from error
         try:
             return msgspec.json.decode(raw, type=ClusterFile)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LocalClusterError(
-                f"{self.cluster_file} is not the file of a local cluster: {error}"
+                f"{self.cluster_file} is not the file of a local cluster, or is damaged: {error}. "
+                "It names the groups, and each node with its address and admin port; write it "
+                f"again from the {self.directory}/*.toml files, beside which the data is untouched"
             ) from error
 
     def make_directory(self) -> None:

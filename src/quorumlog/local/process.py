@@ -128,7 +128,7 @@ class NodeProcess:
         try:
             raw = self._layout.pid(self.node_id).read_bytes()
             return msgspec.json.decode(raw, type=ProcessId)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
 

@@ -332,7 +332,7 @@ def load_config(path: str | Path) -> NodeConfig:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     try:
         return msgspec.toml.decode(raw, type=NodeConfig)
-    except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}{advice_for(str(error))}") from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.model.message import Hello
 from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats
@@ -28,7 +28,7 @@ from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA, INDEX, NodeDirectory
+from quorumlog.storage.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
 from quorumlog.storage.location import location_of
 from quorumlog.storage.store import GroupStore, OpenedGroup, open_group, open_memory_group
 from quorumlog.transport.connection import ConnectionHandler
@@ -69,7 +69,8 @@ class Node:
     """Start and stop order of everything a node consists of.
 
     `client_handler` makes the handler for a client's connection, `failure` resolves with the reason
-    when the node can no longer be trusted and must exit.
+    when the node can no longer be trusted and must exit. `failed_groups` are those whose data
+    cannot be opened, with the reason: the others are served all the same.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Node:
     ) -> None:
         self.config = config
         self.replicas: dict[str, Replica] = {}
+        self.failed_groups: dict[str, str] = {}
         self.inbox_counters = InboxCounters()
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._observer = observer
@@ -173,8 +175,8 @@ class Node:
     async def start(self) -> None:
         """Open the data, then listen, then take part.
 
-        Raises `StorageError` when data cannot be opened, `ConfigError` when the port is taken;
-        what was started is stopped again.
+        Raises `StorageError` when no group's data can be opened, `ConfigError` when the port is
+        taken; what was started is stopped again.
         """
         try:
             self._open_groups()
@@ -191,10 +193,37 @@ class Node:
     def _open_groups(self) -> None:
         files = OsFileSystem()
         self._directory = NodeDirectory(files, self.config.store_base_dir)
+        self._say_strange(files)
         for group in self.config.groups:
-            opened = self._open_group(files, group)
-            self._opened.append(opened)
+            try:
+                self._add_group(files, group)
+            except StoreLockedError:
+                raise  # the configuration names what is another's
+            except StorageError as error:
+                if len(self.failed_groups) + 1 == len(self.config.groups):
+                    raise  # there is nothing to serve
+                self.failed_groups[group.group] = str(error)
+                text = str(error)
+                say(logger, logging.ERROR, "group cannot be opened", group=group.group, text=text)
+
+    def _say_strange(self, files: OsFileSystem) -> None:
+        base = self.config.store_base_dir
+        known = {LOCK_NAME, *(group.group for group in self.config.groups)}
+        data = [path for group in self.config.groups for path in group.data_directories]
+        for name in files.names(base):
+            path = f"{base}/{name}"
+            if name not in known and not any(one.startswith(path) for one in data):
+                text = "it is the directory of no group in the configuration; it is ignored"
+                say(logger, logging.WARNING, "strange file", path=path, text=text)
+
+    def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
+        opened = self._open_group(files, group)
+        try:
             self.replicas[group.group] = self._make_replica(group, opened)
+        except BaseException:
+            opened.close()
+            raise
+        self._opened.append(opened)
 
     def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
         limits, self_id = self.config.limits, self.config.self_id

@@ -1,9 +1,12 @@
 """A replica's state as an answer to a status request."""
 
+from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import StatusResponse
 from quorumlog.node.replica import Replica
 
+FAILED = "FAILED"
+"""In the place of the role of a replica that cannot be opened."""
 READERS_SHOWN = 100
 """Of the readers that reported last."""
 
@@ -71,6 +74,19 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         machine_rebuilds=replica.counters.machine_rebuilds,
         machine_compared_index=replica.applier.comparisons.agreed_index,
         machine_checked_ms=replica.applier.scrub.checked_ms,
+    )
+
+
+def status_of_failed(config: NodeConfig, group: str, reason: str) -> StatusResponse:
+    """Return what is known of a group whose data the node cannot open."""
+    members = next(one.members for one in config.groups if one.group == group)
+    return StatusResponse(
+        group=group,
+        address=members[config.self_id],
+        node_id=config.self_id,
+        role=FAILED,
+        healthy=False,
+        health_text=reason,
     )
 
 

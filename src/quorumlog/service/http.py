@@ -14,7 +14,7 @@ from quorumlog.model.codes import Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.node import Node
-from quorumlog.node.status import status_of
+from quorumlog.node.status import FAILED, status_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
             "lag": [peer.lag for peer in status.peers] if status.role == Role.LEADER.value else [],
             "text": status.health_text or ("" if status.leader_id else "no leader known"),
         }
+    for name, reason in node.failed_groups.items():
+        fit = False
+        groups[name] = {"healthy": False, "role": FAILED, "text": reason}
     body: dict[str, object] = {"node": node.config.self_id, "healthy": fit, "groups": groups}
     return fit, body
 

@@ -118,6 +118,8 @@ def _replica_gauges(node: Node) -> Iterator[Metric]:
         full.add_metric(key, float(bool(status.disk_text)))
         resting.add_metric(key, float(bool(status.retention_text)))
         scrubbed.add_metric(key, status.scrub_last_pass_ms / 1_000)
+    for group in node.failed_groups:
+        healthy.add_metric([group, node.config.self_id], 0.0)
     yield from (*families.values(), leader, healthy, full, scrubbed, resting)
 
 

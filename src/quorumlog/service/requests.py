@@ -51,7 +51,7 @@ from quorumlog.node.asked import Done
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.node.replica import Replica
-from quorumlog.node.status import status_of
+from quorumlog.node.status import status_of, status_of_failed
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
@@ -157,7 +157,10 @@ class ClientRequests:
             connection.close("answers are not being read")
 
     def _replica(self, group: str) -> Replica:
-        replica = self._node.replicas.get(group)
+        replica, failed = self._node.replicas.get(group), self._node.failed_groups.get(group)
+        if failed is not None:  # nothing happened here, and another replica may serve it
+            text = f"node {self._node.config.self_id} cannot open group {group!r}: {failed}"
+            raise error_for(ResponseCode.NOT_LEADER, text)
         if replica is None:
             raise error_for(
                 ResponseCode.UNKNOWN_GROUP,
@@ -294,7 +297,11 @@ class ClientRequests:
         self._answer(connection, frame, response)
 
     def _status(self, connection: Connection, frame: Frame, request: StatusRequest) -> None:
-        status = status_of(self._replica(request.group), self._node.config.self_id)
+        node, failed = self._node, self._node.failed_groups.get(request.group)
+        if failed is not None:
+            status = status_of_failed(node.config, request.group, failed)
+        else:
+            status = status_of(self._replica(request.group), node.config.self_id)
         self._answer(connection, frame, status)
 
     # -- of operators -----------------------------------------------------------------------
