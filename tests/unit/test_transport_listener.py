@@ -1,6 +1,7 @@
 """Who may connect when many have, and how long connections of hosts that vanished are kept."""
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -76,12 +77,53 @@ async def connected(listener, role):
     return side.ended.result() if side.ended.done() else ""
 
 
+def all_asked_something(listener):
+    for connection in listener.connections:
+        connection.answered = 1
+    listener._strangers.clear()
+
+
 async def test_clients_do_not_lock_peers_out(listening):
     assert await connected(listening, "client") == ""
     assert await connected(listening, "client") == ""
+    all_asked_something(listening)
     assert "more than 2 connections" in await connected(listening, "client")
     assert await connected(listening, "control") == ""
     assert "more than 2 connections" in await connected(listening, "control")
+
+
+async def test_who_never_asked_anything_makes_room_the_oldest_first(listening):
+    assert await connected(listening, "client") == ""
+    (oldest,) = listening.connections
+    assert await connected(listening, "client") == ""
+    assert await connected(listening, "client") == ""
+    assert oldest not in listening.connections
+    assert len(listening.connections) == 2
+    assert listening.counters.ended_for_places == 1
+
+
+async def test_one_peer_has_few_connections_and_the_silent_one_goes(listening, monkeypatch):
+    monkeypatch.setattr(listeners, "PEER_CONNECTIONS_MAX", 1)
+    assert await connected(listening, "control") == ""
+    (older,) = listening.connections
+    assert await connected(listening, "control") == ""
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert older not in listening.connections
+    assert len(listening.connections) == 1
+
+
+async def test_accepting_goes_on_when_a_descriptor_is_free_again(listening, monkeypatch):
+    (own,) = listening._sockets
+
+    class NoneFree:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listening._accept(NoneFree())  # as the loop would call it
+    assert listening.counters.accept_failures == 1
+    assert await connected(listening, "client") == ""  # it waited in the backlog
+    assert own.fileno() >= 0
 
 
 async def test_a_host_that_vanished_is_noticed(listening):

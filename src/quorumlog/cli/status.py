@@ -166,6 +166,9 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "machine_checked_ms": status.machine_checked_ms if known else None,
         "stable_index": status.stable_index if known else None,
         "open_transactions": status.open_transactions if known else None,
+        "connections": status.connections if known else None,
+        "connections_max": status.connections_max if known else None,
+        "loop_lag_ms": status.loop_lag_ms if known else None,
         "readers": [
             {"reader": one.reader, "index": one.index, "seconds_ago": one.ago_ms / 1_000}
             for one in status.readers

@@ -13,6 +13,7 @@
     ├── StorageError                  bytes on disk cannot be used or written
     │   ├── CorruptionError           which file, which byte, what to do
     │   ├── NoSpaceError              the disk or the quota is full
+    │   ├── OutOfDescriptorsError     nothing more can be opened now; later it can
     │   └── StoreLockedError          another process has the directory open
     ├── RemoteProtocolError           the other side sent bytes that are no frame of ours
     └── InvariantViolation            a bug of ours; the replica must stop
@@ -62,6 +63,13 @@ class StoreLockedError(StorageError):
 
 class NoSpaceError(StorageError):
     """The disk, or the user's share of it, is full."""
+
+
+class OutOfDescriptorsError(StorageError):
+    """This process, or the machine, has no file descriptor left: nothing was opened or changed.
+
+    It says nothing about the disk, and passes once something else is closed.
+    """
 
 
 class CorruptionError(StorageError):

@@ -27,6 +27,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     message_bytes_max: int = 256 * KIB
     """Largest structured part of a frame (everything but the attached block)."""
     handshake_ms: int = 5_000
+    frame_ms: int = 10_000
+    """Time for a frame to arrive, from its first byte; one that is still coming then goes on at
+    `frame_bytes_per_second_min`."""
+    frame_bytes_per_second_min: int = 64 * KIB
+    receive_bytes_max: int = 64 * MIB
+    """Unfinished frames of all clients together; above it the slow ones are ended."""
+    peer_receive_bytes_max: int = 64 * MIB
+    """Unfinished frames of all members together: a share that clients cannot take."""
+    send_bytes_max: int = 64 * MIB
+    """Unread answers of all clients together; one client may have half of it."""
+    unread_ms: int = 30_000
+    """A client that has read nothing of its answers for so long is closed."""
     connections_max: int = 4_096
     """Client and peer connections one node accepts at a time."""
     requests_in_flight_max: int = 1_024
@@ -59,6 +71,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
             raise ConfigError("limits: entryBytesMax must not exceed blockBytesMax")
         if self.block_bytes_max + self.message_bytes_max > self.frame_bytes_max:
             raise ConfigError("limits: blockBytesMax + messageBytesMax must fit frameBytesMax")
+        for name in ("receive_bytes_max", "peer_receive_bytes_max", "send_bytes_max"):
+            if getattr(self, name) < 2 * self.frame_bytes_max:
+                raise ConfigError(f"limits.{name} must be at least twice frameBytesMax")
         if self.push_bytes_max > self.block_bytes_max:
             raise ConfigError("limits: pushBytesMax must not exceed blockBytesMax")
         if self.push_window_bytes < self.push_bytes_max:

@@ -540,3 +540,9 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Last entry after which its state was that of a majority."""
     machine_checked_ms: Milliseconds = 0
     """Wall clock when its state and snapshots were last read and verified; 0: not yet."""
+    connections: Count = 0
+    """Accepted by the node, of all groups."""
+    connections_max: Count = 0
+    """As many clients as its file descriptors, and connectionsMax, allow."""
+    loop_lag_ms: Milliseconds = 0
+    """By how much the node's event loop was late at most in the last minute."""

@@ -13,6 +13,7 @@ from quorumlog.model.errors import StorageError, check
 from quorumlog.node.doors import WriteOwner
 from quorumlog.node.log_lines import say
 from quorumlog.storage.base import Store, WritePlan
+from quorumlog.storage.files import SPARES
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class DiskWorker:
 
     def _run(self) -> None:
         """Take all that is queued, write it, fsync once, report; until told to stop."""
+        SPARES.wait_on_this_thread()
         dirty_since: float | None = None
         running = True
         while running:

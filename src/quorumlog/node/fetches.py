@@ -16,7 +16,12 @@ from quorumlog.model.block import (
     position_of,
 )
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.errors import CorruptionError, RequestError, StorageError
+from quorumlog.model.errors import (
+    CorruptionError,
+    OutOfDescriptorsError,
+    RequestError,
+    StorageError,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
@@ -328,6 +333,8 @@ class Fetches:
         code, text = ResponseCode.INTERNAL_ERROR, repr(error)
         if isinstance(error, RequestError):
             code, text = error.code, str(error)
+        elif isinstance(error, OutOfDescriptorsError):  # it can be read, only not now
+            code, text = ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later"
         elif isinstance(error, CorruptionError):
             self.damaged_reads += 1
             self._damage_found(error)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from quorumlog.model.block import Buffer, parse_block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError, RequestError, StorageError
+from quorumlog.model.errors import (
+    CorruptionError,
+    OutOfDescriptorsError,
+    RequestError,
+    StorageError,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
@@ -86,6 +91,9 @@ class Healing:
         say(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
         try:
             plan = replica.log.quarantine(index, is_readable=error.is_readable)
+        except OutOfDescriptorsError as busy:  # the scrub meets it again
+            logger.warning("entry %s is set aside later: %s", index, busy)
+            return
         except StorageError as lost:
             replica.write_failed(lost)
             self._doors.broken(str(lost))
@@ -102,6 +110,8 @@ class Healing:
             return False
         try:
             log.verify(index, index, 1)
+        except OutOfDescriptorsError:
+            return False  # not read at all: the scrub meets it again
         except (StorageError, RequestError):
             return True
         return False

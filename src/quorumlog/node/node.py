@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace as replace_struct
+
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
@@ -18,10 +20,12 @@ from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.campaigns import Campaigns
 from quorumlog.node.clock_watch import ClockWatch
+from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.log_lines import say
+from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
@@ -102,6 +106,18 @@ class Node:
         self.beats = self._make_beats()
         self._campaigns = Campaigns()
         self.clocks = ClockWatch()
+        self.lag = LoopLag(self._loop)
+        self.descriptors = plan_descriptors(config, present_limit())
+        if self.descriptors.connections < config.limits.connections_max:
+            say(
+                logger,
+                logging.WARNING,
+                "fewer connections than connectionsMax",
+                connections=self.descriptors.connections,
+                connections_max=config.limits.connections_max,
+                descriptors=self.descriptors.limit,
+                text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
+            )
         self.listener = self._make_listener()
 
     # -- parts ------------------------------------------------------------------------------
@@ -161,7 +177,16 @@ class Node:
             cluster=self.config.cluster,
             node_id=self.config.self_id,
             accepts=self.links.accepts,
-            limits=self.config.limits,
+            limits=replace_struct(self.config.limits, connections_max=self.descriptors.connections),
+            is_member=lambda hello: self._is_member(hello.node_id),
+            peers_reserve=self.descriptors.peers,
+        )
+
+    def _is_member(self, node_id: str) -> bool:
+        """Whether a node is a member of a group here, as far as this node knows."""
+        return node_id in self.peer_addresses or any(
+            replica.core.membership.member(node_id) is not None
+            for replica in self.replicas.values()
         )
 
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
@@ -179,7 +204,8 @@ class Node:
         taken; what was started is stopped again.
         """
         try:
-            self._open_groups()
+            await self._open_groups()
+            self.lag.start()
             self._disk.start()
             await self.listener.start()
             self.links.start()
@@ -190,13 +216,13 @@ class Node:
             await self.stop(clean=False)
             raise
 
-    def _open_groups(self) -> None:
+    async def _open_groups(self) -> None:
         files = OsFileSystem()
         self._directory = NodeDirectory(files, self.config.store_base_dir)
         self._say_strange(files)
         for group in self.config.groups:
             try:
-                self._add_group(files, group)
+                await self._add_group(files, group)
             except StoreLockedError:
                 raise  # the configuration names what is another's
             except StorageError as error:
@@ -216,8 +242,9 @@ class Node:
                 text = "it is the directory of no group in the configuration; it is ignored"
                 say(logger, logging.WARNING, "strange file", path=path, text=text)
 
-    def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
-        opened = self._open_group(files, group)
+    async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
+        # what takes long, or waits for a disk, keeps no signal from being noticed
+        opened = await asyncio.to_thread(self._open_group, files, group)
         try:
             self.replicas[group.group] = self._make_replica(group, opened)
         except BaseException:
@@ -230,7 +257,14 @@ class Node:
         if group.store_type == "MEMORY":
             return open_memory_group(files)
         directory = str(Path(self.config.store_base_dir) / group.group)
-        opened = open_group(files, directory, group, limits, self_id=self_id)
+        opened = open_group(
+            files,
+            directory,
+            group,
+            limits,
+            self_id=self_id,
+            maps_max=self.descriptors.maps_max,
+        )
         data = group.data_directories or [f"{directory}/{DATA}"]
         paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
         absolute = dict.fromkeys(str(Path(path).absolute()) for path in paths)
@@ -281,6 +315,7 @@ class Node:
         """Finish what is under way (with `clean`), then close everything in reverse order."""
         if clean:
             await self._drain()
+        self.lag.stop()
         await self.listener.stop()
         await self.links.stop()
         self._wakes.stop()

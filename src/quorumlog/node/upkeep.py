@@ -5,7 +5,12 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quorumlog.model.errors import LeaderPendingFullError, NoSpaceError, StorageError
+from quorumlog.model.errors import (
+    LeaderPendingFullError,
+    NoSpaceError,
+    OutOfDescriptorsError,
+    StorageError,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.node.doors import Doors
 from quorumlog.node.group_time import GroupTime
@@ -155,6 +160,8 @@ class Upkeep:
                 self.disk = DiskState(
                     str(error), deletes_old=True, deletes_any=False, is_tight=True
                 )
+            elif isinstance(error, OutOfDescriptorsError):
+                logger.warning("%s is made later: %s", file.path, error)  # nothing was promised
             elif isinstance(error, StorageError):
                 self._replica.write_failed(error)
                 self._doors.broken(str(error))

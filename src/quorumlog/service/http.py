@@ -2,9 +2,12 @@
 
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
+from contextlib import suppress
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -19,11 +22,71 @@ from quorumlog.node.status import FAILED, status_of
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
+"""For a connection in all, and for each of its pauses."""
+CONNECTIONS_MAX = 16
+"""Connections answered at a time."""
+ACCEPT_PAUSE_S = 0.2
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Answers a bounded number of connections at a time, each for a bounded time; looks no name up.
+
+    Whoever connects beyond that takes the place of the one that has been there for longest.
+    """
+
     daemon_threads = True
+    block_on_close = False
     request_queue_size = 16
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def server_bind(self) -> None:
+        """Bind as `http.server` does, but without asking a name server who this host is."""
+        TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+        self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; while no descriptor is free, not at once again."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(ACCEPT_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread of its own."""
+        with self._lock:
+            while len(self._open) >= CONNECTIONS_MAX:
+                self._cut_off(next(iter(self._open)))
+            self._open[request] = time.monotonic() + REQUEST_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is answered, or was cut off."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End those that take too long; called twice a second."""
+        now = time.monotonic()
+        with self._lock:
+            for late in [one for one, until in self._open.items() if now > until]:
+                self._cut_off(late)
+
+    def _cut_off(self, request: socket.socket) -> None:
+        del self._open[request]
+        with suppress(OSError):  # it has ended by itself
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who went away in the middle is nobody's error."""
+        logger.debug("answering %s failed", client_address, exc_info=True)
 
 
 class _QuietHandler(WSGIRequestHandler):

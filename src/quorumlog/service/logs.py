@@ -1,10 +1,19 @@
 """Log lines of a node: one JSON object a line on standard error."""
 
+import atexit
 import json
 import logging
+import os
 import sys
+import threading
+from collections import deque
 
 from quorumlog.node.log_lines import EVENT_FIELDS
+
+LINES_BYTES_MAX = 4 * 1024 * 1024
+"""Log lines that wait to be written."""
+LAST_WORDS_S = 1.0
+"""How long a process that ends waits for its last lines to be written."""
 
 
 class JsonLines(logging.Formatter):
@@ -26,8 +35,104 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class LineWriter:
+    """Writes lines to a descriptor from a thread of its own: a pipe that nobody reads stops nobody.
+
+    Lines beyond `LINES_BYTES_MAX` are dropped and counted.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._changed = threading.Condition()
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._unsaid = 0
+        self._is_writing = False
+        self.dropped = 0
+        threading.Thread(target=self._run, name="quorumlog-lines", daemon=True).start()
+
+    def put(self, text: str) -> None:
+        """Have a line written; never waits."""
+        line = (text + "\n").encode(errors="replace")
+        with self._changed:
+            if self._size + len(line) > LINES_BYTES_MAX:
+                self.dropped += 1
+                self._unsaid += 1
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all is written, but not for longer; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._lines and not self._is_writing, timeout=seconds
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                piece = b"".join(self._lines)
+                self._lines.clear()
+                self._is_writing = True
+                if self._unsaid:
+                    piece += f'{{"event": "log lines dropped", "count": {self._unsaid}}}\n'.encode()
+                    self._unsaid = 0
+            try:
+                while piece:
+                    piece = piece[os.write(self._descriptor, piece) :]
+            except OSError:  # nobody will read it
+                with self._changed:
+                    self.dropped += 1
+            with self._changed:
+                self._size = sum(len(line) for line in self._lines)
+
+
+class LineHandler(logging.Handler):
+    """Gives formatted records to a `LineWriter`."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self.writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        try:
+            self.writer.put(self.format(record))
+        except Exception:  # a record that cannot be formatted must end nothing
+            self.writer.dropped += 1
+
+
+def _writer() -> LineWriter | None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineHandler):
+            return handler.writer
+    return None
+
+
+def dropped_lines() -> int:
+    """Return how many log lines of this process were dropped."""
+    writer = _writer()
+    return 0 if writer is None else writer.dropped
+
+
+def last_words(text: str) -> None:
+    """Write a line to standard error behind all log lines, unless nobody reads it."""
+    writer = _writer()
+    if writer is None:
+        print(text, file=sys.stderr, flush=True)
+    else:
+        writer.put(text)
+        writer.flush(LAST_WORDS_S)
+
+
 def set_up_logs(level: str) -> None:
     """Send all log lines of this process to standard error, from `level` on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(LineWriter(sys.stderr.fileno()))
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    atexit.register(handler.writer.flush, LAST_WORDS_S)

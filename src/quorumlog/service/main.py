@@ -4,19 +4,21 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
 
 import uvloop
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
+from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
-from quorumlog.service.logs import set_up_logs
+from quorumlog.service.logs import last_words, set_up_logs
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.requests import ClientRequests
+from quorumlog.service.watchdog import watchdog_if_wanted
+from quorumlog.storage.files import SPARES
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +38,14 @@ def serve(config: NodeConfig) -> int:
     """
     set_up_logs(config.log_level)
     try:
+        before, after = raise_limit(config)
+        SPARES.hold(SPARE)
+        fields = {"before": before, "limit": after, "spare": SPARE}
+        say(logger, logging.INFO, "file descriptors", node=config.self_id, **fields)
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
         say(logger, logging.ERROR, "node failed", node=config.self_id, reason=str(error))
-        print(f"quorumlog: {config.self_id}: {error}", file=sys.stderr)
+        last_words(f"quorumlog: {config.self_id}: {error}")
         return EXIT_FAILED
 
 
@@ -47,11 +53,9 @@ def leave_within(seconds: float, self_id: str) -> None:
     """End this process after so many seconds, if it has not ended by itself."""
 
     def leave() -> None:
-        print(
+        last_words(
             f"quorumlog: {self_id}: could not stop within {seconds:g} s (a disk or a state machine "
-            "does not answer); ended all the same",
-            file=sys.stderr,
-            flush=True,
+            "does not answer); ended all the same"
         )
         os._exit(EXIT_FAILED)
 
@@ -74,12 +78,14 @@ async def _serve(config: NodeConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    watchdog = watchdog_if_wanted()
     metrics = NodeMetrics()
     node = Node(config, metrics, metrics.disk_committed, ClientRequests)
     metrics.attach(node)
     await node.start()
     try:
-        admin = _open_admin_port(node, metrics)
+        # the name of a host may have to be looked up
+        admin = await asyncio.to_thread(_open_admin_port, node, metrics)
     except ConfigError:
         await node.stop()
         raise
@@ -90,17 +96,20 @@ async def _serve(config: NodeConfig) -> int:
         node=config.self_id,
         listen=config.listen_address,
         admin=config.admin_listen,
+        connections_max=node.descriptors.connections,
         groups=sorted(node.replicas),
     )
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     failed = node.failure.done()
     leave_within(FAILED_STOP_S if failed else CLEAN_STOP_S, config.self_id)
+    if watchdog is not None:
+        watchdog.stop()
     if admin is not None:
-        admin.stop()
+        await asyncio.to_thread(admin.stop)
     await node.stop(clean=not failed)
     if failed:
-        print(f"quorumlog: {config.self_id}: {node.failure.result()}", file=sys.stderr)
+        last_words(f"quorumlog: {config.self_id}: {node.failure.result()}")
         return EXIT_FAILED
     say(logger, logging.INFO, "node stopped", node=config.self_id)
     return EXIT_OK

@@ -14,6 +14,8 @@ from quorumlog.model.codes import Role
 from quorumlog.node.node import Node
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of
+from quorumlog.service.logs import dropped_lines
+from quorumlog.storage.files import SPARES
 
 LATENCY_BUCKETS = (
     *(0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.03, 0.05),
@@ -214,6 +216,7 @@ def _node_counters(node: Node) -> Iterator[Metric]:
     strange.add_metric(["not_a_peer_message"], inbox.not_a_peer_message)
     connections = GaugeMetricFamily("quorumlog_transport_connections", "Accepted and open.")
     connections.add_metric([], len(node.listener.connections))
+    yield from _transport_metrics(node)
     garbage = CounterMetricFamily(
         "quorumlog_transport_garbage", "Connections closed because of bytes that are no frame."
     )
@@ -227,3 +230,58 @@ def _node_counters(node: Node) -> Iterator[Metric]:
     )
     steps.add_metric([], node.clocks.steps)
     yield from (strange, connections, garbage, resting, steps)
+
+
+def _transport_metrics(node: Node) -> Iterator[Metric]:
+    listener, lag = node.listener, node.lag
+    counters, budgets = listener.counters, listener.share.budgets
+    gauges = {
+        "transport_connections_max": (
+            "As many clients as file descriptors and connectionsMax allow.",
+            node.descriptors.connections,
+        ),
+        "transport_receive_bytes": (
+            "Unfinished frames of clients.",
+            budgets.unproven.used + budgets.clients.used,
+        ),
+        "transport_peer_receive_bytes": ("Unfinished frames of members.", budgets.members.used),
+        "transport_send_bytes": ("Answers that clients have not read.", budgets.answers.used),
+        "loop_lag_max_seconds": (
+            "By how much the event loop was late at most in the last minute.",
+            lag.recent_max_s,
+        ),
+    }
+    for name, (text, value) in gauges.items():
+        gauge = GaugeMetricFamily(f"quorumlog_{name}", text)
+        gauge.add_metric([], value)
+        yield gauge
+    ended = CounterMetricFamily(
+        "quorumlog_transport_ended",
+        "Connections ended or refused because of what they take, by reason.",
+        labels=["reason"],
+    )
+    for reason, count in {
+        "late_frame": counters.late_frames,
+        "memory": budgets.unproven.ended + budgets.clients.ended + budgets.members.ended,
+        "unread": budgets.answers.ended,
+        "idle_place": counters.ended_for_places,
+        "no_place": counters.refused_places,
+    }.items():
+        ended.add_metric([reason], count)
+    stalls = CounterMetricFamily(
+        "quorumlog_loop_stalls", "Times the event loop was late by 0.1 s or more."
+    )
+    stalls.add_metric([], lag.stalls)
+    failures = CounterMetricFamily(
+        "quorumlog_transport_accept_failures", "Times no descriptor was free for a connection."
+    )
+    failures.add_metric([], counters.accept_failures)
+    waits = CounterMetricFamily(
+        "quorumlog_store_descriptor_waits", "Times storage waited for a free descriptor."
+    )
+    waits.add_metric([], SPARES.waits)
+    lines = CounterMetricFamily(
+        "quorumlog_log_lines_dropped", "Log lines that standard error did not take in time."
+    )
+    lines.add_metric([], dropped_lines())
+    yield from (ended, stalls, failures, waits, lines)

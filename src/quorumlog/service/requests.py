@@ -66,6 +66,11 @@ from quorumlog.wire.frame import Frame
 logger = logging.getLogger(__name__)
 
 
+IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
+"""What the unanswered requests of one connection may ask for, or have attached; reading pauses
+above."""
+
+
 class ClientRequests:
     """Handles the requests of one client connection."""
 
@@ -74,6 +79,7 @@ class ClientRequests:
         self._limits = node.config.limits
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
         self._in_flight = 0
+        self._bytes = 0
         self._polls = 0
         self._paused = False
         self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
@@ -123,13 +129,28 @@ class ClientRequests:
             self._polls += change
             return
         self._in_flight += change
+        self._bytes += change * self._bytes_of(frame)
         most = self._limits.requests_in_flight_max
-        if self._in_flight >= most and not self._paused:
+        if not self._paused and (self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX):
             self._paused = True
             connection.pause_reading()
-        elif self._paused and self._in_flight < most // 2:
+        elif (
+            self._paused
+            and self._in_flight < most // 2
+            and (self._bytes < IN_FLIGHT_BYTES_MAX or not self._in_flight)
+        ):
             self._paused = False
             connection.resume_reading()
+
+    def _bytes_of(self, frame: Frame) -> int:
+        """Return how much a request may have the node hold until it is answered.
+
+        Appends are bounded by what may wait for a majority.
+        """
+        message = frame.message
+        if isinstance(message, FetchRequest):
+            return max(0, min(message.bytes_max, self._limits.block_bytes_max))
+        return 0 if isinstance(message, AppendRequest) else len(frame.attachment)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
@@ -302,6 +323,12 @@ class ClientRequests:
             status = status_of_failed(node.config, request.group, failed)
         else:
             status = status_of(self._replica(request.group), node.config.self_id)
+        status = msgspec.structs.replace(
+            status,
+            connections=len(node.listener.connections),
+            connections_max=node.descriptors.connections,
+            loop_lag_ms=round(node.lag.recent_max_s * 1_000),
+        )
         self._answer(connection, frame, status)
 
     # -- of operators -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from quorumlog.model.block import (
     chain_crc_rows,
     headers,
 )
-from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.errors import CorruptionError, OutOfDescriptorsError, StorageError
 from quorumlog.storage.advice import REPAIR
 from quorumlog.storage.base import Span
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary, Mark
@@ -295,6 +295,8 @@ class DiskReader:
         length = min(int(ends[count - 1]), file.end) - position
         try:
             data = memoryview(file.read(length, position))
+        except OutOfDescriptorsError:
+            raise  # it was not read at all
         except StorageError as error:
             if count == 1:
                 wrong_read = self.damaged(first_index, position, f"it cannot be read: {error}")

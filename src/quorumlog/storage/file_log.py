@@ -312,14 +312,16 @@ class FileLog:
         """
         end, boundary, begin = self.end_mark, self._boundary, self.before_begin_index + 1
         damaged = self._noted_damage = self._noted_damage.within(begin, end.index)
-        covered = self._covered_files(end)
+        index, data = self._covered_files(end)
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
         after, configs = self._planned, self._configs_until(end)
         sessions = self._sessions_to_save()
 
         def remove() -> None:
-            sync_made(covered)
+            sync_made([*index, *data])
+            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
+                full.close()
             self._notes.save_sessions(sessions)
             self._notes.begin_removal(ended, boundary, configs)
             cut()
@@ -475,11 +477,14 @@ class FileLog:
         if checkpoint == self._planned:
             return None
         self._planned = checkpoint
-        covered, configs = self._covered_files(self._durable), self._configs_until(self._durable)
+        index, data = self._covered_files(self._durable)
+        configs = self._configs_until(self._durable)
         sessions = self._sessions_to_save()
 
         def write() -> None:
-            sync_made(covered)
+            sync_made([*index, *data])
+            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
+                full.close()
             self._notes.save_sessions(sessions)
             self._notes.save_checkpoint(checkpoint, configs)
 
@@ -489,18 +494,18 @@ class FileLog:
         """See `Log`."""
         self._sessions_to_save = to_save
 
-    def _covered_files(self, mark: Mark) -> list[SequenceFile]:
-        """Return the files to fsync before a checkpoint may name `mark`.
+    def _covered_files(self, mark: Mark) -> tuple[list[SequenceFile], list[SequenceFile]]:
+        """Return the index and data files to fsync before a checkpoint may name `mark`.
 
         Index records are never fsynced otherwise, entries not yet with flush=async.
         """
         before, self._synced = self._synced, mark
         first = max(0, min(before.index, mark.index)) * INDEX_RECORD_SIZE
         position = min(before.position, mark.position)
-        return [
-            *self._index.files_over(first, max(0, mark.index) * INDEX_RECORD_SIZE),
-            *self._data.files_over(position, mark.position),
-        ]
+        return (
+            self._index.files_over(first, max(0, mark.index) * INDEX_RECORD_SIZE),
+            self._data.files_over(position, mark.position),
+        )
 
     def close(self) -> None:
         """Give all files back."""

@@ -9,7 +9,8 @@ from quorumlog.storage.files import FileSystem, release_pages
 from quorumlog.storage.sequence_file import BESIDE, SequenceFile, is_name, name_of
 
 MAPS_MAX = 64
-"""Files of one sequence mapped for reading at a time; the least recently used is let go."""
+"""Files of one sequence mapped for reading at a time; the least recently used is let go. Of a node
+with many groups each has fewer: every map takes a descriptor."""
 RESIDENT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
 would seem to grow with whatever is read."""
@@ -30,6 +31,8 @@ class FileSequence:
         directories: Sequence[str],
         file_size: int,
         place: Callable[[int], str] | None = None,
+        *,
+        maps_max: int = MAPS_MAX,
     ) -> None:
         self._files = files
         self.directories = list(directories)
@@ -38,6 +41,7 @@ class FileSequence:
         self._origin = 0
         self._by_start: dict[int, SequenceFile] = {}
         self._leaving: dict[int, SequenceFile] = {}
+        self._maps_max = maps_max
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
         self._resident_bytes = 0
@@ -198,7 +202,7 @@ class FileSequence:
                 file.close()
             if len(view) == self.file_size:
                 self._maps[start] = view
-                if len(self._maps) > MAPS_MAX:
+                if len(self._maps) > self._maps_max:
                     self._maps.popitem(last=False)
             return start, view
 

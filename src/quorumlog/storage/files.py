@@ -2,24 +2,42 @@
 
 `FileSystem` and `File` say what storage needs; `OsFileSystem` does it. Every failure becomes a
 `StorageError` that names file, operation and reason, and is never retried: after a failed write or
-fsync the page cache says nothing about the disk (RELIABILITY 2.2).
+fsync the page cache says nothing about the disk (RELIABILITY 2.2). One thing is tried again: to
+open something while no descriptor is free, which changed nothing (`SpareDescriptors`).
 """
 
+import asyncio
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import NoSpaceError, StorageError, StoreLockedError
+from quorumlog.model.errors import (
+    NoSpaceError,
+    OutOfDescriptorsError,
+    StorageError,
+    StoreLockedError,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 IO_VECTOR_MAX = 1_024
 """Buffers in one pwritev (Linux's IOV_MAX)."""
+DESCRIPTOR_WAIT_S = 5.0
+"""How long a thread waits for a free descriptor; the disk thread waits without an end."""
+DESCRIPTOR_PAUSE_MIN_S = 0.01
+DESCRIPTOR_PAUSE_MAX_S = 0.5
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
@@ -140,7 +158,11 @@ class FileSystem(Protocol):
 
 def storage_error(path: str, operation: str, error: OSError) -> StorageError:
     """Return the error that tells what the operating system refused to do, to which file."""
-    kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    kind: type[StorageError] = StorageError
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind = NoSpaceError
+    elif is_out_of_descriptors(error):
+        kind = OutOfDescriptorsError
     return kind(f"{path}: {operation} failed: {error.strerror or error}")
 
 
@@ -150,6 +172,94 @@ def _named(path: str, operation: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(path, operation, error) from error
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether this process (EMFILE) or the machine (ENFILE) has no descriptor left."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+class SpareDescriptors:
+    """Descriptors held open so that storage can open files when nothing else can be opened.
+
+    One object for the process (`SPARES`), as descriptors are the process's. Any thread may call it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[int] = []
+        self._wanted = 0
+        self._patient = threading.local()
+        self.waits = 0
+
+    def hold(self, count: int) -> None:
+        """Hold so many; as far as they can be had now, the rest later."""
+        with self._lock:
+            self._wanted = count
+            while len(self._held) > count:
+                os.close(self._held.pop())
+        self._refill()
+
+    def wait_on_this_thread(self) -> None:
+        """Let this thread wait without an end: for the disk thread, on which others wait anyhow."""
+        self._patient.is_endless = True
+
+    def use(self, path: str, call: Callable[[], T]) -> T:
+        """Make a call that opens something; with a spare descriptor, or later, if there is none.
+
+        Raises `OSError`: EMFILE or ENFILE only when waiting did not help. The loop's thread never
+        waits.
+        """
+        pause_s, deadline = DESCRIPTOR_PAUSE_MIN_S, 0.0
+        while True:
+            try:
+                made = call()
+            except OSError as error:
+                if not is_out_of_descriptors(error):
+                    raise
+                if self._give():
+                    continue
+                now = time.monotonic()
+                if not deadline:
+                    self.waits += 1
+                    deadline = now + self._patience_s()
+                    logger.warning("%s: no file descriptor is free; waiting for one", path)
+                if now >= deadline:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(DESCRIPTOR_PAUSE_MAX_S, 2 * pause_s)
+                continue
+            if len(self._held) < self._wanted:
+                self._refill()
+            return made
+
+    def _patience_s(self) -> float:
+        if getattr(self._patient, "is_endless", False):
+            return float("inf")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return DESCRIPTOR_WAIT_S
+        return 0.0
+
+    def _give(self) -> bool:
+        """Close one of them, for whoever needs it; False if none is held."""
+        with self._lock:
+            if self._held:
+                os.close(self._held.pop())
+                return True
+        return False
+
+    def _refill(self) -> None:
+        with self._lock:
+            try:
+                while len(self._held) < self._wanted:
+                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return  # what was opened last took it: later there may be more
+
+
+SPARES = SpareDescriptors()
 
 
 class OsFile:
@@ -211,7 +321,11 @@ class OsFile:
         with _named(self.path, "mmap"):
             if not self.size():
                 return memoryview(b"")
-            return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+            # a map has a descriptor of its own
+            return memoryview(SPARES.use(self.path, self._map))
+
+    def _map(self) -> mmap.mmap:
+        return mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
         """See `File`."""
@@ -270,6 +384,10 @@ class OsLock:
         os.close(self._descriptor)
 
 
+def _opened(path: str, flags: int) -> int:
+    return SPARES.use(path, lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
+
+
 class OsFileSystem:
     """The operating system's file system."""
 
@@ -285,7 +403,9 @@ class OsFileSystem:
     def names(self, path: str) -> list[str]:
         """See `FileSystem`."""
         with _named(path, "list"):
-            return sorted(os.listdir(path)) if os.path.isdir(path) else []
+            if not os.path.isdir(path):
+                return []
+            return sorted(SPARES.use(path, lambda: os.listdir(path)))
 
     def exists(self, path: str) -> bool:
         """See `FileSystem`."""
@@ -297,16 +417,16 @@ class OsFileSystem:
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """See `FileSystem`."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        flags = os.O_RDWR if writable else os.O_RDONLY
         with _named(path, "open"):
             if os.path.isdir(path):  # which may be opened for reading
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE))
+            return OsFile(path, _opened(path, flags | (os.O_CREAT if create else 0)))
 
     def sync_directory(self, path: str) -> None:
         """See `FileSystem`."""
         with _named(path, "fsync of directory"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -340,7 +460,7 @@ class OsFileSystem:
         is_directory = os.path.isdir(path)
         flags = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_RDWR | os.O_CREAT
         with _named(path, "open"):
-            descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+            descriptor = _opened(path, flags)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -16,7 +16,7 @@ from quorumlog.storage.checkpoint import Checkpoint
 from quorumlog.storage.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.damage import DamagedRanges
 from quorumlog.storage.file_log import FileLog
-from quorumlog.storage.file_sequence import FileSequence
+from quorumlog.storage.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.hard_state import HardStates, HardStateStore, MemoryHardStateStore
@@ -69,7 +69,13 @@ class OpenedGroup:
 
 
 def open_group(
-    files: FileSystem, directory: str, config: GroupConfig, limits: Limits, *, self_id: str
+    files: FileSystem,
+    directory: str,
+    config: GroupConfig,
+    limits: Limits,
+    *,
+    self_id: str,
+    maps_max: int = MAPS_MAX,
 ) -> OpenedGroup:
     """Open a group directory, ours or one of the original, and make it usable.
 
@@ -106,7 +112,7 @@ def open_group(
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         saved_sessions = notes.load_sessions()
-        log, report = open_log(files, directory, places, identity, notes, limits)
+        log, report = open_log(files, directory, places, identity, notes, limits, maps_max=maps_max)
         snapshots = _snapshots(files, directory, config)
         _say_strange(files, directory, places.all)
     except BaseException:
@@ -177,7 +183,7 @@ def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapsh
     return snapshots
 
 
-def open_log(
+def open_log(  # noqa: PLR0913
     files: FileSystem,
     directory: str,
     places: DataPlaces,
@@ -186,10 +192,15 @@ def open_log(
     limits: Limits,
     *,
     drops_foreign: bool = False,
+    maps_max: int = MAPS_MAX,
 ) -> tuple[FileLog, RecoveryReport]:
     """Recover the log of a group directory that nobody else has open; see `Recovery`."""
-    data = FileSequence(files, places.all, identity.data_file_bytes, places.place)
-    index = FileSequence(files, [f"{directory}/{INDEX}"], identity.index_file_bytes)
+    data = FileSequence(
+        files, places.all, identity.data_file_bytes, places.place, maps_max=maps_max
+    )
+    index = FileSequence(
+        files, [f"{directory}/{INDEX}"], identity.index_file_bytes, maps_max=maps_max
+    )
     data.load()
     index.load()
     for path in (*data.strange, *index.strange):

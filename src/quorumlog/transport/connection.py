@@ -13,6 +13,8 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, Message, Response
+from quorumlog.transport.budget import FrameMemory
+from quorumlog.transport.share import Share
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 
@@ -20,9 +22,18 @@ logger = logging.getLogger(__name__)
 
 CLOSE_GRACE_SECONDS = 5.0
 """How long a connection that ends waits for the other side to read what was sent."""
+UNREAD_PAUSE_BYTES = 1024 * 1024
+"""Of a client that has so much to read no further request is handled before it has read."""
 KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The other side's host is asked whether it is there after 30 s of silence (tcp(7)); one that has
 vanished has its connection ended after another 30: nothing that is sent would notice."""
+
+
+FRAMES_PER_LOOK = 16
+"""Frames between two looks at the clock."""
+HANDLER, TURN, MEMORY, UNREAD = "handler", "turn", "memory", "unread"
+"""Why nothing is read: its handler asked for it, others have their turn, an unfinished frame waits
+for memory, its answers are not read."""
 
 
 @dataclass(slots=True)
@@ -35,6 +46,10 @@ class TransportCounters:
     refused_frames: int = 0
     garbage: int = 0
     refused_handshakes: int = 0
+    late_frames: int = 0
+    ended_for_places: int = 0
+    refused_places: int = 0
+    accept_failures: int = 0
 
 
 class ConnectionHandler(Protocol):
@@ -57,7 +72,8 @@ class Connection(asyncio.BufferedProtocol):
     """Either side of a connection.
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
-    `RemoteProtocolError` with what to tell the other side.
+    `RemoteProtocolError` with what to tell the other side. `share`: what it has of the memory and
+    time of all connections that a node accepted; None: it may use what it likes.
     """
 
     def __init__(
@@ -68,19 +84,35 @@ class Connection(asyncio.BufferedProtocol):
         counters: TransportCounters,
         *,
         on_lost: Callable[["Connection"], None] | None = None,
+        share: Share | None = None,
     ) -> None:
         self._own_hello = own_hello
         self._greet = greet
         self._limits = limits
         self._counters = counters
         self._on_lost = on_lost
-        self._decoder = FrameDecoder(limits, frame_bytes_max=HANDSHAKE_BYTES_MAX)
+        self._share = share
+        self._memory: FrameMemory | None = share.budgets.unproven if share is not None else None
+        self._decoder = FrameDecoder(
+            limits,
+            frame_bytes_max=HANDSHAKE_BYTES_MAX,
+            staged=share.staged if share is not None else None,
+            allocates_ahead=share is None,
+        )
         self._transport: asyncio.Transport | None = None
         self._handler: ConnectionHandler | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.reason = ""
-        self._reading = True
-        self.bytes_in = 0
+        self._pauses: set[str] = set()
+        self._paused_at = 0.0
+        self.is_member = False
+        self.answered = 0
+        """Requests that were answered: a client with any is no stranger."""
+        self._holds = False
+        self.frame_began = 0.0
+        """When the frame that is not whole yet began to arrive; 0: there is none."""
+        self.heard_at = 0.0
+        self.bytes_in = self.bytes_out = 0
         self.hello: Hello | None = None
         self._refused_text = ""
         self.remote_address = "?"
@@ -92,7 +124,10 @@ class Connection(asyncio.BufferedProtocol):
         stream = cast(asyncio.Transport, transport)  # uvloop's do not inherit from asyncio's
         self._transport = stream
         _keep_alive(stream)
-        stream.set_write_buffer_limits(high=self._limits.outbox_bytes_max)
+        unsent_max = self._limits.outbox_bytes_max
+        stream.set_write_buffer_limits(
+            high=unsent_max if self._share is None else UNREAD_PAUSE_BYTES
+        )
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
         loop = asyncio.get_running_loop()
@@ -108,12 +143,26 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and hand them on."""
         self.bytes_in += nbytes
+        share = self._share
+        if share is not None:
+            self.heard_at = share.now()
+        self._decoder.received(nbytes)
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Handle whole frames: all of them, or those that this turn of the loop has time for."""
+        decoder, taken = self._decoder, 0
         try:
-            self._decoder.received(nbytes)
             while self._transport is not None and not self._transport.is_closing():
-                frame = self._decoder.next_frame()
+                if not self._pauses and taken % FRAMES_PER_LOOK == 0:
+                    self._await_turn()
+                if self._pauses:
+                    decoder.set_aside()
+                    break
+                frame = decoder.next_frame()
                 if frame is None:
-                    return
+                    break
+                taken += 1
                 self._counters.frames_in += 1
                 self._frame(frame)
         except RemoteProtocolError as error:
@@ -123,12 +172,70 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             logger.exception("handling bytes of %s failed", self.remote_address)
             self.close(f"internal error: {error!r}")
+        if self._share is not None:
+            self._account(self._share, taken)
+
+    def _await_turn(self) -> None:
+        share = self._share
+        if share is not None and not self.is_member and share.is_turn_over():
+            self._pause(TURN)
+            share.turns.append(self)
+
+    def _account(self, share: Share, taken: int) -> None:
+        """Note when an unfinished frame began, and what it holds; wait if that is too much."""
+        memory = self._memory
+        if memory is None or self._transport is None or self._transport.is_closing():
+            return
+        if not self._decoder.is_mid_frame:
+            self.frame_began = 0.0
+        elif taken or not self.frame_began:
+            self.frame_began = share.now()
+        if self.answered and memory is share.budgets.unproven and not self._holds:
+            memory = self._memory = share.budgets.clients
+        wanted = self._decoder.wanted_bytes
+        if wanted:
+            self._holds = True
+            if not memory.hold(self, wanted):
+                self._pause(MEMORY)
+            return
+        if self._holds:
+            self._holds = False
+            memory.forget(self)
+
+    @property
+    def is_kept_waiting(self) -> bool:
+        """See `Holder`: nothing is read from it, for reasons that are not its own."""
+        return HANDLER in self._pauses or TURN in self._pauses
+
+    def go_on(self) -> None:
+        """See `Holder`: there is memory again."""
+        self._resume(MEMORY)
+
+    def is_late(self, now: float) -> bool:
+        """Whether a frame has been arriving for too long, or too slowly since."""
+        if not self.frame_began or self._pauses:
+            return False
+        late_s = now - self.frame_began - self._limits.frame_ms / 1000
+        arrived = self._decoder.arrived_bytes
+        return late_s > 0 and arrived < late_s * self._limits.frame_bytes_per_second_min
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the other side does not read; no more of it is handled."""
+        if self._share is not None and not self.is_member:
+            self._pause(UNREAD)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._resume(UNREAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the handler once."""
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._share is not None and self._memory is not None:
+            self._memory.forget(self)
+            self._share.budgets.answers.forget(self)
         reason = self.reason or (str(exc) if exc else "closed by the other side")
         handler, self._handler = self._handler, None
         try:
@@ -184,6 +291,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.hello = message
         self._decoder.frame_bytes_max = self._limits.frame_bytes_max
+        if self._share is not None and self._share.is_member(message):
+            self.is_member = self._decoder.allocates_ahead = True
+            if self._memory is not None:
+                self._memory.forget(self)
+            self._memory = self._share.budgets.members
         self._handler.opened(self, message)
 
     def send(
@@ -196,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return False
         size = sum(len(part) for part in attachments)
-        if self.outbox_bytes + size > self._limits.outbox_bytes_max:
+        if self.outbox_bytes + size > self._outbox_bytes_max:
             return False
         try:
             self._write(message, correlation_id, attachments)
@@ -204,7 +316,18 @@ class Connection(asyncio.BufferedProtocol):
             self.reason = self.reason or str(error)
             self.connection_lost(None)
             return False
+        if self._share is not None and not self.is_member:
+            self._share.budgets.answers.sent(self)
+            if correlation_id and isinstance(message, Response):
+                self.answered += message.code == ResponseCode.SUCCESS
         return True
+
+    @property
+    def _outbox_bytes_max(self) -> int:
+        limits = self._limits
+        is_client = self._share is not None and not self.is_member
+        share = limits.send_bytes_max // 2 if is_client else limits.outbox_bytes_max
+        return min(limits.outbox_bytes_max, share)
 
     def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
         if self._transport is not None:
@@ -212,6 +335,7 @@ class Connection(asyncio.BufferedProtocol):
                 message, correlation_id=correlation_id, attachments=parts, limits=self._limits
             )
             self._counters.frames_out += 1
+            self.bytes_out += sum(len(part) for part in frame)
             if len(frame) == 1:
                 self._transport.write(frame[0])
             else:
@@ -230,20 +354,51 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Take no more bytes until `resume_reading`."""
-        if self._transport is not None and self._reading:
-            self._reading = False
-            self._transport.pause_reading()
+        self._pause(HANDLER)
 
     def resume_reading(self) -> None:
         """Take bytes again."""
-        if self._transport is not None and not self._reading:
-            self._reading = True
+        self._resume(HANDLER)
+
+    def have_turn(self) -> None:
+        """It is this connection's turn again; nothing else is being handled."""
+        self._pauses.discard(TURN)
+        self._read_again()
+
+    def _pause(self, why: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if not self._pauses:
+                self._paused_at = asyncio.get_running_loop().time()
+                self._transport.pause_reading()
+            self._pauses.add(why)
+
+    def _resume(self, why: str) -> None:
+        """Go on unless it is paused for another reason, too.
+
+        Not at once: the caller may be handling frames that are where these would go.
+        """
+        self._pauses.discard(why)
+        if not self._pauses and self._paused_at:
+            asyncio.get_running_loop().call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        if self._transport is None or self._pauses or not self._paused_at:
+            return
+        if self.frame_began:  # it could not arrive meanwhile
+            self.frame_began += asyncio.get_running_loop().time() - self._paused_at
+        self._paused_at = 0.0
+        if not self._transport.is_closing():
             self._transport.resume_reading()
+        if self._decoder.has_aside:
+            self._decoder.take_up()
+            self._take_frames()
 
     def close(self, reason: str) -> None:
         """End the connection; what was sent is still delivered if the other side soon reads it."""
         self.reason = self.reason or reason
         if self._transport is not None and not self._transport.is_closing():
+            if self._memory is not None:
+                self._memory.forget(self)
             self._transport.close()
             if self._deadline is not None:
                 self._deadline.cancel()

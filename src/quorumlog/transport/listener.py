@@ -1,28 +1,54 @@
-"""Accepting connections of peers and clients on one port."""
+"""Accepting connections of peers and clients on one port.
+
+Connections are accepted here and not by the event loop's server: that one gives up, or tries again
+without a pause, when no file descriptor is free, and it accepts whatever comes.
+"""
 
 import asyncio
+import logging
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
+from quorumlog.transport.resolver import Resolver
+from quorumlog.transport.share import Share
+
+logger = logging.getLogger(__name__)
 
 CLIENT_ROLE = "client"
 PEER_ROLES = ("control", "bulk")
 PEERS_RESERVE = 256
 """Connections beyond `connections_max` that only peers may make: clients must not lock them out."""
+TOLD_MAX = 16
+"""Connections beyond all places that are told that there is none; more are closed without it."""
+PEER_CONNECTIONS_MAX = 4
+"""Of one peer and role; beyond it the one goes that has said nothing for the longest time."""
+BACKLOG = 1_024
+ACCEPTS_PER_TURN = 64
+"""Connections accepted in one turn of the loop."""
+ACCEPT_PAUSE_MIN_S = 0.05
+ACCEPT_PAUSE_MAX_S = 1.0
+"""Pauses while a connection cannot be accepted, as no descriptor or no memory is there."""
+LOOK_S = 1.0
+"""How often is looked for frames that do not arrive and answers that are not read."""
+STOP_TURNS = 100
 
 
 class Listener:
     """Listens, checks who is there, and finds a handler for each connection.
 
     Peers must be of the same cluster and such as `accepts` accepts; clients may leave the cluster
-    out.
+    out. `is_member` says whether a peer is a member of a group here: those have a share of memory
+    and time that nobody else can take. When places are short, connections that never had a request
+    answered go first, the oldest of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         host: str,
         port: int,
@@ -32,6 +58,8 @@ class Listener:
         node_id: str,
         accepts: Callable[[Hello], bool],
         limits: Limits,
+        is_member: Callable[[Hello], bool] | None = None,
+        peers_reserve: int | None = None,
     ) -> None:
         self._host = host
         self.port = port
@@ -39,47 +67,162 @@ class Listener:
         self._hello = Hello(cluster=cluster, node_id=node_id, role="node")
         self._accepts = accepts
         self._limits = limits
-        self._server: asyncio.Server | None = None
+        self._peers_reserve = PEERS_RESERVE if peers_reserve is None else peers_reserve
+        self.share = Share(
+            limits,
+            lambda hello: hello.role in PEER_ROLES and (is_member is None or is_member(hello)),
+        )
+        self._sockets: list[socket.socket] = []
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._pause_s = ACCEPT_PAUSE_MIN_S
+        self._timer: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}
         self.counters = TransportCounters()
 
     async def start(self) -> None:
         """Begin to listen. Raises `ConfigError` when the address cannot be used."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, self._host, self.port)
+            for family, address in await Resolver().resolve(self._host, self.port):
+                self._sockets.append(_listening(family, address))
+                if not self.port:
+                    break  # another family would have another port
         except OSError as error:
+            self._close_sockets()
             raise ConfigError(
                 f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
             ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._sockets[0].getsockname()[1]
+        self._listen()
+        self._look_later()
 
     async def stop(self) -> None:
         """Listen no more and end all connections."""
-        if self._server is None:
-            return
-        self._server.close()
+        self._close_sockets()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._adopting:
+            task.cancel()
         for connection in list(self.connections):
             connection.abort("the node is stopping")
-        await self._server.wait_closed()
-        self._server = None
+        for _ in range(STOP_TURNS):
+            if not self.connections:
+                break
+            await asyncio.sleep(0)
 
-    def _accept(self) -> Connection:
-        self.counters.accepted += 1
+    def _close_sockets(self) -> None:
+        loop = asyncio.get_running_loop()
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            loop.remove_reader(one)
+            one.close()
+
+    # -- accepting --------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        for one in self._sockets:
+            asyncio.get_running_loop().add_reader(one, self._accept, one)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            self._pause_s = ACCEPT_PAUSE_MIN_S
+            self.counters.accepted += 1
+            if self._has_place():
+                self._adopt(accepted)
+            else:
+                self.counters.refused_places += 1
+                accepted.close()
+
+    def _accept_later(self, error: OSError) -> None:
+        """No descriptor is free, or no memory: who wants to connect waits in the backlog."""
+        if self._pause_s == ACCEPT_PAUSE_MIN_S:
+            logger.warning("cannot accept connections now: %s", error.strerror or error)
+        self.counters.accept_failures += 1
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.remove_reader(one)
+        loop.call_later(self._pause_s, self._listen)
+        self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
+
+    def _has_place(self) -> bool:
+        """Whether one more connection can be had; a stranger makes room for it if need be."""
+        count = len(self.connections) + len(self._adopting)
+        if count < self._limits.connections_max:
+            return True
+        while self._strangers:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            if not oldest.is_member and not oldest.answered:
+                self.counters.ended_for_places += 1
+                oldest.abort("others need its place, and it never asked for anything")
+                return True
+        return count < self._limits.connections_max + self._peers_reserve + TOLD_MAX
+
+    def _adopt(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        with suppress(OSError):  # closed already: that will be told
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = asyncio.get_running_loop().create_task(self._connect(accepted))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(self._make, accepted)
+        except BaseException as error:
+            accepted.close()
+            if not isinstance(error, OSError):
+                raise
+
+    def _make(self) -> Connection:
         beyond = len(self.connections) - self._limits.connections_max
         connection = Connection(
             self._hello,
             self._greet if beyond < 0 else partial(self._greet_beyond, beyond),
             self._limits,
             self.counters,
-            on_lost=self.connections.discard,
+            on_lost=self._lost,
+            share=self.share,
         )
         self.connections.add(connection)
+        self._strangers[connection] = None
         return connection
+
+    def _lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._strangers.pop(connection, None)
+
+    # -- looking after them -----------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._look_later()
+        now = self.share.now()
+        for connection in list(self.connections):
+            if connection.is_late(now):
+                self.counters.late_frames += 1
+                connection.abort("a frame did not arrive in time")
+            elif connection.answered:
+                self._strangers.pop(connection, None)
+        self.share.budgets.answers.look()
+
+    # -- handshakes -------------------------------------------------------------------------
 
     def _greet_beyond(self, beyond: int, hello: Hello) -> ConnectionHandler:
         """Take a peer although there are so many more connections than clients may have."""
-        if hello.role in PEER_ROLES and beyond < PEERS_RESERVE:
+        if hello.role in PEER_ROLES and beyond < self._peers_reserve:
+            return self._greet(hello)
+        if len(self.connections) <= self._limits.connections_max:  # those before it have gone
             return self._greet(hello)
         raise RemoteProtocolError(f"more than {self._limits.connections_max} connections")
 
@@ -95,4 +238,33 @@ class Listener:
             raise RemoteProtocolError(
                 f"{hello.node_id!r} is no member of a group on {self._hello.node_id}"
             )
+        if not is_client:
+            self._bound_peer(hello)
         return self._handler_for(hello)
+
+    def _bound_peer(self, hello: Hello) -> None:
+        """A peer that connects again and again leaves its earlier connections behind."""
+        key = (hello.node_id, hello.role)
+        known = [
+            connection
+            for connection in self.connections
+            if connection.hello is not None
+            and (connection.hello.node_id, connection.hello.role) == key
+        ]
+        if len(known) >= PEER_CONNECTIONS_MAX:
+            min(known, key=lambda one: one.heard_at).abort("the peer has made later connections")
+
+
+def _listening(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made

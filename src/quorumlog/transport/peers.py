@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from quorumlog.model.block import Buffer
@@ -17,6 +17,7 @@ from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.resolver import Found, Resolver
 from quorumlog.wire.frame import Frame
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ LOST_S = 1.0
 """If nobody listens any more so soon after it ended, the peer's process is gone. The first attempt
 may still succeed: a dying process closes its sockets one by one."""
 CONNECT_TIMEOUT_S = 1.5
+NAME_TIMEOUT_S = 1.5
+"""After so long what was found before is used."""
 SILENCE_MS = 1_500
 """A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
 about as long as the silence lasted."""
@@ -46,6 +49,22 @@ class LinkWatcher(Protocol):
     def peer_lost(self, peer_id: str) -> None:
         """A control link has ended, and nobody listens at the peer's address."""
         ...
+
+
+async def _connect_to(
+    loop: asyncio.AbstractEventLoop, make: Callable[[], Connection], found: Found
+) -> asyncio.Transport:
+    """Connect to the first of some addresses that can be reached."""
+    for _, (address, port) in found[:-1]:
+        try:
+            transport, _ = await loop.create_connection(make, address, port)
+        except OSError as error:
+            logger.debug("cannot reach %s:%s: %s", address, port, error)
+        else:
+            return transport
+    address, port = found[-1][1]
+    transport, _ = await loop.create_connection(make, address, port)
+    return transport
 
 
 class _Link:
@@ -104,8 +123,9 @@ class _Link:
         links = self._links
         host, port = parse_address(links.addresses[self.peer_id])
         try:
+            found = await links.resolver.resolve(host, port, NAME_TIMEOUT_S)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await loop.create_connection(self._make, host, port)
+                transport = await _connect_to(loop, self._make, found)
         except BaseException:
             self.close()  # it may have been made, and even opened, in this very moment
             raise
@@ -203,6 +223,7 @@ class PeerLinks:
         self.addresses = dict(addresses)
         self.limits = limits
         self.counters = TransportCounters()
+        self.resolver = Resolver()
         self.generator = generator
         self._watcher = watcher
         self._control: dict[str, _Link] = {}

@@ -25,6 +25,8 @@ STAGED_BYTES_MAX: Final = 256 * 1024
 """Room for frames that come together; it grows for a connection that fills it."""
 DIRECT_BYTES_MIN: Final = 32 * 1024
 """When so much of a frame is still to come it is received where it will stay."""
+AHEAD_BYTES_MIN: Final = 64 * 1024
+"""Memory for a frame of a stranger doubles as its bytes come, from here on."""
 _NO_ATTACHMENT = memoryview(bytearray())
 _DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
 
@@ -42,14 +44,27 @@ class FrameDecoder:
     """`space` says where the next bytes go, `received` how many came; `next_frame` gives the next
     whole frame or None.
 
-    Whole frames are to be taken before more is received. `frame_bytes_max` may be raised once the
-    other side is known.
+    Whole frames are to be taken, or to be `set_aside`, before more is received. `frame_bytes_max`
+    may be raised once the other side is known. `staged` is memory for frames that come together; it
+    may be that of other decoders, too, as nothing stays in it. Unless `allocates_ahead`, memory for
+    a large frame is at most twice what has come of it.
     """
 
-    def __init__(self, limits: Limits, *, frame_bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        frame_bytes_max: int | None = None,
+        staged: memoryview | None = None,
+        allocates_ahead: bool = True,
+    ) -> None:
         self._limits = limits
         self.frame_bytes_max = frame_bytes_max or limits.frame_bytes_max
-        self._staged = memoryview(bytearray(STAGED_BYTES_MIN))
+        self.allocates_ahead = allocates_ahead
+        self._is_shared = staged is not None
+        self._staged = memoryview(bytearray(STAGED_BYTES_MIN)) if staged is None else staged
+        self._aside = b""
+        self._total = 0
         self._begin = self._end = 0
         self._header: _Header | None = None
         self._payload: memoryview | None = None
@@ -59,18 +74,67 @@ class FrameDecoder:
     def space(self) -> memoryview:
         """Return memory for bytes to come, at least one."""
         self._is_direct = False
-        if self._payload is not None and self._begin == self._end:
-            missing = len(self._payload) - self._filled
-            if missing >= DIRECT_BYTES_MIN:
+        if self._payload is not None and not self._aside and self._begin == self._end:
+            if self._filled == len(self._payload):
+                self._extend()
+            if self._total - self._filled >= DIRECT_BYTES_MIN:
                 self._is_direct = True
                 return self._payload[self._filled :]
-        if self._begin:
-            rest = bytes(self._staged[self._begin : self._end])  # less than a header
-            self._staged[: len(rest)] = rest
-            self._begin, self._end = 0, len(rest)
+        self.take_up()
         if self._end == len(self._staged):
             self._grow()
         return self._staged[self._end :]
+
+    def take_up(self) -> None:
+        """Go on with what was set aside."""
+        if not self._aside and not self._begin:
+            return
+        rest = self._aside or bytes(self._staged[self._begin : self._end])
+        self._aside = b""
+        self._staged[: len(rest)] = rest
+        self._begin, self._end = 0, len(rest)
+
+    def set_aside(self) -> None:
+        """Keep what was received and not taken yet: the memory that it is in is used otherwise."""
+        self._aside = bytes(self._staged[self._begin : self._end])
+        self._begin = self._end = 0
+
+    @property
+    def has_aside(self) -> bool:
+        """Whether more than the beginning of a header was set aside."""
+        return len(self._aside) >= HEADER_SIZE or (self._payload is not None and self._aside != b"")
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that is held for frames that are not taken yet."""
+        return len(self._aside) + (0 if self._payload is None else len(self._payload))
+
+    @property
+    def arrived_bytes(self) -> int:
+        """What has come of a frame that is not whole yet."""
+        return len(self._aside) + (0 if self._payload is None else self._filled)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Memory that will be held once more bytes are received."""
+        payload = self._payload
+        grows = payload is not None and self._filled == len(payload) < self._total
+        return len(self._aside) + self._next_size() if grows else self.held_bytes
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether some of a frame has come, and not all."""
+        return self._header is not None or self._aside != b"" or self._begin != self._end
+
+    def _next_size(self) -> int:
+        return min(self._total, max(AHEAD_BYTES_MIN, 2 * self._filled))
+
+    def _extend(self) -> None:
+        """Have room for more of a frame, as much as has come of it."""
+        payload = np.empty(self._next_size(), "B").data
+        if self._payload is not None:
+            payload[: self._filled] = self._payload[: self._filled]
+        self._payload = payload
 
     def _grow(self) -> None:
         staged = memoryview(bytearray(2 * len(self._staged)))
@@ -83,7 +147,7 @@ class FrameDecoder:
             self._filled += count
             return
         self._end += count
-        if self._end == len(self._staged) < STAGED_BYTES_MAX:
+        if self._end == len(self._staged) < STAGED_BYTES_MAX and not self._is_shared:
             self._grow()
 
     def receive_data(self, data: Buffer) -> None:
@@ -113,17 +177,22 @@ class FrameDecoder:
                 payload = self._staged[self._begin : self._begin + total]
                 self._begin += total
                 return self._finish(header, payload, is_own=False)
+            self._total, self._filled = total, 0
             # large ones are not filled with zeros first
             is_small = total < DIRECT_BYTES_MIN
-            self._payload = memoryview(bytearray(total)) if is_small else np.empty(total, "B").data
-            self._filled = 0
-        count = min(total - self._filled, available)
-        if count:
+            size = total if self.allocates_ahead else min(total, max(available, STAGED_BYTES_MIN))
+            self._payload = memoryview(bytearray(total)) if is_small else np.empty(size, "B").data
+        while self._filled < total and available:
+            if self._filled == len(self._payload):
+                self._extend()
+            count = min(len(self._payload) - self._filled, available)
             part = self._staged[self._begin : self._begin + count]
             self._payload[self._filled : self._filled + count] = part
             self._filled += count
             self._begin += count
+            available -= count
         if self._filled < total:
+            self._begin = self._end = 0
             return None
         payload, self._payload = self._payload, None
         return self._finish(header, payload, is_own=True)
@@ -133,6 +202,7 @@ class FrameDecoder:
         if begin[:4] != MAGIC[: len(begin)]:
             raise RemoteProtocolError(f"bytes {begin[:4]!r} are not the beginning of a frame")
         if len(begin) < HEADER_SIZE:
+            self.set_aside()
             return None
         if crc32(begin[: HEADER.size]) != int.from_bytes(begin[HEADER.size :], "big"):
             raise RemoteProtocolError("the CRC of a frame's header does not fit")

@@ -1,0 +1,80 @@
+"""File descriptors: how many a node needs for itself, and how many are left for connections."""
+
+import resource
+from dataclasses import dataclass
+
+from quorumlog.model.config import NodeConfig
+from quorumlog.model.errors import ConfigError
+from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, TOLD_MAX
+from quorumlog.transport.peers import VISITORS_MAX
+
+LIMIT_MAX = 65_536
+"""The limit of the process is raised no further than this, or than what the configuration needs."""
+BASE = 48
+"""Of the process: standard streams, the event loop, pipes, the admin port and those it answers."""
+PER_GROUP = 16
+"""Data and index file, those made ahead, hard state, checkpoint, notes, locks, what is renamed."""
+PER_MACHINE = 12
+"""Its database, and snapshots that are saved, loaded, fetched and served."""
+MAPS_MAX = 64
+SPARE = 16
+"""Held open for storage, see `SpareDescriptors`."""
+RESERVE = SPARE + ACCEPTS_PER_TURN + TOLD_MAX
+"""Never given to connections that stay."""
+CONNECTIONS_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorPlan:
+    """Who may have how many of `limit`."""
+
+    limit: int
+    own: int
+    peers: int
+    """Connections that only peers may make, beyond those below."""
+    connections: int
+    """Accepted connections; at most `connectionsMax`."""
+    maps_max: int
+    """Data files, and index files, of each group that are mapped at a time."""
+
+
+def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
+    """Divide `limit` descriptors. Raises `ConfigError` when that is too few for the groups."""
+    groups = config.groups
+    stored = [group for group in groups if group.store_type == "FILE"]
+    maps_max = max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, len(stored)))))
+    members = {member for group in groups for member in group.members}
+    own = BASE + 2 * (len(members) + VISITORS_MAX) + len(stored) * (PER_GROUP + 2 * maps_max)
+    own += sum(len(group.data_directories) for group in stored)
+    own += sum(PER_MACHINE for group in stored if group.state_machine)
+    peers = min(PEERS_RESERVE, max(4 * len(members), limit // 8))
+    left = limit - own - RESERVE - peers
+    if left < CONNECTIONS_MIN:
+        raise ConfigError(
+            f"{limit} file descriptors are too few: {len(groups)} groups and their members need "
+            f"{limit - left + CONNECTIONS_MIN}; raise the limit (ulimit -n, or LimitNOFILE of "
+            "systemd)"
+        )
+    return DescriptorPlan(limit, own, peers, min(config.limits.connections_max, left), maps_max)
+
+
+def present_limit() -> int:
+    """Return how many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_limit(config: NodeConfig) -> tuple[int, int]:
+    """Raise the limit of this process as far as it may be, and is of use; return before, after."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = present_limit()
+    generous = plan_descriptors(config, 1 << 30)
+    needed = generous.own + generous.peers + generous.connections + RESERVE
+    wanted = max(LIMIT_MAX, needed)
+    target = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and target > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (OSError, ValueError):  # some systems have a lower bound that they do not tell
+            return before, before
+    return before, present_limit()

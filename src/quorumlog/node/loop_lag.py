@@ -1,0 +1,46 @@
+"""How late the event loop is: what runs on it too long keeps everything else from running."""
+
+import asyncio
+import time
+from collections import deque
+
+LOOK_S = 0.25
+"""How often is looked how late the loop is."""
+STALL_S = 0.1
+"""The loop stood still if it is so late."""
+KEPT_S = 60.0
+"""The longest lag of this time is told."""
+
+
+class LoopLag:
+    """Asks the loop to call it back, and sees how late it is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._recent: deque[tuple[float, float]] = deque(maxlen=int(KEPT_S / LOOK_S))
+        self._timer: asyncio.TimerHandle | None = None
+        self.stalls = 0
+        """Times it stood still since the start."""
+
+    @property
+    def recent_max_s(self) -> float:
+        """The longest lag of the last minute, in seconds."""
+        since = time.monotonic() - KEPT_S
+        return max((lag for at, lag in list(self._recent) if at >= since), default=0.0)
+
+    def start(self) -> None:
+        """Begin to look."""
+        due = time.monotonic() + LOOK_S
+        self._timer = self._loop.call_later(LOOK_S, self._look, due)
+
+    def _look(self, due: float) -> None:
+        now = time.monotonic()
+        lag = max(0.0, now - due)
+        self._recent.append((now, lag))
+        self.stalls += lag >= STALL_S
+        self.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,97 @@
+"""Finds what makes the event loop stand still, with the place in the code. For tests and searches.
+
+A machine that is busy with other things makes a loop late as well. So a turn of the loop is a
+finding only if its thread used that much processor time itself, or if it was seen within a call
+that blocks, and was not merely waiting for a processor.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+VARIABLE = "QUORUMLOG_LOOP_WATCHDOG"
+"""Environment variable that names a file to append findings to; unset: there is no watchdog."""
+STALL_S = 0.1
+BEAT_S = 0.02
+"""How often the loop says that it turns."""
+SAMPLE_S = 0.025
+SAMPLES_MIN = 3
+"""Looks at a blocked thread before it counts as blocked."""
+SAMPLES_MAX = 40
+_IDLE = ("uvloop/__init__.py", "asyncio/runners.py", "selectors.py", "asyncio/base_events.py")
+"""Where the loop's thread is while it waits for something to happen."""
+
+
+class Watchdog:
+    """Of the loop it is made on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
+        self._loop = loop
+        self._path = path
+        self._thread_id = threading.get_ident()
+        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._is_running = True
+        self._beat_at = time.monotonic()
+        self._cpu = time.thread_time()
+        self._starved = self._starved_s()
+        self._late_s = 0.0
+        self._samples: list[str] = []
+        self._timer = loop.call_soon(self._beat)
+        self._thread = threading.Thread(target=self._watch, name="quorumlog-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._is_running = False
+        self._timer.cancel()
+
+    def _starved_s(self) -> float:
+        """Return for how long the loop's thread has waited for a processor."""
+        try:
+            return int(self._schedule.read_text().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def _beat(self) -> None:
+        """Judge the time since the last beat; on the loop's thread."""
+        now, cpu, starved = time.monotonic(), time.thread_time(), self._starved_s()
+        wall_s, used_s = now - self._beat_at, cpu - self._cpu
+        waited_s = wall_s - (starved - self._starved) - self._late_s
+        samples, self._samples, self._late_s = self._samples, [], 0.0
+        self._beat_at, self._cpu, self._starved = now, cpu, starved
+        if used_s >= STALL_S + BEAT_S:
+            self._report(f"used the processor for {used_s:.3f} s in one turn", samples)
+        elif waited_s >= STALL_S + BEAT_S and len(samples) >= SAMPLES_MIN:
+            self._report(f"was blocked for {waited_s:.3f} s in one turn", samples)
+        if self._is_running:
+            self._timer = self._loop.call_later(BEAT_S, self._beat)
+
+    def _report(self, text: str, samples: list[str]) -> None:
+        places = dict.fromkeys(samples)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"process {os.getpid()}: the loop {text}\n" + "\n".join(places) + "\n")
+
+    def _watch(self) -> None:
+        """Look where the loop's thread is while it is late."""
+        last = time.monotonic()
+        while self._is_running:
+            time.sleep(SAMPLE_S)
+            now = time.monotonic()
+            # this thread did not run either: then nobody knows what the other one waited for
+            self._late_s += max(0.0, now - last - 2 * SAMPLE_S)
+            last = now
+            if now - self._beat_at < 2 * BEAT_S or len(self._samples) >= SAMPLES_MAX:
+                continue
+            frame = sys._current_frames().get(self._thread_id)
+            if frame is not None and not frame.f_code.co_filename.endswith(_IDLE):
+                self._samples.append("".join(traceback.format_stack(frame, limit=12)))
+
+
+def watchdog_if_wanted() -> Watchdog | None:
+    """Return a running watchdog if the environment asks for one."""
+    path = os.environ.get(VARIABLE)
+    return Watchdog(asyncio.get_running_loop(), path) if path else None

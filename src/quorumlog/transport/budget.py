@@ -1,0 +1,199 @@
+"""Memory of many connections under one bound: frames that are coming, answers that nobody reads.
+
+A frame may grow while there is room. Without room it waits, and only the oldest one goes on, so
+that one is always finished; and of those that hold memory the ones whose bytes do not come are
+ended. Of unread answers, the connection goes first that has read nothing for the longest time.
+"""
+
+import asyncio
+from typing import Protocol
+
+LOOK_S = 0.05
+"""How often is looked, while a frame waits for memory, whether those that hold some come along."""
+PROGRESS_BYTES_MIN = 16 * 1024
+"""A frame that holds memory others wait for comes along by this from one look to the next."""
+LATE_LOOKS_MAX = 2
+"""Looks in a row without it: then the connection is ended. After one alone the loop may not have
+come to reading what is there."""
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    frame_began: float
+    """When its unfinished frame began to arrive."""
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def is_kept_waiting(self) -> bool:
+        """Whether nothing is read from it, for reasons that are not its own."""
+        ...
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes of answers that are not read yet."""
+        ...
+
+    def go_on(self) -> None:
+        """There is memory for what it wants to receive."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End it."""
+        ...
+
+
+class FrameMemory:
+    """Memory for unfinished frames of some connections."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[Holder, int] = {}
+        self._waiting: dict[Holder, int] = {}
+        self._seen: dict[Holder, tuple[int, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.used = 0
+        self.ended = 0
+
+    def hold(self, holder: Holder, size: int) -> bool:
+        """Hold so much for a connection from now on; False: it must wait until it may go on."""
+        held = self._held.get(holder, 0)
+        if size <= held or self._may_grow(holder, size - held):
+            self._set(holder, size)
+            return True
+        self._waiting[holder] = size
+        if self._timer is None:
+            self._seen = {}
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        return False
+
+    def forget(self, holder: Holder) -> None:
+        """A connection holds nothing any more, and waits for nothing."""
+        self._waiting.pop(holder, None)
+        self._set(holder, 0)
+
+    def _may_grow(self, holder: Holder, more: int) -> bool:
+        if self.used + more <= self._bytes_max:
+            return True
+        # one must be finished, or all would wait for each other
+        others = (other.frame_began for other in (*self._held, *self._waiting))
+        return holder.frame_began <= min(others, default=holder.frame_began)
+
+    def _set(self, holder: Holder, size: int) -> None:
+        held = self._held.get(holder, 0)
+        self.used += size - held
+        if size:
+            self._held[holder] = size
+        else:
+            self._held.pop(holder, None)
+        if size < held and self._waiting:
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        for holder in sorted(self._waiting, key=lambda one: one.frame_began):
+            size = self._waiting[holder]
+            if not self._may_grow(holder, size - self._held.get(holder, 0)):
+                return
+            del self._waiting[holder]
+            self._set(holder, size)
+            holder.go_on()
+
+    def _look(self) -> None:
+        """End those that hold memory and do not come along, while others wait for it."""
+        self._timer = None
+        seen, self._seen = self._seen, {}
+        late: list[Holder] = []
+        for holder in self._held:
+            if holder in self._waiting or holder.is_kept_waiting:
+                continue
+            bytes_in, looks = seen.get(holder, (holder.bytes_in - PROGRESS_BYTES_MIN, 0))
+            looks = 0 if holder.bytes_in - bytes_in >= PROGRESS_BYTES_MIN else looks + 1
+            self._seen[holder] = (holder.bytes_in, looks)
+            if looks >= LATE_LOOKS_MAX:
+                late.append(holder)
+        for holder in late:
+            self.ended += 1
+            self.forget(holder)
+            holder.abort("its frame does not come along, and others wait for the memory")
+        self._let_go_on()
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+
+class AnswerMemory:
+    """Memory for unread answers of some connections."""
+
+    def __init__(self, bytes_max: int, unread_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._unread_s = unread_s
+        self._unread: dict[Holder, tuple[int, int, float]] = {}
+        self.used = 0
+        self.ended = 0
+
+    def sent(self, holder: Holder) -> None:
+        """Something was given to a connection."""
+        if holder.outbox_bytes or holder in self._unread:
+            now = asyncio.get_running_loop().time()
+            self._note(holder, now)
+            if self.used > self._bytes_max:
+                self._make_room(now)
+
+    def forget(self, holder: Holder) -> None:
+        """A connection has ended."""
+        left, _, _ = self._unread.pop(holder, (0, 0, 0.0))
+        self.used -= left
+
+    def look(self) -> None:
+        """End those that have read nothing for too long. To be called now and then."""
+        now = asyncio.get_running_loop().time()
+        self._refresh(now)
+        for holder, (_, _, since) in list(self._unread.items()):
+            if now - since > self._unread_s:
+                self._end(holder, f"it has read nothing for {self._unread_s:g} s")
+
+    def _note(self, holder: Holder, now: float) -> None:
+        """Note what a connection has left to read, and since when it has read nothing."""
+        left = holder.outbox_bytes
+        taken = holder.bytes_out - left
+        before, taken_before, since = self._unread.get(holder, (0, taken, now))
+        self.used += left - before
+        if left:
+            self._unread[holder] = (left, taken, now if taken > taken_before else since)
+        else:
+            self._unread.pop(holder, None)
+
+    def _refresh(self, now: float) -> None:
+        for holder in list(self._unread):
+            self._note(holder, now)
+
+    def _make_room(self, now: float) -> None:
+        self._refresh(now)
+        slowest = sorted(self._unread, key=lambda holder: self._unread[holder][2])
+        for holder in slowest:
+            if self.used <= self._bytes_max:
+                return
+            self._end(holder, "its answers are not being read, and others need the memory")
+
+    def _end(self, holder: Holder, reason: str) -> None:
+        self.ended += 1
+        self.forget(holder)
+        holder.abort(reason)
+
+
+class Budgets:
+    """All bounds on memory of the connections that a node accepted."""
+
+    def __init__(
+        self,
+        receive_bytes_max: int,
+        peer_receive_bytes_max: int,
+        send_bytes_max: int,
+        unread_ms: int,
+    ) -> None:
+        unproven = receive_bytes_max // 4
+        self.unproven = FrameMemory(unproven)
+        """Of connections none of whose requests was answered: they leave the others their share."""
+        self.clients = FrameMemory(receive_bytes_max - unproven)
+        self.members = FrameMemory(peer_receive_bytes_max)
+        self.answers = AnswerMemory(send_bytes_max, unread_ms / 1000)

@@ -1,0 +1,94 @@
+"""Names of hosts: looked up beside the loop, each name by one thread at a time.
+
+A lookup may hang for as long as a name server does not answer. On the loop's own threads a few of
+them would keep every other lookup waiting, and each attempt would leave one more behind.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import threading
+from typing import TypeAlias
+
+Found: TypeAlias = list[tuple[socket.AddressFamily, tuple[str, int]]]
+
+NAMES_MAX = 64
+"""Names that are looked up at a time; more fail at once."""
+
+
+def literal(host: str, port: int) -> Found | None:
+    """Return the address that a host is, if it is one and no name."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    return [(family, (host, port))]
+
+
+class Resolver:
+    """Looks names up, and remembers what was found last. For one loop."""
+
+    def __init__(self) -> None:
+        self._looking: dict[str, asyncio.Future[Found]] = {}
+        self._known: dict[str, Found] = {}
+
+    async def resolve(self, host: str, port: int, timeout_s: float | None = None) -> Found:
+        """Return the addresses of a host; those known from before if no answer comes in time.
+
+        Raises `OSError` (`TimeoutError` is one) when there are none.
+        """
+        found = literal(host, port)
+        if found is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    found = await asyncio.shield(self._look_up(host))
+                self._known[host] = found
+            except OSError:
+                if host not in self._known:
+                    raise
+                found = self._known[host]
+        return [(family, (address[0], port)) for family, address in found]
+
+    def _look_up(self, host: str) -> "asyncio.Future[Found]":
+        looking = self._looking.get(host)
+        if looking is None:
+            if len(self._looking) >= NAMES_MAX:
+                raise OSError(f"{host}: {NAMES_MAX} other names are being looked up")
+            loop = asyncio.get_running_loop()
+            looking = self._looking[host] = loop.create_future()
+            looking.add_done_callback(lambda done: self._looked_up(host, done))
+            threading.Thread(
+                target=_work, args=(loop, looking, host), name="quorumlog-name", daemon=True
+            ).start()
+        return looking
+
+    def _looked_up(self, host: str, done: "asyncio.Future[Found]") -> None:
+        del self._looking[host]
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting any more
+
+
+def _work(loop: asyncio.AbstractEventLoop, looking: "asyncio.Future[Found]", host: str) -> None:
+    found: Found = []
+    error: OSError | None = None
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            found.append((family, (str(address[0]), 0)))
+        if not found:
+            error = OSError(f"{host} has no address")
+    except (OSError, UnicodeError) as failed:
+        error = failed if isinstance(failed, OSError) else OSError(f"{host}: {failed}")
+
+    def bring_back() -> None:
+        if looking.done():
+            return
+        if error is not None:
+            looking.set_exception(error)
+        else:
+            looking.set_result(list(dict.fromkeys(found)))
+
+    try:
+        loop.call_soon_threadsafe(bring_back)
+    except RuntimeError:
+        return  # the loop was closed meanwhile

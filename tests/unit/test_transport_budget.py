@@ -1,0 +1,291 @@
+"""Memory of all connections under one bound: who waits, who goes on, who is ended."""
+
+import asyncio
+import itertools
+import tracemalloc
+
+import pytest
+
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import AppendRequest, Hello, Response
+from quorumlog.transport import budget as budgets
+from quorumlog.transport import share as shares
+from quorumlog.transport.budget import AnswerMemory, FrameMemory
+from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.share import Share
+from quorumlog.wire.frame import encode_frame
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Holder:
+    """A connection as its memory sees it."""
+
+    def __init__(self, began=1.0):
+        self.frame_began = began
+        self.bytes_in = self.bytes_out = self.outbox_bytes = 0
+        self.is_kept_waiting = False
+        self.told = []
+
+    def go_on(self):
+        self.told.append("go on")
+
+    def abort(self, reason):
+        self.told.append(reason)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(budgets, "LOOK_S", 0.001)
+
+
+async def test_what_does_not_fit_waits_until_another_has_finished(quick):
+    memory = FrameMemory(100)
+    first, second = Holder(1), Holder(2)
+    first.is_kept_waiting = True
+    assert memory.hold(first, 80)
+    assert not memory.hold(second, 40)
+    assert memory.used == 80
+    memory.forget(first)
+    assert second.told == ["go on"]
+    assert memory.used == 40
+    memory.forget(second)
+    assert memory.used == 0
+
+
+async def test_the_oldest_frame_goes_on_or_all_would_wait_for_each_other(quick):
+    memory = FrameMemory(100)
+    older, younger = Holder(1), Holder(2)
+    older.is_kept_waiting = True
+    assert memory.hold(older, 50)
+    assert memory.hold(younger, 50)
+    assert not memory.hold(younger, 60)
+    assert memory.hold(older, 90)
+    memory.forget(older)
+    assert younger.told == ["go on"]
+
+
+async def test_who_holds_memory_and_sends_nothing_is_ended_while_others_wait(quick):
+    memory = FrameMemory(100)
+    silent, waits = Holder(1), Holder(2)
+    assert memory.hold(silent, 90)
+    assert not memory.hold(waits, 90)
+    for _ in range(3):
+        memory._look()
+    assert "others wait" in silent.told[0]
+    assert waits.told == ["go on"]
+    assert memory.ended == 1
+
+
+async def test_who_comes_along_is_not_ended(quick):
+    memory = FrameMemory(100)
+    comes, waits = Holder(1), Holder(2)
+    assert memory.hold(comes, 90)
+    assert not memory.hold(waits, 90)
+    for _ in range(20):
+        comes.bytes_in += budgets.PROGRESS_BYTES_MIN
+        memory._look()
+    assert comes.told == []
+    memory.forget(comes)
+    assert waits.told == ["go on"]
+
+
+async def test_of_unread_answers_those_go_that_nobody_has_read_for_longest():
+    memory = AnswerMemory(100, unread_s=60)
+    reads, sleeps = Holder(), Holder()
+    sleeps.bytes_out = sleeps.outbox_bytes = 70
+    memory.sent(sleeps)
+    await asyncio.sleep(0.001)
+    for _ in range(5):  # it has always something to read, and reads
+        reads.bytes_out += 40
+        reads.outbox_bytes = 40
+        memory.sent(reads)
+    assert len(sleeps.told) == 1
+    assert reads.told == []
+    assert memory.used == 40
+
+
+async def test_who_reads_nothing_for_long_is_ended():
+    memory = AnswerMemory(100, unread_s=0.0)
+    sleeps = Holder()
+    sleeps.bytes_out = sleeps.outbox_bytes = 1
+    memory.sent(sleeps)
+    await asyncio.sleep(0.001)
+    memory.look()
+    assert len(sleeps.told) == 1
+    assert memory.used == 0
+
+
+# -- connections ----------------------------------------------------------------------------
+
+
+class Transport:
+    """Takes everything; says whether it reads."""
+
+    def __init__(self):
+        self.is_read, self.closed, self.unsent = True, False, 0
+
+    def get_extra_info(self, name):
+        return None if name == "peername" else self
+
+    def setsockopt(self, *_):
+        pass
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+    def write(self, data):
+        pass
+
+    def writelines(self, parts):
+        pass
+
+    def is_closing(self):
+        return self.closed
+
+    def pause_reading(self):
+        self.is_read = False
+
+    def resume_reading(self):
+        self.is_read = True
+
+    def close(self):
+        self.closed = True
+
+    def abort(self):
+        self.closed = True
+
+
+class Client:
+    """A connection of a client, with what it asked."""
+
+    def __init__(self, share, limits):
+        self.asked = []
+        self.transport = Transport()
+        hello = Hello(cluster="c", node_id="n0", role="node")
+        counters = TransportCounters()
+        self.connection = Connection(hello, lambda _: self, limits, counters, share=share)
+        self.connection.connection_made(self.transport)
+
+    def opened(self, connection, hello):
+        pass
+
+    def frame_received(self, connection, frame):
+        self.asked.append(frame)
+
+    def closed(self, connection, reason):
+        pass
+
+    async def send(self, raw):
+        """Send as much as is read; return the rest."""
+        raw, turns = memoryview(raw), 0
+        while raw and turns < 20:
+            if not self.transport.is_read:
+                turns += 1
+                await asyncio.sleep(0)
+                continue
+            space = self.connection.get_buffer(-1)
+            count = min(len(space), len(raw))
+            space[:count] = raw[:count]
+            raw = raw[count:]
+            self.connection.buffer_updated(count)
+        return raw
+
+
+async def connected(share, limits):
+    client = Client(share, limits)
+    await client.send(b"".join(encode_frame(Hello(cluster="c", node_id="", role="client"))))
+    return client
+
+
+@pytest.fixture
+def limits():
+    return Limits(receive_bytes_max=16 * MIB, frame_ms=1, handshake_ms=60_000)
+
+
+@pytest.fixture
+async def share(limits):
+    return Share(limits, lambda hello: hello.role != "client")
+
+
+def append(size):
+    return b"".join(encode_frame(AppendRequest(group="g", count=1), attachments=[bytes(size)]))
+
+
+async def test_strangers_with_all_but_one_byte_of_a_frame_hold_no_more_than_their_share(
+    share, limits
+):
+    large = append(4 * MIB)[:-1]
+    tracemalloc.start()
+    try:
+        clients = [await connected(share, limits) for _ in range(20)]
+        for client in clients:
+            await client.send(large)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert share.budgets.unproven.used <= limits.receive_bytes_max // 4 + 8 * MIB
+    assert held < 2 * limits.receive_bytes_max
+
+
+async def test_memory_for_a_frame_is_at_most_twice_what_came_of_it(share, limits):
+    client = await connected(share, limits)
+    await client.send(append(4 * MIB)[:200])
+    assert share.budgets.unproven.used <= 128 * KIB
+
+
+async def test_the_first_request_of_a_client_may_be_large(share, limits):
+    client = await connected(share, limits)
+    assert not await client.send(append(4 * MIB))
+    (asked,) = client.asked
+    assert bytes(asked.attachment) == bytes(4 * MIB)
+    assert share.budgets.unproven.used == 0
+
+
+async def test_a_frame_that_does_not_arrive_in_time_is_late_and_a_slow_one_is_not(share, limits):
+    client = await connected(share, limits)
+    connection = client.connection
+    await client.send(append(1 * MIB)[: 256 * KIB])
+    rate = limits.frame_bytes_per_second_min
+    assert not connection.is_late(connection.frame_began + 0.001)
+    assert not connection.is_late(connection.frame_began + 128 * KIB / rate)
+    assert connection.is_late(connection.frame_began + 512 * KIB / rate)
+
+
+async def test_requests_are_not_handled_while_their_answers_are_not_read(share, limits):
+    client = await connected(share, limits)
+    client.connection.pause_writing()
+    assert not client.transport.is_read
+    client.connection.resume_writing()
+    await asyncio.sleep(0)
+    assert client.transport.is_read
+
+
+async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limits, monkeypatch):
+    """Each turn has an end; who could not have it goes on later, in order, with nothing lost."""
+    ticks = itertools.count()
+    monkeypatch.setattr(share, "now", lambda: next(ticks) * shares.TURN_S / 4)
+    clients = [await connected(share, limits) for _ in range(3)]
+    for client in clients:
+        await client.send(append(10) * 50)
+    assert sum(len(client.asked) for client in clients) < 150
+    most = 0
+    while share.turns:
+        counts = [len(client.asked) for client in clients]
+        await asyncio.sleep(0)
+        most = max(most, *(len(c.asked) - n for c, n in zip(clients, counts, strict=True)))
+    assert [len(client.asked) for client in clients] == [50] * 3
+    assert most < 50
+
+
+async def test_a_client_whose_request_was_answered_is_no_stranger(share, limits):
+    client = await connected(share, limits)
+    await client.send(append(10))
+    assert client.connection.send(Response(), correlation_id=1)
+    await client.send(append(10) + append(1 * MIB)[:-1])
+    assert share.budgets.clients.used >= 1 * MIB
+    assert share.budgets.unproven.used == 0
