@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello
+from quorumlog.model.message import Hello, Response
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 from quorumlog.transport.resolver import Resolver
 from quorumlog.transport.share import Share
@@ -78,6 +79,7 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}
+        self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
 
     async def start(self) -> None:
@@ -95,6 +97,34 @@ class Listener:
         self.port = self._sockets[0].getsockname()[1]
         self._listen()
         self._look_later()
+
+    async def dismiss_clients(self, within_s: float) -> None:
+        """Listen no more, tell clients that this node stops, and wait for them to go.
+
+        Requests that they have sent are answered meanwhile. Peers stay.
+        """
+        if not self._sockets:
+            return
+        self._close_sockets()
+        self._clients_gone = asyncio.Event()
+        for connection in self._clients():
+            text = f"{self._hello.node_id} is stopping; ask another node"
+            connection.send(Response(code=ResponseCode.NODE_STOPPING, text=text))
+        self._look_for_clients()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._clients_gone.wait()
+
+    def _clients(self) -> list[Connection]:
+        return [
+            connection
+            for connection in self.connections
+            if connection.hello is not None and connection.hello.role == CLIENT_ROLE
+        ]
+
+    def _look_for_clients(self) -> None:
+        if self._clients_gone is not None and not self._clients():
+            self._clients_gone.set()
 
     async def stop(self) -> None:
         """Listen no more and end all connections."""
@@ -199,6 +229,7 @@ class Listener:
     def _lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
+        self._look_for_clients()
 
     # -- looking after them -----------------------------------------------------------------
 
@@ -232,6 +263,8 @@ class Listener:
             raise RemoteProtocolError(
                 f"this is cluster {self._hello.cluster!r}, not {hello.cluster!r}"
             )
+        if is_client and self._clients_gone is not None:
+            raise RemoteProtocolError(f"{self._hello.node_id} is stopping")
         if not is_client and hello.role not in PEER_ROLES:
             raise RemoteProtocolError(f"role {hello.role!r} is not known")
         if not is_client and not self._accepts(hello):
