@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from quorumlog.client import Client, Producer
+from quorumlog.client.connection import ServerConnection
 from quorumlog.client.retry import Backoff
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -18,7 +19,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnknownGroupError,
 )
-from scripted_cluster import DROP, LIMITS, LOSE_ANSWER, SILENT
+from scripted_cluster import DROP, LIMITS, LOSE_ANSWER, SILENT, passed
 
 
 @pytest.fixture
@@ -238,3 +239,93 @@ def test_impossible_sizes_are_refused():
         Producer("h:1", "g", batch_bytes=0)
     with pytest.raises(ConfigError, match="batch_bytes"):
         Producer("h:1", "g", buffer_bytes=10)
+
+
+# -- how large blocks are --------------------------------------------------------------------------
+
+KIB = 1024
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """Bytes of each block that was sent, in order."""
+    found = []
+    request = ServerConnection.request
+
+    def noted(self, message, attachments=()):
+        answer = request(self, message, attachments)
+        if attachments:
+            found.append(sum(map(len, attachments)))
+        return answer
+
+    monkeypatch.setattr(ServerConnection, "request", noted)
+    return found
+
+
+async def test_a_block_grows_while_all_slots_are_taken(world, sizes):
+    world.script(*[SILENT] * 2)
+    bodies = [bytes([number]) * (16 * KIB) for number in range(200)]
+    producer = Producer(world.addresses, "g", in_flight_blocks=1, idempotent=False, linger_ms=1)
+    deliveries = [await producer.send(body) for body in bodies[:40]]
+    await passed(lambda: len(sizes) == 1)
+    deliveries += [await producer.send(body) for body in bodies[40:]]
+    for connection in list(world.servers["n0"].listener.connections):
+        connection.abort("scripted")
+    await passed(lambda: len(sizes) == 2)
+    for connection in list(world.servers["n0"].listener.connections):
+        connection.abort("scripted")
+    await producer.close()
+    assert world.stored == bodies
+    assert sizes[0] == sizes[1] == sizes[2] < 272 * KIB  # it could leave, and is sent as it was
+    assert max(sizes) > 900 * KIB
+    assert max(sizes) <= 1024 * KIB
+    assert [(await delivery).index for delivery in deliveries] == list(range(200))
+
+
+async def test_a_block_that_can_leave_does_not_grow(world, sizes):
+    async with Producer(world.addresses, "g", idempotent=False, linger_ms=60_000) as producer:
+        for number in range(40):
+            await producer.send(bytes(16 * KIB))
+            await passed(lambda number=number: len(sizes) >= (number + 1) // 16)
+    assert max(sizes) <= 272 * KIB
+
+
+async def test_a_size_that_is_asked_for_is_the_bound(world, sizes):
+    async with Producer(
+        world.addresses, "g", idempotent=False, in_flight_blocks=1, batch_bytes=100 * KIB
+    ) as producer:
+        for _ in range(100):
+            await producer.send(bytes(16 * KIB))
+    assert max(sizes) <= 100 * KIB
+
+
+@pytest.mark.parametrize("buffer_bytes", [256 * KIB, 300 * KIB, 1_100 * KIB])
+@pytest.mark.parametrize("in_flight_blocks", [1, 8])
+async def test_a_small_buffer_never_holds_up_what_is_in_it(world, buffer_bytes, in_flight_blocks):
+    bodies = [number.to_bytes(2, "big") * (5 * KIB) for number in range(500)]
+    async with Producer(
+        world.addresses,
+        "g",
+        buffer_bytes=buffer_bytes,
+        in_flight_blocks=in_flight_blocks,
+        linger_ms=60_000,
+        idempotent=False,
+    ) as producer:
+        async with asyncio.timeout(30):
+            for body in bodies:
+                await producer.send(body)
+    assert world.stored == bodies
+
+
+async def test_what_waited_long_enough_leaves_when_a_session_ends_with_nothing_else_to_send(world):
+    world.script(LOSE_ANSWER, None)
+    async with Producer(
+        world.addresses, "g", in_flight_blocks=1, idempotent=False, linger_ms=1
+    ) as producer:
+        first = await producer.send(b"one")
+        await passed(lambda: world.requests > 0)
+        second = await producer.send(b"two")
+        async with asyncio.timeout(30):
+            await first
+            await second
+    assert list(dict.fromkeys(world.stored)) == [b"one", b"two"]
