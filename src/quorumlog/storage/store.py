@@ -100,15 +100,7 @@ def open_group(
     outside = [path for path in places.all if path != f"{directory}/{DATA}"]
     locks = [files.lock(path) for path in (directory, *outside)]
     try:
-        hard_states = HardStateStore(files, directory)
-        if not hard_states.exists():
-            path = f"{directory}/{STATE_NAME}"
-            raise CorruptionError(
-                f"{path} is gone: whom this replica voted for is not known any more, and a second "
-                f"vote in that term could make two leaders. {EMPTYING_IS_SAFE_WHEN}",
-                path,
-                0,
-            )
+        hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
         notes = Notes(files, directory)
         saved_sessions = notes.load_sessions()
@@ -143,6 +135,20 @@ def open_group(
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = notes.has_lost_sessions and log.before_begin_index >= 0
     return OpenedGroup(*base, number, snapshots, sessions, lost)
+
+
+def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
+    """Return the hard states of a group. Raises `CorruptionError` when they are gone."""
+    hard_states = HardStateStore(files, directory)
+    if not hard_states.exists():
+        path = f"{directory}/{STATE_NAME}"
+        raise CorruptionError(
+            f"{path} is gone: whom this replica voted for is not known any more, and a second "
+            f"vote in that term could make two leaders. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+    return hard_states
 
 
 def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
