@@ -5,6 +5,7 @@ stored: nothing is stored twice, nothing is forgotten.
 """
 
 import pytest
+from isal.isal_zlib import crc32
 
 from damage_matrix import (
     DAMAGES,
@@ -159,6 +160,21 @@ def test_a_directory_of_an_earlier_version_gets_its_copies():
     check_all_is_well(stopped, cluster)
     found = cluster.nodes[VICTIM].files.names("/node/g")
     assert {path.rsplit("/")[-1] for path in copies} <= set(found)
+
+
+def test_the_hint_of_an_earlier_version_tells_where_a_log_begins(caplog):
+    """It lacked term and chain CRC of the entry before the first."""
+    stopped = three_members()
+    cluster = stopped.started_after(*both("quorumlog.checkpoint"), down=(VICTIM,))
+    victim = cluster.nodes[VICTIM]
+    content = victim.files._content("/node/g/quorumlog.durable", "open")
+    body = b"QDU2" + bytes(content.cached[4 : 4 + 6 * 8])
+    put_file(victim.files, "/node/g/quorumlog.durable", body + crc32(body).to_bytes(4, "big"))
+    victim.start()
+    assert "taken from quorumlog.durable" in caplog.text
+    assert victim.log.before_begin_index + 1 >= stopped.begin - 300
+    assert victim.log.before_begin_index >= 0
+    check_all_is_well(stopped, cluster)
 
 
 def test_what_is_strange_in_a_directory_is_named_and_ignored(caplog):

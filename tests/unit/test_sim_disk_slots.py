@@ -1,5 +1,6 @@
 """A slot file over the simulated disk, with a crash at every call."""
 
+import sys
 from functools import partial
 from random import Random
 
@@ -9,6 +10,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFile, SimulatedFileSystem
 from quorumlog.storage.slots import SlotFile
 
+MIRRORED = False
 VALUES = [b"first" * 50, b"second" * 300, b"third"]
 
 
@@ -27,7 +29,7 @@ def crash(disk, at, action):
 
 def write_values(disk, durable):
     """Write the values over what is there; `durable` takes each one that was reported durable."""
-    slots = SlotFile(disk, "/d", "state")
+    slots = SlotFile(disk, "/d", "state", mirrored=MIRRORED)
     slots.read()
     for value in VALUES[len(durable) :]:
         slots.write(value)
@@ -38,7 +40,7 @@ def write_values(disk, durable):
 def check_value(disk, durable):
     """Read as after a start; return the value."""
     disk.sync_directory("/d")
-    slots = SlotFile(disk, "/d", "state")
+    slots = SlotFile(disk, "/d", "state", mirrored=MIRRORED)
     value = slots.read()
     allowed = [None, *VALUES][len(durable) : len(durable) + 2]
     assert value in allowed
@@ -74,6 +76,12 @@ def test_a_slot_file_holds_the_old_or_the_new_value_wherever_it_crashes(survival
             crash(disk, at, partial(write_values, disk, durable))
             getattr(disk, end)()
             check_crashes_while_reading(disk, durable)
+
+
+@pytest.mark.parametrize("end", ["power_loss", "kill"])
+def test_a_mirrored_one_does_so_too(monkeypatch, end):
+    monkeypatch.setattr(sys.modules[__name__], "MIRRORED", True)
+    test_a_slot_file_holds_the_old_or_the_new_value_wherever_it_crashes("random", end)
 
 
 @pytest.mark.parametrize(
