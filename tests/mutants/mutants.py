@@ -7,6 +7,7 @@ back. R24 and R25 are about time.
 
 import msgspec
 
+from quorumlog.machine.kv_database import HASH_BYTES
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
@@ -359,6 +360,10 @@ def r33_a_replica_goes_on_counting_from_the_highest_time_it_knew(put):
         return found
 
     put(GroupTime, "now_ms", highest)
+
+
+def r34_records_of_keys_and_values_are_served_unchecked(put):
+    put("quorumlog.machine.kv_database", "unsealed", lambda path, key, record: record[HASH_BYTES:])
 
 
 MUTANTS = [
