@@ -15,7 +15,14 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.machine_message import QueryRequest
-from quorumlog.model.message import FetchRequest, Hello, MetadataRequest, Request, Response
+from quorumlog.model.message import (
+    FetchRequest,
+    GroupIdentity,
+    Hello,
+    MetadataRequest,
+    Request,
+    Response,
+)
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.wire.frame import Frame
 
@@ -46,7 +53,8 @@ class ServerConnection:
     While a request (or the handshake) waits, it is looked every `LOOK_S` (`SILENCE_S` for long
     polls) whether a byte came or went. The first look that sees none asks the server about `group`,
     which it answers at once if it is there; every further one calls `on_silent` with this
-    connection; after `GONE_S` of silence the connection ends.
+    connection; after `GONE_S` of silence the connection ends. `identity` is that of the group, if
+    it is known: a server that has another one refuses. `on_identity` is told the server's.
     """
 
     def __init__(
@@ -56,12 +64,18 @@ class ServerConnection:
         limits: Limits,
         *,
         group: str,
+        identity: bytes = b"",
         on_silent: "Callable[[ServerConnection], None] | None" = None,
+        on_identity: "Callable[[ServerConnection, bytes], None] | None" = None,
     ) -> None:
         self.address = address
         self._group = group
+        self.identity = identity
         self._on_silent = on_silent
-        self._hello = Hello(cluster=cluster, node_id="", role="client")
+        self._on_identity = on_identity
+        self._hello = Hello(
+            cluster=cluster, node_id="", role="client", group=group, identity=identity
+        )
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
@@ -240,6 +254,10 @@ class ServerConnection:
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
+        if isinstance(frame.message, GroupIdentity):
+            if self._on_identity is not None and frame.message.group == self._group:
+                self._on_identity(self, frame.message.identity)
+            return
         future = self._waiting.pop(frame.correlation_id, None)
         if future is not None and not future.done() and isinstance(frame.message, Response):
             future.set_result(Answer(frame.message, frame.attachment))

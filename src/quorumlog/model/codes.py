@@ -59,6 +59,7 @@ class ResponseCode(IntEnum):
     RESULTS_FORGOTTEN = 608
     TRANSACTION_ENDED = 609
     TRANSACTION_ABORTED = 610
+    WRONG_CLUSTER = 611
 
 
 class VoteResult(IntEnum):

@@ -28,6 +28,8 @@ CHANGES_MAX = 512
 """Groups of which one beat says something; more go into further ones."""
 STRAYS_MAX = 512
 """Groups named in one answer to a beat."""
+INTRODUCED_MAX = 512
+"""Groups in one introduction; more of them go into several."""
 HEART_BEATS_MAX = 512
 """Heartbeats and answers in one message; more go into another."""
 
@@ -40,7 +42,8 @@ class Hello(Message, frozen=True, kw_only=True):
     """First message on a connection, in both directions.
 
     `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
-    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens.
+    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens. A client that
+    knows the `identity` of the `group` that it uses names both: requests to another are refused.
     """
 
     cluster: str
@@ -49,6 +52,8 @@ class Hello(Message, frozen=True, kw_only=True):
     code: Code = ResponseCode.SUCCESS
     text: str = ""
     address: str = ""
+    group: str = ""
+    identity: bytes = b""
 
 
 class PeerMessage(Message, frozen=True, kw_only=True):
@@ -296,6 +301,17 @@ class NodeMessage(Message, frozen=True, kw_only=True):
     remote_id: str
 
 
+class Introduction(NodeMessage, frozen=True, kw_only=True):
+    """First on a connection to a peer, and again when something of it changes.
+
+    `address` is the sender's own as its configuration has it. `groups` are groups that it hosts as
+    (group, identity, index of its membership): identity empty where it knows none.
+    """
+
+    address: str
+    groups: Annotated[list[tuple[str, bytes, Index]], Meta(max_length=INTRODUCED_MAX)]
+
+
 class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     """The sender is alive, and leads the groups of a set that both know, each in one term.
 
@@ -430,17 +446,28 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     location: StoreLocation | None = None
 
 
+class GroupIdentity(Message, frozen=True, kw_only=True):
+    """First to a client that named a group in its Hello: which founding of it is here."""
+
+    group: str
+    identity: bytes
+
+
 class MetadataRequest(Request, frozen=True, kw_only=True):
     """Who leads this group? An empty group asks for all groups of the node."""
 
 
 class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """Members (id → address) and leader of one group as a node sees them."""
+    """Members (id → address) and leader of one group as a node sees them.
+
+    `identity` was made when the group began; empty: not known here.
+    """
 
     group: str
     peers: dict[str, str]
     leader_id: str | None
     term: Term
+    identity: bytes = b""
 
 
 class MetadataResponse(Response, frozen=True, kw_only=True):
@@ -540,3 +567,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Last entry after which its state was that of a majority."""
     machine_checked_ms: Milliseconds = 0
     """Wall clock when its state and snapshots were last read and verified; 0: not yet."""
+    identity: str = ""
+    """Of the group, made when it began; empty: not begun, or begun by an earlier version."""
+    address_text: str = ""
+    """Where the log and `peers` disagree about addresses, and what to do."""

@@ -55,6 +55,7 @@ from quorumlog.node.log_lines import say
 from quorumlog.node.lost_sessions import LostSessions
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
+from quorumlog.node.placement import misplaced_text, others_text
 from quorumlog.node.proposals import Answer
 from quorumlog.node.readers import ReaderPositions
 from quorumlog.node.received import read_push_block
@@ -100,6 +101,10 @@ class Replica:
         self.log = log = opened.log
         self.counters = ReplicaCounters()
         self.health_text = ""
+        self.misplaced_text = misplaced_text(core, config)
+        self.others_text = others_text(core, config)
+        """Where the log and `peers` disagree about this replica's address, and about others'."""
+        self._addresses_text = ""
         self.broken = False
         self._looks_ms = 0
         self._hard_states = opened.hard_states
@@ -160,8 +165,8 @@ class Replica:
     # -- doors in ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take part."""
-        self._doors.network.meet(self.config.group, addresses_of(self.core.membership))
+        """Begin to take part; before the links to peers are made."""
+        self._look_at_addresses()
         self.tell_fitness()
         self.applier.go_on()
         self.tell(ev.Ticked())
@@ -169,7 +174,7 @@ class Replica:
     def tell_fitness(self) -> None:
         """Let the core know when this replica becomes, or ceases to be, fit to lead."""
         is_fit = not self.log.damaged and self.applier.is_fit and not self.installs.is_installing
-        is_fit = is_fit and self._knows_sessions()
+        is_fit = is_fit and self._knows_sessions() and not self.misplaced_text
         if is_fit != self._is_fit:
             self._is_fit = is_fit
             self.tell(ev.FitnessChanged(is_fit))
@@ -511,7 +516,19 @@ class Replica:
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
         say_membership(self.config.group, effect)
-        self._doors.network.meet(self.config.group, addresses_of(effect.membership))
+        self._look_at_addresses()
+        self.tell_fitness()
+
+    def _look_at_addresses(self) -> None:
+        """See where the log has the members, this one among them; connect to the others there."""
+        core, before = self.core, self._addresses_text
+        self.misplaced_text = misplaced_text(core, self.config)
+        self.others_text = others_text(core, self.config)
+        self._addresses_text = text = self.misplaced_text or self.others_text
+        if text and text != before:
+            say(logger, logging.WARNING, "addresses differ", group=self.config.group, text=text)
+        addresses = {} if self.misplaced_text else addresses_of(core.membership)
+        self._doors.network.meet(self.config.group, addresses)
 
     def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
         self.raise_alarm(effect.text)
