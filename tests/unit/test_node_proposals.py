@@ -65,7 +65,7 @@ def test_131_each_append_is_answered_once_when_its_last_entry_is_committed():
     assert pending.pop_committed(10) == []
     assert [item.last_index for item in pending.pop_committed(12)] == [11, 12]
     assert [item.last_index for item in pending.pop_committed(99)] == [15]
-    assert pending.pop_all() == []
+    assert pending.pop_beyond(-1) == []
     assert pending.size_bytes == 0
 
 
@@ -73,7 +73,7 @@ def test_positions_of_members_follow_from_the_spans_of_the_batch():
     (batch,) = queue_of(proposal(2), proposal(4, 6), proposal(8)).take()
     # entries of 50, 52, 54 and 56 bytes; the third one starts a new file at 4096
     pending = pending_of(batch, 100, [(100, 1000), (102, 4096)])
-    spans = [item.spans for item in pending.pop_all()]
+    spans = [item.spans for item in pending.pop_beyond(-1)]
     assert spans == [[(100, 1000)], [(101, 1050), (102, 4096)], [(103, 4150)]]
 
 

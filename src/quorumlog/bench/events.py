@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from operator import sub
 
 from quorumlog.bench.figures import Sample
 from quorumlog.bench.loads import body_of, fill
@@ -15,7 +16,7 @@ from quorumlog.bench.processes import Usage
 from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
 
 TRICKLE_S = 0.005
 """Between two appends of those that show how long a group stands still."""
@@ -24,6 +25,8 @@ STEADY_S = 1.0
 POLL_S = 0.01
 CATCH_UP_SECONDS = 120.0
 LIVE_IN_FLIGHT = 64
+STOP_IN_FLIGHT = 32
+"""Appends in flight while the leader is stopped."""
 
 
 async def appended(log: Client, seconds: float) -> None:
@@ -59,6 +62,53 @@ async def leader_lost(cluster: LocalCluster, group: str, *, silent: bool) -> flo
     await asyncio.to_thread(give_back, leader)
     await _in_step(cluster, group)
     return taken
+
+
+@dataclass(frozen=True, slots=True)
+class CleanStop:
+    """How long no append was acknowledged; appends in flight whose fate nobody knew."""
+
+    seconds: float
+    unknown: int
+
+
+async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
+    """Stop the leader with SIGTERM beside appends in flight, until its process is gone.
+
+    Afterwards it is back.
+    """
+    unknown = 0
+    answered: list[float] = []
+    async with Client(cluster.servers, group) as log:
+
+        async def work() -> None:
+            nonlocal unknown
+            body = body_of(40)
+            while True:
+                try:
+                    await log.append(body)
+                except RequestError as error:
+                    unknown += error.outcome is Outcome.UNKNOWN
+                else:
+                    answered.append(time.perf_counter())
+
+        tasks = [asyncio.ensure_future(work()) for _ in range(STOP_IN_FLIGHT)]
+        try:
+            await asyncio.sleep(STEADY_S)
+            leader = await asyncio.to_thread(cluster.leader, group)
+            answered.clear()
+            begun = time.perf_counter()
+            await asyncio.to_thread(cluster.stop, leader)
+            await appended(log, 0.0)
+            await log.append(body_of(40))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(cluster.start, leader)
+    await _in_step(cluster, group)
+    moments = [begun, *answered]
+    return CleanStop(max(map(sub, moments[1:], moments)), unknown)
 
 
 async def _ends(log: Client) -> dict[str, int]:

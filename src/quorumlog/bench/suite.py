@@ -194,7 +194,15 @@ class Bench:
         return self.target.cluster
 
     async def failover(self) -> AsyncIterator[Figure]:
-        """The leader is killed with SIGKILL."""
+        """The leader is stopped with SIGTERM, as in a rolling restart, and killed with SIGKILL."""
+        stops = [
+            await events.leader_stopped(self.own_cluster(), self.target.group)
+            for _ in range(self.plan.losses)
+        ]
+        case = "leader stopped cleanly: no append for"
+        unknown = f"{sum(stop.unknown for stop in stops)} appends of unknown outcome"
+        figure = pause_figure(case, [stop.seconds for stop in stops])
+        yield msgspec.structs.replace(figure, note=f"{events.STOP_IN_FLIGHT} in flight, {unknown}")
         yield await self._losses("leader killed: no append for", silent=False)
 
     async def silence(self) -> AsyncIterator[Figure]:

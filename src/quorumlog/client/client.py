@@ -441,7 +441,8 @@ class Client:
         """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
 
         The errors' attributes decide which; only asking can leave an unknown fate, and what comes
-        after that does not make it known again.
+        after that does not make it known again. A leader that is named is asked at once, unless
+        it was itself named just now.
         """
         loop = asyncio.get_running_loop()
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
@@ -449,7 +450,7 @@ class Client:
         attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
         backoff = Backoff(self._generator)
         last: RequestError | None = None
-        in_doubt = False
+        in_doubt = was_sent_on = False
         while True:
             connection: ServerConnection | None = None
             try:
@@ -468,7 +469,8 @@ class Client:
                     _honest(error, in_doubt=in_doubt)
                     raise
                 in_doubt = in_doubt or (unknown and connection is not None)
-            pause = backoff.next_pause_s()
+                was_sent_on = not was_sent_on and _names_another(error, connection)
+            pause = 0.0 if was_sent_on else backoff.next_pause_s()
             if loop.time() + pause + attempt_s > deadline:
                 raise _honest(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
@@ -485,6 +487,13 @@ class Client:
                 f"found no leader of {self.group} among {servers} within {limit_ms} ms{said}"
             )
         return DeadlineExceededError(f"no answer from {self.group} within {limit_ms} ms{said}")
+
+
+def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:
+    """Whether a server that does not lead says who does."""
+    return (
+        error.refresh_leader and asked is not None and error.leader_id not in (None, asked.node_id)
+    )
 
 
 def _honest(error: RequestError, *, in_doubt: bool) -> RequestError:

@@ -156,7 +156,12 @@ class ClusterView:
         """
         self.check_open()
         fresh = ServerConnection(
-            address, self._cluster, self._limits, group=self.group, on_silent=self._fell_silent
+            address,
+            self._cluster,
+            self._limits,
+            group=self.group,
+            on_silent=self._fell_silent,
+            on_stopping=self._is_stopping,
         )
         self._made.add(fresh)
         try:
@@ -244,6 +249,11 @@ class ClusterView:
         return ""
 
     # -- a leader that says nothing ---------------------------------------------------------
+
+    def _is_stopping(self, connection: ServerConnection) -> None:
+        """A server said that it is about to stop: who leads is asked of the others."""
+        self.forget_leader(connection.address)
+        self._suspect(connection.address)
 
     def _fell_silent(self, connection: ServerConnection) -> None:
         """A server says nothing although it should; told again as long as that lasts."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
     LeaderPendingFullError,
@@ -47,6 +48,9 @@ class ServerConnection:
     polls) whether a byte came or went. The first look that sees none asks the server about `group`,
     which it answers at once if it is there; every further one calls `on_silent` with this
     connection; after `GONE_S` of silence the connection ends.
+
+    A server that is about to stop says so: `on_stopping` is called with this connection, which
+    takes no more requests and ends when those under way are answered.
     """
 
     def __init__(
@@ -57,10 +61,13 @@ class ServerConnection:
         *,
         group: str,
         on_silent: "Callable[[ServerConnection], None] | None" = None,
+        on_stopping: "Callable[[ServerConnection], None] | None" = None,
     ) -> None:
         self.address = address
         self._group = group
         self._on_silent = on_silent
+        self._on_stopping = on_stopping
+        self._is_stopping = False
         self._hello = Hello(cluster=cluster, node_id="", role="client")
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -114,7 +121,8 @@ class ServerConnection:
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent."""
-        return self._connection is not None and self._connection.is_open
+        connection = self._connection
+        return connection is not None and connection.is_open and not self._is_stopping
 
     @property
     def unanswered(self) -> int:
@@ -130,7 +138,7 @@ class ServerConnection:
         is unsent, `UnexpectedArgumentError` when the request is above a limit.
         """
         connection = self._connection
-        if connection is None or not connection.is_open:
+        if connection is None or not self.is_open:
             raise _not_sent(self.address)
         number = next(self._numbers)
         is_poll = isinstance(message, _LONG_POLLS) and message.wait_ms > 0
@@ -240,9 +248,24 @@ class ServerConnection:
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
+        message = frame.message
         future = self._waiting.pop(frame.correlation_id, None)
-        if future is not None and not future.done() and isinstance(frame.message, Response):
-            future.set_result(Answer(frame.message, frame.attachment))
+        if future is not None and not future.done() and isinstance(message, Response):
+            future.set_result(Answer(message, frame.attachment))
+        if isinstance(message, Response) and _is_farewell(frame.correlation_id, message):
+            self._bid_farewell(message.text)
+        if self._is_stopping and not self._waiting:
+            self.close()
+
+    def _bid_farewell(self, reason: str) -> None:
+        """The server is about to stop: whoever waits for something to happen there asks others."""
+        self._is_stopping = True
+        if self._on_stopping is not None:
+            self._on_stopping(self)
+        for number in list(self._polls):
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_exception(NetworkError(f"{self.address}: {reason}"))
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
@@ -280,6 +303,11 @@ class ServerConnection:
             self._ready.exception()
         else:
             self._ready.cancel()
+
+
+def _is_farewell(correlation_id: int, message: Response) -> bool:
+    """Whether a message answers nothing, but says that the node is about to stop."""
+    return correlation_id == 0 and message.code == ResponseCode.NODE_STOPPING
 
 
 def _not_sent(address: str) -> NetworkError:

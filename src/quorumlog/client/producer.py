@@ -333,7 +333,10 @@ class Producer:
                 if self._resolve_first(connection):
                     backoff = Backoff(self._generator)
                     continue
+                error = self._sent[0].error()
                 sequence = await self._after_refusal()
+                if error is not None and error.refresh_leader:
+                    raise _Ended
                 await asyncio.sleep(backoff.next_pause_s())
             if self._error is not None or self._expire() or self._is_silent(connection):
                 raise _Ended
@@ -408,7 +411,7 @@ class Producer:
         if not error.retriable or (unknown and not self._retry_unknown):
             self._fail(error)
             raise _Ended
-        if unknown or error.refresh_leader:
+        if unknown:
             raise _Ended
         return False
 

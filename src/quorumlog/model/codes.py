@@ -59,6 +59,7 @@ class ResponseCode(IntEnum):
     RESULTS_FORGOTTEN = 608
     TRANSACTION_ENDED = 609
     TRANSACTION_ABORTED = 610
+    NODE_STOPPING = 650
 
 
 class VoteResult(IntEnum):

@@ -327,7 +327,11 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 class Response(Message, frozen=True, kw_only=True):
-    """To a client; `leader_id` and `term` are the replica's present belief."""
+    """To a client; `leader_id` and `term` are the replica's present belief.
+
+    One that answers no request (correlation id 0) with NODE_STOPPING: the node takes no more of
+    them; those that are under way are answered, and then the client ends the connection.
+    """
 
     code: Code = ResponseCode.SUCCESS
     text: str = ""

@@ -17,6 +17,7 @@ from quorumlog.model.message import AppendResponse
 from quorumlog.model.session import StoredBlock
 from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, is_transactional
 from quorumlog.node.doors import Doors
+from quorumlog.node.late_refusals import LateRefusals
 from quorumlog.node.proposals import (
     Answer,
     Batch,
@@ -61,7 +62,12 @@ class Appends:
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
         self._again: list[_Repeated] = []
-        self.draining = False
+        self._late = LateRefusals()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer that may still come."""
+        return not (self.pending or self._proposals or self._again or self._late)
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -72,7 +78,7 @@ class Appends:
         """
         refused = self._admission(len(block.data), entry)
         if refused is not None:
-            self._refuse(answer, *refused)
+            self._refuse_in_time(answer, len(block.data), *refused)
             return
         if entry is not None:
             if is_transactional(entry) and self._replica.applier.machine is not None:
@@ -90,6 +96,30 @@ class Appends:
         proposal = Proposal(block, answer, self._doors.now_us(), entry)
         if self._proposals.add(proposal):
             self._doors.defer(self._flush)
+
+    def _refuse_in_time(
+        self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
+    ) -> None:
+        """Refuse an append; if who leads is about to be known, once it is."""
+        is_about_leader = code in (ResponseCode.LEADER_TRANSFERRING, ResponseCode.NOT_LEADER)
+        core = self._replica.core
+        if not is_about_leader or not core.awaits_leader or self._is_full():
+            self._refuse(answer, code, text)
+            return
+        self._late.add(answer, size_bytes, code, text, self._doors.now_ms())
+
+    def settle_late(self) -> None:
+        """Refuse those that wait for it to be known who leads, if it is."""
+        if self._late and not self._replica.core.awaits_leader:
+            for answer, _, _ in self._late.take():
+                self._refuse(answer, *self._who_leads())
+
+    def _who_leads(self) -> tuple[ResponseCode, str]:
+        core, group = self._replica.core, self._config.group
+        if core.role is Role.LEADER:
+            text = "leadership was to be handed over, and was kept; send it again"
+            return ResponseCode.LEADER_TRANSFERRING, text
+        return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
 
     def _refuse_proved(self, entry: SystemEntry, answer: Answer) -> None:
         """Refuse a producer's block for good only as a leader that is one.
@@ -159,26 +189,40 @@ class Appends:
         replica = self._replica
         if replica.health_text:
             return ResponseCode.DISK_ERROR, f"replica is unhealthy: {replica.health_text}"
-        if self.draining:
-            return ResponseCode.LEADER_TRANSFERRING, "this node is stopping"
         if replica.core.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
         if replica.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
+        if replica.core.is_leaving and replica.core.may_leave:
+            return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
         if full := replica.upkeep.full_text(size_bytes, is_mark=is_mark):
             return ResponseCode.DISK_FULL, full
-        limits = self._limits
-        requests = len(self.pending) + len(self._proposals) + len(self._again)
-        size = self.pending.size_bytes + self._proposals.size_bytes
-        if requests >= limits.pending_requests_max or size >= limits.pending_bytes_max:
+        if self._is_full():
             return (
                 ResponseCode.LEADER_PENDING_FULL,
-                f"{requests} appends ({size} bytes) wait for a majority; try again later",
+                f"{self._requests} appends ({self._size_bytes} bytes) wait for a majority; "
+                "try again later",
             )
-        if self._doors.disk.queued_bytes >= limits.disk_queue_bytes_max:
+        if self._doors.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
             return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
         return None
+
+    @property
+    def _requests(self) -> int:
+        return len(self.pending) + len(self._proposals) + len(self._again) + len(self._late)
+
+    @property
+    def _size_bytes(self) -> int:
+        return self.pending.size_bytes + self._proposals.size_bytes + self._late.size_bytes
+
+    def _is_full(self) -> bool:
+        """Whether no more appends may wait for anything."""
+        limits = self._limits
+        return (
+            self._requests >= limits.pending_requests_max
+            or self._size_bytes >= limits.pending_bytes_max
+        )
 
     def _flush(self) -> None:
         for batch in self._proposals.take():
@@ -232,21 +276,31 @@ class Appends:
         """The core took none of it."""
         text = f"refused by {self._config.group}: {effect.code.name}"
         for member in self._batches.pop(effect.proposal_id).members:
-            self._refuse(member.answer, effect.code, text)
+            self._refuse_in_time(member.answer, len(member.block.data), effect.code, text)
 
     def fail(self, effect: FailPending) -> None:
-        """Leadership ended: nobody here will learn what becomes of them."""
-        for pending in self.pending.pop_all():
+        """Leadership ended: nobody here will learn what becomes of them.
+
+        What is committed is answered once it is applied.
+        """
+        replica = self._replica
+        # with a failed disk nothing is applied any more
+        committed = -1 if replica.health_text else replica.core.committed_index
+        for pending in self.pending.pop_beyond(committed):
             self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
-        again, self._again = self._again, []
+        again = self._again
+        self._again = [item for item in again if item.stored.last_index <= committed]
         for item in again:
-            self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
+            if item.stored.last_index > committed:
+                self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
 
     def expire(self, now_ms: int) -> None:
         """Answer those that no majority answered in time."""
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        for answer, code, text in self._late.take_due(now_ms):
+            self._refuse(answer, code, text)
         late = [item for item in self._again if item.deadline_ms <= now_ms]
         if late:
             self._again = [item for item in self._again if item.deadline_ms > now_ms]
@@ -257,8 +311,10 @@ class Appends:
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
         deadlines = [item.deadline_ms for item in self._again]
-        pending_ms = self.pending.next_deadline_ms()
-        return min(deadlines if pending_ms is None else [*deadlines, pending_ms], default=None)
+        for deadline_ms in (self.pending.next_deadline_ms(), self._late.next_deadline_ms()):
+            if deadline_ms is not None:
+                deadlines.append(deadline_ms)
+        return min(deadlines, default=None)
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
         self._refuse(pending.proposal.answer, code, text)

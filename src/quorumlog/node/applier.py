@@ -263,7 +263,11 @@ class Applier:
     def _is_time_to_apply(self, last: int) -> bool:
         """Whether not to wait for more: where nobody waits for it, applying seldom costs less."""
         now_ms = self._doors.now_ms()
-        is_awaited = self._replica.core.role is Role.LEADER or self._waiting or self._ready
+        replica = self._replica
+        is_awaited = bool(replica.core.role is Role.LEADER or self._waiting or self._ready)
+        is_awaited = (
+            is_awaited or len(replica.appends.pending) > 0
+        )  # it led when they were committed
         if is_awaited or last - self._applied >= APPLY_ENTRIES or self.saves.is_asked:
             self._apply_at_ms = NEVER_MS
             return True

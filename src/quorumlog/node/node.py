@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import Hello
@@ -37,9 +36,14 @@ from quorumlog.transport.peers import PeerLinks
 
 logger = logging.getLogger(__name__)
 
-DRAIN_MS = 1_000
-"""How long a stopping leader waits for appends that are under way."""
-DRAIN_STEP_MS = 10
+LEAVE_MS = 2_500
+"""How long a node that stops has its replicas hand leadership over and answer what is under way."""
+LEAVE_STEP_MS = 2
+CLIENTS_LEAVE_MS = 250
+"""How long it then waits for clients to go, once it has told them to."""
+SETTLE_MS = 1_000
+"""How long it waits for its disk to report what was written."""
+SETTLE_STEP_MS = 10
 NONCE_BITS = 62
 MACHINE_THREADS = 4
 """State machines of one node that work at a time."""
@@ -247,9 +251,10 @@ class Node:
         return replica
 
     async def stop(self, *, clean: bool = True) -> None:
-        """Finish what is under way (with `clean`), then close everything in reverse order."""
+        """Leave (with `clean`, see there), then close everything in reverse order."""
         if clean:
-            await self._drain()
+            await self.leave()
+            await self.listener.dismiss_clients(CLIENTS_LEAVE_MS / 1000)
         await self.listener.stop()
         await self.links.stop()
         self._wakes.stop()
@@ -267,26 +272,32 @@ class Node:
         if self._directory is not None:
             self._directory.close()
 
-    async def _drain(self) -> None:
-        """Take no new appends, and give those under way a moment to be committed."""
-        for replica in self.replicas.values():
-            replica.appends.draining = True
-        deadline = monotonic_ms() + DRAIN_MS
-        while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
-            len(replica.appends.pending) and replica.core.role is Role.LEADER
-            for replica in self.replicas.values()
-        ):
-            await asyncio.sleep(DRAIN_STEP_MS / 1000)
+    async def leave(self) -> None:
+        """Hand over leadership of all groups at the same time, and answer what was appended.
+
+        The node goes on to follow, and to tell clients who leads now, until it is stopped. Groups
+        in which nobody else could lead are not waited for.
+        """
+        staying = list(self.replicas.values())
+        for replica in staying:
+            replica.leave()
+        deadline = monotonic_ms() + LEAVE_MS
+        while staying and monotonic_ms() < deadline:
+            staying = [replica for replica in staying if not replica.may_leave]
+            if staying:
+                await asyncio.sleep(LEAVE_STEP_MS / 1000)
+        for replica in staying:
+            say(logger, logging.WARNING, "leadership not handed over", group=replica.config.group)
 
     async def _settle(self) -> None:
         """Let the disk report what is under way, so that the last checkpoint names all of it."""
-        deadline = monotonic_ms() + DRAIN_MS
+        deadline = monotonic_ms() + SETTLE_MS
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
             replica.core.durable_index < replica.log.end_index or replica.upkeep.is_busy
             for replica in self.replicas.values()
             if not replica.health_text
         ):
-            await asyncio.sleep(DRAIN_STEP_MS / 1000)
+            await asyncio.sleep(SETTLE_STEP_MS / 1000)
 
     # -- news -------------------------------------------------------------------------------
 

@@ -144,9 +144,13 @@ class PendingAppends:
         """Remove and return those whose majority did not answer in time."""
         return self._pop_while(lambda pending: self._deadline_ms(pending) <= now_ms)
 
-    def pop_all(self) -> list[PendingAppend]:
-        """Remove and return all."""
-        return self._pop_while(lambda pending: True)
+    def pop_beyond(self, index: int) -> list[PendingAppend]:
+        """Remove and return those that do not lie at or below an index."""
+        kept = self._pop_while(lambda pending: pending.last_index <= index)
+        popped = self._pop_while(lambda pending: True)
+        self._pending.extend(kept)
+        self.size_bytes += sum(len(pending.proposal.block.data) for pending in kept)
+        return popped
 
     def _pop_while(self, condition: Callable[[PendingAppend], bool]) -> list[PendingAppend]:
         popped = []

@@ -309,6 +309,21 @@ class Replica:
         """A peer's process has ended, it seems."""
         self._handle(_Item(ev.PeerLost(peer_id)))
 
+    def leave(self) -> None:
+        """The node is about to stop: have another one lead."""
+        self._handle(_Item(ev.Leaving()))
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the node need not wait for this replica any more before it stops.
+
+        Where nobody else can lead, appends that no majority will acknowledge are not waited for.
+        """
+        if not self.core.may_leave:
+            return False
+        is_hopeless = self.core.role is Role.LEADER and not self.core.may_commit
+        return self.appends.is_idle or is_hopeless or bool(self.health_text)
+
     def tick(self) -> None:
         """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
         now_ms = self._doors.now_ms()
@@ -373,6 +388,7 @@ class Replica:
             raise
         finally:
             self._stepping = False
+        self.appends.settle_late()
         if self.core.role is not Role.CANDIDATE:
             self._doors.campaigns.over(self.config.group)
         self._doors.beats.stepped(self)

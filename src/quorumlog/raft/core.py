@@ -36,6 +36,7 @@ from quorumlog.raft.events import (
     EntriesUnreadable,
     Event,
     FitnessChanged,
+    Leaving,
     OfferConfirmed,
     PeerConnected,
     PeerLost,
@@ -88,6 +89,7 @@ class RaftCore:
             PeerConnected: self._peer_connected,
             PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
+            Leaving: self._leaving,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
             RestBegan: self._rest_began,
@@ -111,6 +113,8 @@ class RaftCore:
             self._change_leadership()
             self._transfer.look()
             if self._leadership is not None:
+                if state.is_leaving:
+                    self._transfer.look_for_successor(self._leadership.dispatchers)
                 self._leadership.look_at_rest()
         return state.effects
 
@@ -176,6 +180,35 @@ class RaftCore:
     def is_transferring(self) -> bool:
         """Whether leadership is being handed over: appends are refused for a moment."""
         return self._transfer.is_running
+
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether this replica hands leadership over, or did and does not know yet to whom."""
+        return self._transfer.is_awaited
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the node is about to stop."""
+        return self._state.is_leaving
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a node that is about to stop need not wait for this replica any more.
+
+        It leads no more, or nobody could instead; if it asked for votes, that is decided.
+        """
+        if self._state.failed:
+            return True
+        if self._transfer.is_awaited:
+            return False
+        if self._leadership is not None:
+            return not self._transfer.successors(self._leadership.dispatchers)
+        return self._state.round is None or self._state.round.pre_vote
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether this replica leads, and a majority is there as far as is known."""
+        return self._leadership is not None and self._leadership.may_commit
 
     def term_at(self, index: int) -> int:
         """Return the term of an entry of the log, or of the absent one before the first."""
@@ -344,8 +377,22 @@ class RaftCore:
             self._state.met_peer()
 
     def _peer_lost(self, event: PeerLost) -> None:
-        if self._leadership is None and event.peer_id == self._state.leader_id:
+        if self._leadership is not None:
+            self._leadership.peer_lost(event.peer_id)
+            self._transfer.peer_lost(event.peer_id)
+        elif event.peer_id == self._state.leader_id:
             self._state.lost_leader()
+
+    def _leaving(self, event: Leaving) -> None:
+        """Seek leadership no more; a vote that is under way is decided all the same.
+
+        Those who gave theirs wait for its outcome, for an election time-out if there is none.
+        """
+        state = self._state
+        state.is_leaving = True
+        state.tell("is about to stop")
+        if state.round is not None and state.round.pre_vote:
+            state.enter(Role.CANDIDATE, None)
 
     def _transfer_requested(self, event: TransferRequested) -> None:
         if self._leadership is None:

@@ -53,6 +53,8 @@ class Dispatcher:
         self.write_index = state.log.end_index + 1
         self.contact_ms = state.now_ms
         self.vouched = False
+        self.is_gone = False
+        """Whether its process has ended, it seems, and nothing was heard of it since."""
         self._state = state
         self._peer_id = peer_id
         self._in_flight = InFlight(state.config)

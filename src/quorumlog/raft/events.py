@@ -125,6 +125,10 @@ class TransferRequested(msgspec.Struct, frozen=True):
     term: int = -1
 
 
+class Leaving(msgspec.Struct, frozen=True):
+    """This replica's node is about to stop: it leads no more if another can, and seeks not to."""
+
+
 class AddMember(msgspec.Struct, frozen=True):
     """A learner more; with `joining` it becomes a voter once it has caught up."""
 
@@ -188,6 +192,7 @@ Event: TypeAlias = (
     | PeerConnected
     | PeerLost
     | TransferRequested
+    | Leaving
     | ChangeRequested
     | ReadRequested
     | RestBegan

@@ -201,6 +201,11 @@ class Leadership:
         if peer_id in self.dispatchers:
             self.dispatchers[peer_id].restart()
 
+    def peer_lost(self, peer_id: str) -> None:
+        """A peer's process has ended, it seems: leadership is not handed to it."""
+        if peer_id in self.dispatchers:
+            self.dispatchers[peer_id].is_gone = True
+
     def begin_moved(self) -> None:
         """The log begins later: what peers are asked about may be gone."""
         for dispatcher in self.dispatchers.values():
@@ -223,7 +228,18 @@ class Leadership:
             self._begin_round_for_reads()
         for dispatcher in self.dispatchers.values():
             dispatcher.pump()
+        self._transfer.go_on(self.dispatchers)
         self._leave_if_removed()
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a majority is there, as far as is known."""
+        live = [
+            peer
+            for peer in self._counted()
+            if self.dispatchers[peer].is_live and not self.dispatchers[peer].is_gone
+        ]
+        return has_quorum(self._state.memberships.current, [self._state.config.self_id, *live])
 
     @property
     def is_ready(self) -> bool:
@@ -315,6 +331,7 @@ class Leadership:
             return None
         dispatcher.met(response.incarnation)
         dispatcher.contact_ms = state.now_ms
+        dispatcher.is_gone = False
         return dispatcher
 
     def _is_news(

@@ -81,6 +81,7 @@ class RaftState:
         self.effects: list[Effect] = []
         self.failed = False
         self.is_fit = True
+        self.is_leaving = False
         self.retention_floor = -1
         self._random = random
         self.hard_state_token = 0
@@ -173,9 +174,13 @@ class RaftState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether I am a voter, the very one that the membership names, and fit to lead."""
+        """Whether I am a voter, the very one that the membership names, fit to lead, and stay."""
         own_id = self.config.self_id
-        if not self.is_fit or not self.memberships.counts_voter(own_id, self.committed_index):
+        if (
+            self.is_leaving
+            or not self.is_fit
+            or not self.memberships.counts_voter(own_id, self.committed_index)
+        ):
             return False
         member = self.memberships.current.member(own_id)
         return member is None or member.may_be(self.config.incarnation)

@@ -37,6 +37,7 @@ class Transfer:
         self._state = state
         self._running: _Running | None = None
         self._told = False
+        self._tried: set[str] = set()
         self._next_look_ms = 0
         self._pause_ms = PREFERRED_PAUSE_MS
 
@@ -44,6 +45,11 @@ class Transfer:
     def is_running(self) -> bool:
         """Whether appends are refused for it."""
         return self._running is not None and self._state.role is Role.LEADER
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether one is under way whose end is not known, also if this replica leads no more."""
+        return self._running is not None
 
     def request(self, event: TransferRequested, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Begin what was asked for, or say why not."""
@@ -92,14 +98,17 @@ class Transfer:
         self.go_on(dispatchers)
 
     def go_on(self, dispatchers: Mapping[str, Dispatcher], *, again: bool = False) -> None:
-        """Tell the target to campaign once it has everything; `again`: the word may be lost."""
-        running = self._running
+        """Tell the target to campaign once it has everything; `again`: the word may be lost.
+
+        Everything is committed by then, so that nobody who appended is left without an answer.
+        """
+        running, end_index = self._running, self._state.log.end_index
         if running is None or (self._told and not again):
             return
         dispatcher = dispatchers.get(running.target)
-        if dispatcher is not None and dispatcher.match_index == self._state.log.end_index:
+        has_all = dispatcher is not None and dispatcher.match_index == end_index
+        if has_all and self._state.committed_index == end_index:
             self._told = True
-            end_index = self._state.log.end_index
             self._state.send(timeout_now(self._state, running.target, end_index))
 
     def leads(self) -> None:
@@ -127,6 +136,38 @@ class Transfer:
             lag = state.log.end_index - dispatchers[name].match_index
             if lag < state.config.transfer_lag_max and dispatchers[name].match_index >= 0:
                 self._begin(None, name, dispatchers)
+
+    def successors(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
+        """Return who could lead in place of one that is about to stop."""
+        voters = self._state.memberships.current.voters
+        return [
+            name
+            for name, dispatcher in dispatchers.items()
+            if name in voters
+            and name not in self._tried
+            and dispatcher.is_live
+            and not dispatcher.is_gone
+        ]
+
+    def look_for_successor(self, dispatchers: Mapping[str, Dispatcher]) -> None:
+        """Hand over to the one that lags least, as this node is about to stop.
+
+        Who did not take over is not asked again. Of the others it may not be known yet how far
+        their logs go.
+        """
+        if self._running is None:
+            known = [
+                name for name in self.successors(dispatchers) if dispatchers[name].match_index >= 0
+            ]
+            if known:
+                name = max(known, key=lambda name: dispatchers[name].match_index)
+                self._tried.add(name)
+                self._begin(None, name, dispatchers)
+
+    def peer_lost(self, peer_id: str) -> None:
+        """A peer's process has ended, it seems: if it was to take over, it will not."""
+        if self._running is not None and self._running.target == peer_id:
+            self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, f"{peer_id} has ended")
 
     def preferred_alive(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
         """Return the preferred leaders that could lead instead of this one."""

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLEAN_STOP_S = 60.0
 FAILED_STOP_S = 10.0
 """A node that has to stop is gone after so long, whatever its disk or its state machine does not
@@ -72,7 +73,7 @@ def _open_admin_port(node: Node, metrics: NodeMetrics) -> AdminPort | None:
 async def _serve(config: NodeConfig) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     metrics = NodeMetrics()
     node = Node(config, metrics, metrics.disk_committed, ClientRequests)
@@ -94,12 +95,16 @@ async def _serve(config: NodeConfig) -> int:
     )
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    failed = node.failure.done()
-    leave_within(FAILED_STOP_S if failed else CLEAN_STOP_S, config.self_id)
-    if admin is not None:
-        admin.stop()
-    await node.stop(clean=not failed)
-    if failed:
+    leave_within(FAILED_STOP_S if node.failure.done() else CLEAN_STOP_S, config.self_id)
+    if not node.failure.done():
+        await node.leave()
+    if admin is not None:  # it waits for a thread: the loop must not, others follow this node
+        await asyncio.to_thread(admin.stop)
+    await node.stop(clean=not node.failure.done())
+    for number in STOP_SIGNALS:  # another one changes nothing, nor the exit status
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    if node.failure.done():
         print(f"quorumlog: {config.self_id}: {node.failure.result()}", file=sys.stderr)
         return EXIT_FAILED
     say(logger, logging.INFO, "node stopped", node=config.self_id)

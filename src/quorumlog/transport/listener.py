@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello
+from quorumlog.model.message import Hello, Response
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 
 CLIENT_ROLE = "client"
@@ -41,6 +43,7 @@ class Listener:
         self._limits = limits
         self._server: asyncio.Server | None = None
         self.connections: set[Connection] = set()
+        self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
 
     async def start(self) -> None:
@@ -53,6 +56,38 @@ class Listener:
                 f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def dismiss_clients(self, within_s: float) -> None:
+        """Listen no more, tell clients that this node stops, and wait for them to go.
+
+        Requests that they have sent are answered meanwhile. Peers stay.
+        """
+        if self._server is None:
+            return
+        self._server.close()
+        self._clients_gone = asyncio.Event()
+        for connection in self._clients():
+            text = f"{self._hello.node_id} is stopping; ask another node"
+            connection.send(Response(code=ResponseCode.NODE_STOPPING, text=text))
+        self._look_for_clients()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._clients_gone.wait()
+
+    def _clients(self) -> list[Connection]:
+        return [
+            connection
+            for connection in self.connections
+            if connection.hello is not None and connection.hello.role == CLIENT_ROLE
+        ]
+
+    def _look_for_clients(self) -> None:
+        if self._clients_gone is not None and not self._clients():
+            self._clients_gone.set()
+
+    def _lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._look_for_clients()
 
     async def stop(self) -> None:
         """Listen no more and end all connections."""
@@ -72,7 +107,7 @@ class Listener:
             self._greet if beyond < 0 else partial(self._greet_beyond, beyond),
             self._limits,
             self.counters,
-            on_lost=self.connections.discard,
+            on_lost=self._lost,
         )
         self.connections.add(connection)
         return connection
@@ -89,6 +124,8 @@ class Listener:
             raise RemoteProtocolError(
                 f"this is cluster {self._hello.cluster!r}, not {hello.cluster!r}"
             )
+        if is_client and self._clients_gone is not None:
+            raise RemoteProtocolError(f"{self._hello.node_id} is stopping")
         if not is_client and hello.role not in PEER_ROLES:
             raise RemoteProtocolError(f"role {hello.role!r} is not known")
         if not is_client and not self._accepts(hello):
