@@ -10,6 +10,7 @@ from quorumlog.client.values import Appended, position_at
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, Outcome, RequestError, error_for
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     AcceptedAttempt,
@@ -108,7 +109,7 @@ class SentBlock:
         if isinstance(failed, RequestError):
             return failed
         if failed is not None:
-            return NetworkError(f"no answer: {failed!r}")
+            return NetworkError(f"no answer: {described(failed)}")
         response = self.answer.result().response
         if response.code != ResponseCode.SUCCESS:
             return error_for(response.code, response.text, response.leader_id)

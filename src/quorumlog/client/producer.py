@@ -32,6 +32,7 @@ from quorumlog.model.errors import (
     RequestError,
     UnexpectedArgumentError,
 )
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendRequest, AppendResponse
 from quorumlog.model.session import BLOCKS_REMEMBERED
 from quorumlog.model.system_entry import (
@@ -316,7 +317,7 @@ class Producer:
     def _run_ended(self, task: "asyncio.Task[None]") -> None:
         """Nothing is sent any more: if that is our own mistake, nobody may wait for it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            failure = RequestError(f"the producer failed: {error!r}")
+            failure = RequestError(f"the producer failed: {described(error)}")
             failure.__cause__ = error
             self._fail(failure)
 

@@ -23,10 +23,10 @@ from quorumlog.model.errors import (
     RequestError,
     StorageError,
 )
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
 from quorumlog.node.handed import Handed, MachineError, Work
-from quorumlog.node.log_lines import say
 from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import Kept, Saves
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
@@ -289,7 +289,7 @@ class Applier:
                 machine.on_role_change(*role)
             except Exception as error:
                 text = "".join(traceback.format_exception(error))
-                raise MachineError(f"{error!r} in on_role_change\n{text}") from error
+                raise MachineError(f"{described(error)} in on_role_change\n{text}") from error
 
         def refused() -> None:
             self._role = self._role or role
@@ -309,11 +309,18 @@ class Applier:
         if isinstance(error, CorruptionError) and error.index is not None:
             replica.healing.found(error)
         elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
-            self._end(repr(error))
+            self._end(described(error))
             return
         # removed: the log begins anew behind a snapshot, which is loaded next
         self._retry_ms = self._doors.now_ms() + RETRY_MS
-        logger.warning("entries from %s on cannot be applied now: %s", self._applied + 1, error)
+        say(
+            logger,
+            logging.WARNING,
+            "entries cannot be applied now",
+            group=replica.config.group,
+            first_index=self._applied + 1,
+            text=str(error),
+        )
         replica.wake()
 
     def _end(self, text: str) -> None:
@@ -475,5 +482,5 @@ def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes
     except RequestError as error:
         return error.code, f"the state machine cannot answer: {error}", b""
     except Exception as error:
-        text = f"the state machine cannot answer: {error!r}"
+        text = f"the state machine cannot answer: {described(error)}"
         return ResponseCode.INTERNAL_ERROR, text, b""

@@ -18,6 +18,7 @@ from quorumlog.model.block import (
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
 from quorumlog.storage.base import Log, Span
@@ -325,7 +326,7 @@ class Fetches:
             found(spans)
 
     def _fail(self, answer: FetchAnswer, error: Exception) -> None:
-        code, text = ResponseCode.INTERNAL_ERROR, repr(error)
+        code, text = ResponseCode.INTERNAL_ERROR, described(error)
         if isinstance(error, RequestError):
             code, text = error.code, str(error)
         elif isinstance(error, CorruptionError):

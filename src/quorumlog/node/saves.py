@@ -14,9 +14,9 @@ import msgspec
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError, LeaderPendingFullError
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineError, Work
-from quorumlog.node.log_lines import say
 from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Saves:
             try:
                 state = machine.freeze()
             except Exception as error:
-                raise MachineError(f"{error!r} while it was frozen at {index}") from error
+                raise MachineError(f"{described(error)} while it was frozen at {index}") from error
             if state is None and snapshots is not None:
                 whole = _write(snapshots, whole, machine, kept)
                 self._tidy(snapshots, fetched)
@@ -224,7 +224,13 @@ class Saves:
         """The snapshot before stays, and so does the log behind it."""
         self._not_saved()
         self._not_before_ms = self._doors.now_ms() + RETRY_MS
-        logger.error("a snapshot of %s could not be saved: %s", self._config.group, error)
+        say(
+            logger,
+            logging.ERROR,
+            "snapshot could not be saved",
+            group=self._config.group,
+            text=str(error),
+        )
         asked, self._asked = self._asked, []
         for _, saved in asked:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
@@ -256,7 +262,7 @@ class Saves:
             kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()
             found = machine.digest()
         except Exception as error:
-            raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
+            raise MachineError(f"{described(error)} while it loaded snapshot {index}") from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
             raise MachineError(f"snapshot {index} gives another state than was saved")

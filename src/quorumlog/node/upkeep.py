@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from quorumlog.model.errors import LeaderPendingFullError, NoSpaceError, StorageError
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import say
 from quorumlog.node.doors import Doors
 from quorumlog.node.group_time import GroupTime
-from quorumlog.node.log_lines import say
 from quorumlog.raft.events import BeginMoved
 from quorumlog.storage.base import Preparable, WritePlan
 from quorumlog.storage.retention import Moment, last_to_remove, mark_pause_ms
@@ -160,7 +160,8 @@ class Upkeep:
                 self._doors.broken(str(error))
             elif not isinstance(error, LeaderPendingFullError):
                 # else the threads are busy: the next look or write asks again
-                logger.error("making %s ahead failed", file.path, exc_info=error)
+                text = "making a file ahead failed"
+                say(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
 
         self._doors.background.run(file.prepare, done, failed)
 
@@ -179,7 +180,7 @@ class Upkeep:
         self._looking = False
         if isinstance(error, LeaderPendingFullError):
             return  # the threads are busy; there is a next look
-        logger.warning("cannot see how full the disk is: %s", error)
+        say(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     # -- retention --------------------------------------------------------------------------
 

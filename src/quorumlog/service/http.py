@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from quorumlog.model.codes import Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.node.status import status_of
 
@@ -30,7 +31,7 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = REQUEST_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
-        logger.debug(format, *args)
+        say(logger, logging.DEBUG, "admin request", text=format % args)
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:

@@ -11,7 +11,7 @@ import uvloop
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
-from quorumlog.node.log_lines import say
+from quorumlog.model.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
 from quorumlog.service.logs import set_up_logs
