@@ -368,6 +368,22 @@ def test_a_late_report_of_damage_does_not_touch_what_was_written_since(store):
     opened.close()
 
 
+def test_a_late_report_of_damage_does_not_touch_what_was_removed_since(tmp_path):
+    filled(tmp_path / "g", checkpoint=True)
+    opened = Opened(tmp_path / "g", cache=1, **SIZES)
+    opened.log.note_committed(50)
+    opened.submit(opened.log.reset(40))
+    index = (tmp_path / "g").glob("index/*")
+    before = [path.read_bytes() for path in sorted(index)]
+    for late in (3, 39, 40):
+        opened.submit(opened.log.quarantine(late))
+    index = (tmp_path / "g").glob("index/*")
+    assert [path.read_bytes() for path in sorted(index)] == before
+    assert not opened.log.damaged
+    assert [entry.body for entry in opened.entries()] == BODIES[41:]
+    opened.close()
+
+
 def test_a_repair_under_way_is_not_noted_as_damage_by_what_is_staged_behind_it(store):
     directory, places = store
     for index in (10, 30):

@@ -167,6 +167,8 @@ class Healing:
         if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
             self._ask_another()
             return
+        if self._replica.log.damaged.range_at(asked.first_index) is None:
+            return  # removed, replaced or found whole since it was asked for
         behind = asked.first_index + message.count
         try:
             block = parse_block(

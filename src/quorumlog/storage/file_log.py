@@ -419,8 +419,8 @@ class FileLog:
 
     def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """See `Log`."""
-        if index > self._durable.index:
-            return Plan(self, [])  # what was found there has been replaced since
+        if not self.before_begin_index < index <= self._durable.index:
+            return Plan(self, [])  # what was found there has been replaced or removed since
         finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
         if not finding.is_whole:
             first, last = self._mending.damaged_around(index, self._durable.index, self.damaged)
