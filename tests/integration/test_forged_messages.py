@@ -85,7 +85,7 @@ async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(
                     )
                 stranger.close()
             said = cluster.log_file(target).read_text()
-            assert "refusing a frame of n" in said
+            assert '"event": "refusing a frame", "who": "n' in said
         await assert_nothing_is_lost(client)
         assert max(status.term for status in await client.status()) < 1_000
     for node_id in cluster.node_ids:

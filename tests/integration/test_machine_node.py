@@ -167,8 +167,7 @@ async def test_153_a_machine_that_raises_stops_tells_where_and_leaves_leading_to
             statuses = {status.node_id: status for status in await client.status()}
             assert not statuses[leader].healthy
             assert (
-                f"RuntimeError('seven') at entry {executed[1].index}"
-                in statuses[leader].health_text
+                f"RuntimeError: seven at entry {executed[1].index}" in statuses[leader].health_text
             )
             assert "fails_at_the_second" in statuses[leader].health_text, "the traceback"
             assert (await client.execute(b"1")).result == b"10", "the others go on"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from contextlib import asynccontextmanager
 
@@ -167,6 +168,22 @@ def test_a_second_signal_changes_nothing(tmp_path, number):
         assert '"event": "node stopped"' in cluster.log_file(leader).read_text()
     finally:
         cluster.down()
+
+
+def test_16_no_line_of_a_log_shows_how_python_writes_values(cluster):
+    cluster.kill(cluster.leader("g"))
+    cluster.up()
+    cluster.down()
+    shown = re.compile(r"<[^>]*>|\b[A-Z]\w*\.[A-Z_]+\b|\b\w+\(\w+=|\(\)|\('|b'")
+    moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+    for node_id in cluster.node_ids:
+        lines = lines_of(cluster, node_id)
+        assert {"group opened", "role changed", "membership changed"} <= {
+            line["event"] for line in lines
+        }
+        for line in lines:
+            assert moment.fullmatch(line["time"])
+            assert not shown.search(json.dumps(line)), line
 
 
 def test_all_nodes_stop_at_once(cluster):

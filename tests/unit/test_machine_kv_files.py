@@ -38,6 +38,7 @@ from quorumlog.machine.kv_commands import (
     Transaction,
 )
 from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.log_lines import EVENT_FIELDS
 
 
 @pytest.fixture
@@ -131,7 +132,9 @@ def test_a_stray_file_is_named_and_ignored(directory, caplog):
     machine = KeyValueMachine.open(directory)
     assert everything(machine) == before
     machine.close()
-    assert "notes.txt is no file of the key-value machine; ignored" in caplog.text
+    (record,) = caplog.records
+    assert record.message == "not a file of the key-value machine; ignored"
+    assert getattr(record, EVENT_FIELDS)["path"].endswith("/notes.txt")
     assert Path(directory, "notes.txt").read_text() == "mine"
 
 

@@ -465,7 +465,7 @@ def test_the_entry_that_was_looked_at_last_is_named_when_a_machine_raises(apply,
         handed().apply_to(machine, CommandResults())
     text = str(caught.value)
     assert text.startswith(
-        f"ZeroDivisionError('integer division or modulo by zero') at entry {index}\n"
+        f"ZeroDivisionError: integer division or modulo by zero at entry {index}\n"
     )
     assert apply.__name__ in text, "the traceback"
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from quorumlog.model.limits import DEFAULT_LIMITS
+from quorumlog.model.log_lines import EVENT_FIELDS
 from quorumlog.model.message import Hello, ReadIndexRequest, Response
 from quorumlog.transport import peers
 from quorumlog.transport.connection import Connection, TransportCounters
@@ -201,8 +202,9 @@ async def test_a_message_that_no_frame_takes_is_not_sent_and_said_once(linked, c
     for _ in range(3):
         assert not peer.links.send("n1", message, [whole])
     assert peer.links.send("n1", message)
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "above" in caplog.text
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "above" in getattr(record, EVENT_FIELDS)["reason"]
 
 
 async def test_a_transport_that_ended_without_a_word_takes_nothing():

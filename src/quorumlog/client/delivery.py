@@ -17,6 +17,7 @@ from quorumlog.model.errors import (
     Undelivered,
     error_for,
 )
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     AcceptedAttempt,
@@ -117,7 +118,7 @@ class SentBlock:
         if isinstance(failed, RequestError):
             return failed
         if failed is not None:
-            return NetworkError(f"no answer: {failed!r}")
+            return NetworkError(f"no answer: {described(failed)}")
         response = self.answer.result().response
         if response.code != ResponseCode.SUCCESS:
             return error_for(response.code, response.text, response.leader_id)

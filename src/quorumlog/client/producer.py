@@ -44,6 +44,7 @@ from quorumlog.model.errors import (
     Undelivered,
     UnexpectedArgumentError,
 )
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendRequest, AppendResponse
 from quorumlog.model.session import BLOCKS_REMEMBERED
 from quorumlog.model.system_entry import (
@@ -493,7 +494,7 @@ class Producer:
             if self._lost.count:
                 logger.error("a producer was not closed before its loop ended: %s", self._lost)
         elif (error := task.exception()) is not None:
-            failure = RequestError(f"the producer failed: {error!r}")
+            failure = RequestError(f"the producer failed: {described(error)}")
             failure.__cause__ = error
             self._fail(failure)
 

@@ -66,6 +66,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     check,
 )
+from quorumlog.model.log_lines import say
 from quorumlog.storage.files import OsFileSystem
 
 DATA_NAME = "state.mdb"
@@ -282,7 +283,8 @@ class KeyValueMachine(StateMachine):
             self._open = self._open_database()
 
     def _throw_away(self, reason: str) -> None:
-        logger.warning("%s: %s; it is made again from snapshot and log", self._path, reason)
+        text = "database is made again from snapshot and log"
+        say(logger, logging.WARNING, text, path=str(self._path), reason=reason)
         self._files.remove(self._path)
         self._files.remove(os.path.join(self._directory, _LOCK_NAME))
 
@@ -440,7 +442,8 @@ class KeyValueMachine(StateMachine):
         try:
             self._note.write(self._path)
         except NoSpaceError as error:
-            logger.warning("%s; the state will be made again from snapshot and log", error)
+            text = "state will be made again from snapshot and log"
+            say(logger, logging.WARNING, text, path=str(self._path), reason=str(error))
             with suppress(StorageError):
                 self._note.remove()
 

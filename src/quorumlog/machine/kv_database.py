@@ -21,6 +21,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.model.log_lines import say
 from quorumlog.storage.files import FILE_MODE, OsFileSystem
 
 CLOSED_NAME = "closed"
@@ -84,11 +85,15 @@ def added(total: bytes, hashes: list[bytes]) -> bytes:
     return (found % _MODULUS).to_bytes(HASH_BYTES)
 
 
+def _shown(key: bytes) -> str:
+    return key.decode(errors="backslashreplace")
+
+
 def unsealed(path: str, key: bytes, record: bytes) -> bytes:
     """Return the body of a record. Raises `CorruptionError` if it is not what was written."""
     body = record[HASH_BYTES:]
     if hash_of(key, body) != record[:HASH_BYTES]:
-        raise CorruptionError(f"{path}: the record of key {key!r} is damaged", path, 0)
+        raise CorruptionError(f"{path}: the record of key '{_shown(key)}' is damaged", path, 0)
     return body
 
 
@@ -179,7 +184,7 @@ class Table:
                 hashes.append(record[:HASH_BYTES])
                 size += len(key) + len(record)
                 if not probe.set_key(key):
-                    text = f"{self._path}: key {key!r} is there and cannot be found"
+                    text = f"{self._path}: key '{_shown(key)}' is there and cannot be found"
                     raise CorruptionError(text, self._path, 0)
                 if len(piece) >= WALK_RECORDS or size >= CHUNK_BYTES:
                     total = added(total, hashes)
@@ -315,4 +320,5 @@ def remove_stale(files: OsFileSystem, directory: str, known: dict[str, bool]) ->
         if known.get(name):
             files.remove(os.path.join(directory, name))
         elif name not in known:
-            logger.warning("%s/%s is no file of the key-value machine; ignored", directory, name)
+            text = "not a file of the key-value machine; ignored"
+            say(logger, logging.WARNING, text, path=os.path.join(directory, name))

@@ -383,4 +383,5 @@ def error_for(code: int, message: str, leader_id: str | None = None) -> RequestE
 def check(condition: bool, message: str, *details: object) -> None:
     """Raise `InvariantViolation` unless `condition` holds; stays on in production."""
     if not condition:
-        raise InvariantViolation(f"{message} {details}" if details else message)
+        said = ", ".join(map(str, details))
+        raise InvariantViolation(f"{message}: {said}" if details else message)

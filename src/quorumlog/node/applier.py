@@ -24,6 +24,7 @@ from quorumlog.model.errors import (
     RequestError,
     StorageError,
 )
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.comparisons import DIGEST_BYTES_MAX, Comparisons
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
@@ -34,7 +35,6 @@ from quorumlog.node.handed import (
     Work,
     damage_of_machine,
 )
-from quorumlog.node.log_lines import say
 from quorumlog.node.machine_scrub import MachineScrub
 from quorumlog.node.results import CommandResults
 from quorumlog.node.saves import Kept, Saves
@@ -356,7 +356,7 @@ class Applier:
                 machine.on_role_change(*role)
             except Exception as error:
                 text = "".join(traceback.format_exception(error))
-                raise MachineError(f"{error!r} in on_role_change\n{text}") from error
+                raise MachineError(f"{described(error)} in on_role_change\n{text}") from error
 
         def refused() -> None:
             self._role = self._role or role
@@ -380,11 +380,18 @@ class Applier:
         if isinstance(error, CorruptionError) and error.index is not None:
             replica.healing.found(error)
         elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
-            self._end(repr(error))
+            self._end(described(error))
             return
         # removed: the log begins anew behind a snapshot, which is loaded next
         self._retry_ms = self._doors.now_ms() + RETRY_MS
-        logger.warning("entries from %s on cannot be applied now: %s", self._applied + 1, error)
+        say(
+            logger,
+            logging.WARNING,
+            "entries cannot be applied now",
+            group=replica.config.group,
+            first_index=self._applied + 1,
+            text=str(error),
+        )
         replica.wake()
 
     def _end(self, text: str) -> None:
@@ -568,7 +575,7 @@ class Applier:
             return handed.apply_to(machine, self.results)
         except NoSpaceError as error:
             if machine.applied_index != self._applied:  # it does not keep its state itself
-                raise MachineError(f"{error!r} while entries were applied") from error
+                raise MachineError(f"{described(error)} while entries were applied") from error
             self.results = CommandResults.of(machine.kept())  # as they were before
             raise
 
@@ -582,7 +589,14 @@ class Applier:
         except (MachineDamagedError, NoSpaceError):
             raise
         except Exception as error:  # costs a comparison, and the next snapshot says so, too
-            logger.warning("the state machine has no digest after entry %s: %r", index, error)
+            say(
+                logger,
+                logging.WARNING,
+                "the state machine gave no digest",
+                group=self._replica.config.group,
+                index=index,
+                reason=described(error),
+            )
             return b""
         is_fit = isinstance(digest, bytes) and len(digest) <= DIGEST_BYTES_MAX
         return digest if is_fit else b""
@@ -681,5 +695,5 @@ def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes
     except RequestError as error:
         return error.code, f"the state machine cannot answer: {error}", b""
     except Exception as error:
-        text = f"the state machine cannot answer: {error!r}"
+        text = f"the state machine cannot answer: {described(error)}"
         return ResponseCode.INTERNAL_ERROR, text, b""

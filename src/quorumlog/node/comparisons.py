@@ -10,9 +10,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from quorumlog.model.codes import Role
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import StateDigest
 from quorumlog.node.doors import Doors
-from quorumlog.node.log_lines import say
 
 if TYPE_CHECKING:
     from quorumlog.node.replica import Replica

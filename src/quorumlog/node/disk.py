@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from quorumlog.model.errors import StorageError, check
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import WriteOwner
-from quorumlog.node.log_lines import say
 from quorumlog.storage.base import Store, WritePlan
 from quorumlog.storage.files import SPARES
 
@@ -106,8 +106,8 @@ class DiskWorker:
                 self._call_soon(self._failed, error)
                 return
             except Exception as error:  # a bug in the store must end the replica, not hide
-                logger.exception("disk thread failed")
-                self._call_soon(self._failed, StorageError(f"disk thread: {error!r}"))
+                say(logger, logging.ERROR, "disk thread failed", exc_info=error)
+                self._call_soon(self._failed, StorageError(f"disk thread: {described(error)}"))
                 return
             if sync:
                 dirty_since = None

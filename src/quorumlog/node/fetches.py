@@ -23,6 +23,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import described
 from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
 from quorumlog.storage.base import Log, Span
@@ -330,7 +331,7 @@ class Fetches:
             found(spans)
 
     def _fail(self, answer: FetchAnswer, error: Exception) -> None:
-        code, text = ResponseCode.INTERNAL_ERROR, repr(error)
+        code, text = ResponseCode.INTERNAL_ERROR, described(error)
         if isinstance(error, RequestError):
             code, text = error.code, str(error)
         elif isinstance(error, OutOfDescriptorsError):  # it can be read, only not now

@@ -10,6 +10,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import NoSpaceError, QuorumlogError, StorageError
+from quorumlog.model.log_lines import described
 from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
 
@@ -105,7 +106,7 @@ class Handed(Sequence[Entry]):
         except Exception as error:
             index = self._entries[self._last].index
             text = "".join(traceback.format_exception(error))
-            raise MachineError(f"{error!r} at entry {index}\n{text}") from error
+            raise MachineError(f"{described(error)} at entry {index}\n{text}") from error
         return kept[0][0]
 
     def _by_index(self, machine: StateMachine, results: Sequence[bytes]) -> dict[int, bytes]:

@@ -17,10 +17,10 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather
-from quorumlog.node.log_lines import say
 from quorumlog.storage.base import Span, WritePlan
 
 if TYPE_CHECKING:
@@ -92,7 +92,14 @@ class Healing:
         try:
             plan = replica.log.quarantine(index, is_readable=error.is_readable)
         except OutOfDescriptorsError as busy:  # the scrub meets it again
-            logger.warning("entry %s is set aside later: %s", index, busy)
+            say(
+                logger,
+                logging.WARNING,
+                "entry is set aside later",
+                group=self._config.group,
+                index=index,
+                reason=str(busy),
+            )
             return
         except StorageError as lost:
             replica.write_failed(lost)
@@ -127,7 +134,14 @@ class Healing:
         except CorruptionError as error:
             self.found(error)
         except (StorageError, RequestError) as error:
-            logger.warning("cannot look at entry %s: %s", index, error)
+            say(
+                logger,
+                logging.WARNING,
+                "cannot look at an entry",
+                group=self._config.group,
+                index=index,
+                text=str(error),
+            )
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -356,7 +370,8 @@ class Healing:
                 self.scrub_index = error.index
                 self.found(error)
             elif not isinstance(error, StorageError | RequestError):
-                logger.error("scrub failed", exc_info=error)
+                text = "scrub failed"
+                say(logger, logging.ERROR, text, exc_info=error, group=self._config.group)
             replica.wake()
 
         self._doors.background.run(check, done, failed)

@@ -16,6 +16,7 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.log_lines import say
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     InstallSnapshotRequest,
@@ -26,7 +27,6 @@ from quorumlog.model.message import (
     SnapshotWanted,
 )
 from quorumlog.node.doors import Doors
-from quorumlog.node.log_lines import say
 from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot, ResetLog
 from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.raft.quota import Quota
@@ -257,7 +257,14 @@ class Installs:
             return snapshots.read_piece(request.last_included_index, request.offset, length)
 
         def failed(error: Exception) -> None:
-            logger.info("snapshot %s cannot be sent: %s", request.last_included_index, error)
+            say(
+                logger,
+                logging.INFO,
+                "snapshot cannot be sent",
+                group=self._config.group,
+                last_included_index=request.last_included_index,
+                text=str(error),
+            )
             self._served.pop(request.local_id, None)
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
 
@@ -442,7 +449,13 @@ class Installs:
 
         def failed(error: Exception) -> None:
             self._is_busy = False
-            logger.error("a snapshot cannot be installed now: %s", error)
+            say(
+                logger,
+                logging.ERROR,
+                "snapshot cannot be installed now",
+                group=self._config.group,
+                text=str(error),
+            )
             staged, self._staged = self._staged, None
             if staged is not None:
                 self._doors.background.run(staged.discard, lambda _: None, _not_discarded)
@@ -594,7 +607,8 @@ class Installs:
 
 
 def _not_discarded(error: Exception) -> None:
-    logger.warning("what was fetched of a snapshot cannot be removed: %s", error)
+    text = str(error)
+    say(logger, logging.WARNING, "what was fetched of a snapshot cannot be removed", text=text)
 
 
 def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:

@@ -7,9 +7,9 @@ was stored could be stored once more, so such a replica does not lead until a pe
 import logging
 from typing import TYPE_CHECKING
 
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
-from quorumlog.node.log_lines import say
 
 if TYPE_CHECKING:
     from quorumlog.node.replica import Replica

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import CorruptionError, LeaderPendingFullError, StorageError
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, Work, damage_of_machine
-from quorumlog.node.log_lines import say
 from quorumlog.storage.snapshots import Checking, Snapshots
 
 if TYPE_CHECKING:
@@ -100,7 +100,14 @@ class MachineScrub:
             self._replica.counters.snapshots_damaged += 1
             self._applier.saves.lost(index, error)
         elif not isinstance(error, StorageError):  # it may have been removed meanwhile
-            logger.error("snapshot %s cannot be checked", index, exc_info=error)
+            say(
+                logger,
+                logging.ERROR,
+                "snapshot cannot be checked",
+                exc_info=error,
+                group=self._replica.config.group,
+                index=index,
+            )
         self._go_on(1, is_over=True)
 
     def _go_on(self, pause_ms: int, *, is_over: bool) -> None:
@@ -161,7 +168,13 @@ class MachineScrub:
             elif isinstance(error, CorruptionError | MachineDamagedError):
                 self._applier.rebuild(str(error))
             else:
-                logger.warning("the state cannot be checked now: %s", error)
+                say(
+                    logger,
+                    logging.WARNING,
+                    "state cannot be checked now",
+                    group=self._replica.config.group,
+                    reason=described(error),
+                )
 
         self._doors.background.run(work, self._checked, failed)
 

@@ -6,6 +6,7 @@ import logging
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError
+from quorumlog.model.log_lines import described, say
 from quorumlog.storage.files import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,14 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
     except NoSpaceError:
         raise
     except StorageError as error:
-        logger.warning("%s is made again from snapshot and log: %s", directory, error)
+        say(
+            logger,
+            logging.WARNING,
+            "state machine is made again from snapshot and log",
+            group=config.group,
+            directory=directory,
+            reason=str(error),
+        )
         remove_tree(directory)
         return made.open(directory)
 
@@ -57,7 +65,8 @@ def remake_machine(
     try:
         machine.close()
     except Exception as error:  # whatever it holds is given up
-        logger.warning("a damaged state machine cannot be closed: %s", error)
+        text = "a damaged state machine cannot be closed"
+        say(logger, logging.WARNING, text, group=config.group, reason=described(error))
     directory = f"{group_directory}/{DIRECTORY}"
     remove_tree(directory)
     made = machine_class(config.state_machine).open(directory)

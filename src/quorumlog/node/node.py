@@ -6,13 +6,14 @@ import random
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.model.log_lines import described, say
 from quorumlog.model.message import Hello
 from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats
@@ -23,7 +24,6 @@ from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
-from quorumlog.node.log_lines import say
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
@@ -100,7 +100,9 @@ class Node:
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
         self._wakes = Wakes(
-            self._loop, monotonic_ms, lambda error: self._broken(f"a timer failed: {error!r}")
+            self._loop,
+            monotonic_ms,
+            lambda error: self._broken(f"a timer failed: {described(error)}"),
         )
         self._reads = Threads(self._loop)
         self._machines = Threads(self._loop, threads=MACHINE_THREADS, name="quorumlog-machine")
@@ -281,7 +283,7 @@ class Node:
             directory=directory,
             end_index=opened.log.end_index,
             term=opened.hard_state.term,
-            report=str(opened.report),
+            report=asdict(opened.report),
         )
         return opened
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import HeartBeats, Hello, NodeMessage, PeerMessage, Response
 from quorumlog.node.beats import Beats
-from quorumlog.node.log_lines import say
 from quorumlog.node.replica import Replica
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame

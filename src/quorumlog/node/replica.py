@@ -23,6 +23,7 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import described, say
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.membership import addresses_of
 from quorumlog.model.message import (
@@ -51,7 +52,6 @@ from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import FetchAnswer, Fetches, View
 from quorumlog.node.healing import Healing
 from quorumlog.node.installs import Installs
-from quorumlog.node.log_lines import say
 from quorumlog.node.lost_sessions import LostSessions
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
@@ -180,7 +180,13 @@ class Replica:
             try:
                 unread = self.sessions.scan(self.core.committed_index)
             except StorageError as error:
-                logger.warning("cannot read producer sessions: %s", error)
+                say(
+                    logger,
+                    logging.WARNING,
+                    "cannot read producer sessions",
+                    group=self.config.group,
+                    text=str(error),
+                )
                 self.healing.look_again_later()
                 return False
             if unread is not None:  # damage that nobody has met yet, or an index record
@@ -399,7 +405,7 @@ class Replica:
 
     def _break(self, error: Exception) -> None:
         """After a bug or a failed check this replica must not go on as if nothing had happened."""
-        self.health_text = self.health_text or f"replica stopped: {error!r}"
+        self.health_text = self.health_text or f"replica stopped: {described(error)}"
         self.broken = True
         self._inbox.clear()
         self._outbox.drop_all()
@@ -455,7 +461,7 @@ class Replica:
 
     def _append_received(self, effect: fx.AppendReceived, item: _Item) -> None:
         if item.block is None or not isinstance(item.event, ev.Received):
-            raise InvariantViolation(f"{effect} without the block of a push")
+            raise InvariantViolation(f"entry {effect.first_index} without the block of a push")
         block = item.block
         skipped = effect.first_index - first_index_of(block)
         kept = effect.last_index - effect.first_index + 1
@@ -493,7 +499,8 @@ class Replica:
             if isinstance(error, CorruptionError):
                 self.healing.found(error)
             elif not isinstance(error, StorageError | RequestError):
-                logger.error("reading entries for a push failed", exc_info=error)
+                text = "reading entries for a push failed"
+                say(logger, logging.ERROR, text, exc_info=error, group=self.config.group)
             event = ev.EntriesUnreadable(effect.peer_id, effect.request_id, str(error))
             self._handle(_Item(event))
 

@@ -19,9 +19,9 @@ from quorumlog.model.errors import (
     NoSpaceError,
     StorageError,
 )
+from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, MachineError, Work, damage_of_machine
-from quorumlog.node.log_lines import say
 from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 
 if TYPE_CHECKING:
@@ -242,7 +242,13 @@ class Saves:
             self._applier.rebuild(str(error))
             return
         self._not_before_ms = self._doors.now_ms() + RETRY_MS
-        logger.error("a snapshot of %s could not be saved: %s", self._config.group, error)
+        say(
+            logger,
+            logging.ERROR,
+            "snapshot could not be saved",
+            group=self._config.group,
+            text=str(error),
+        )
         asked, self._asked = self._asked, []
         for _, saved in asked:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
@@ -313,7 +319,7 @@ class Saves:
         except StorageError as error:
             raise MachineDamagedError(f"{error} while it loaded snapshot {index}") from error
         except Exception as error:
-            raise MachineError(f"{error!r} while it loaded snapshot {index}") from error
+            raise MachineError(f"{described(error)} while it loaded snapshot {index}") from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
             self._refused.add(index)
@@ -341,7 +347,8 @@ def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
     with damage_of_machine():
         digest = machine.digest()
     if not isinstance(digest, bytes):
-        raise MachineError(f"{type(machine).__name__}.digest gave {digest!r}; it must give bytes")
+        given = type(digest).__name__
+        raise MachineError(f"{type(machine).__name__}.digest gave {given}; it must give bytes")
     return msgspec.structs.replace(meta, digest=digest)
 
 
@@ -352,7 +359,7 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
     except (MachineDamagedError, NoSpaceError):
         raise
     except Exception as error:
-        raise MachineError(f"{error!r} while it was frozen at {index}") from error
+        raise MachineError(f"{described(error)} while it was frozen at {index}") from error
 
 
 def _write(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.log_lines import say
 from quorumlog.model.session import SessionTable, StoredBlock
 from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, system_entries_in
 from quorumlog.model.time_marks import TimeMarks
@@ -119,10 +120,12 @@ class Sessions:
         What cannot be read may lie behind that: it is for the next `scan` to say.
         """
         if self._base.as_of < before_begin_index:
-            logger.error(
-                "producer sessions between %s and %s are not known",
-                self._base.as_of,
-                before_begin_index,
+            say(
+                logger,
+                logging.ERROR,
+                "producer sessions not known",
+                after_index=self._base.as_of,
+                last_index=before_begin_index,
             )
             self._base.as_of = before_begin_index
         self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
@@ -142,7 +145,7 @@ class Sessions:
         try:
             table = SessionTable.decode(raw)
         except UnexpectedArgumentError as error:
-            logger.error("producer sessions cannot be read: %s", error)
+            say(logger, logging.ERROR, "producer sessions cannot be read", text=str(error))
             return
         is_found = self.is_lost and table.as_of >= self._log.before_begin_index
         if table.as_of > self._base.as_of or is_found:

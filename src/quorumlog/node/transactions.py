@@ -8,6 +8,7 @@ import msgspec
 
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     EndTransaction,
@@ -17,7 +18,6 @@ from quorumlog.model.system_entry import (
 )
 from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
 from quorumlog.node.doors import Doors
-from quorumlog.node.log_lines import say
 
 if TYPE_CHECKING:
     from quorumlog.node.replica import Replica

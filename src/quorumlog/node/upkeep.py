@@ -12,9 +12,9 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import say
 from quorumlog.node.doors import Doors
 from quorumlog.node.group_time import GroupTime
-from quorumlog.node.log_lines import say
 from quorumlog.raft.events import BeginMoved
 from quorumlog.storage.base import Preparable, WritePlan
 from quorumlog.storage.retention import Moment, last_to_remove, mark_pause_ms
@@ -161,13 +161,20 @@ class Upkeep:
                     str(error), deletes_old=True, deletes_any=False, is_tight=True
                 )
             elif isinstance(error, OutOfDescriptorsError):
-                logger.warning("%s is made later: %s", file.path, error)  # nothing was promised
+                say(  # nothing was promised
+                    logger,
+                    logging.WARNING,
+                    "file is made later",
+                    file=str(file.path),
+                    reason=str(error),
+                )
             elif isinstance(error, StorageError):
                 self._replica.write_failed(error)
                 self._doors.broken(str(error))
             elif not isinstance(error, LeaderPendingFullError):
                 # else the threads are busy: the next look or write asks again
-                logger.error("making %s ahead failed", file.path, exc_info=error)
+                text = "making a file ahead failed"
+                say(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
 
         self._doors.background.run(file.prepare, done, failed)
 
@@ -186,7 +193,7 @@ class Upkeep:
         self._looking = False
         if isinstance(error, LeaderPendingFullError):
             return  # the threads are busy; there is a next look
-        logger.warning("cannot see how full the disk is: %s", error)
+        say(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     # -- retention --------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ import heapq
 import logging
 from collections.abc import Callable
 
+from quorumlog.model.log_lines import say
+
 logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP_MS = 3_600_000
@@ -97,7 +99,7 @@ class Wakes:
             try:
                 wake.tick()
             except Exception as error:  # it may not have asked to be woken again
-                logger.exception("a timer failed")
+                say(logger, logging.ERROR, "a timer failed", exc_info=error)
                 self._failed(error)
         self._schedule()
 

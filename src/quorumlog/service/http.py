@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from quorumlog.model.codes import Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.node.status import FAILED, status_of
 
@@ -86,14 +88,15 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Somebody who went away in the middle is nobody's error."""
-        logger.debug("answering %s failed", client_address, exc_info=True)
+        remote, error = ":".join(map(str, client_address[:2])), sys.exception()
+        say(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
 
 
 class _QuietHandler(WSGIRequestHandler):
     timeout = REQUEST_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
-        logger.debug(format, *args)
+        say(logger, logging.DEBUG, "admin request", text=format % args)
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:

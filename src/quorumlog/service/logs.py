@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
+from datetime import UTC, datetime
 
-from quorumlog.node.log_lines import EVENT_FIELDS
+from quorumlog.model.log_lines import EVENT_FIELDS, described
 
 LINES_BYTES_MAX = 4 * 1024 * 1024
 """Log lines that wait to be written."""
@@ -17,22 +19,27 @@ LAST_WORDS_S = 1.0
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line: time, level, logger, event, and the event's fields."""
+    """Formats a record as one line: time, level, logger, event, and the event's fields.
 
-    default_msec_format = "%s.%03d"
+    The time is UTC with milliseconds, as in `2026-01-31T23:59:59.123Z`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-            "level": record.levelname,
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
+        line = {**_head(record), "event": record.getMessage()}
         line.update(getattr(record, EVENT_FIELDS, {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, allow_nan=False)
+
+
+def _head(record: logging.LogRecord) -> dict[str, object]:
+    return {"time": _utc(record.created), "level": record.levelname, "logger": record.name}
+
+
+def _utc(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class LineWriter:
@@ -80,16 +87,21 @@ class LineWriter:
                 self._lines.clear()
                 self._is_writing = True
                 if self._unsaid:
-                    piece += f'{{"event": "log lines dropped", "count": {self._unsaid}}}\n'.encode()
+                    piece += _about_dropped(self._unsaid)
                     self._unsaid = 0
             try:
                 while piece:
                     piece = piece[os.write(self._descriptor, piece) :]
             except OSError:  # nobody will read it
                 with self._changed:
-                    self.dropped += 1
+                    self.dropped += piece.count(b"\n")
             with self._changed:
                 self._size = sum(len(line) for line in self._lines)
+
+
+def _about_dropped(count: int) -> bytes:
+    head = {"time": _utc(time.time()), "level": "WARNING", "logger": __name__}
+    return (json.dumps({**head, "event": "log lines dropped", "count": count}) + "\n").encode()
 
 
 class LineHandler(logging.Handler):
@@ -102,9 +114,13 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
         try:
-            self.writer.put(self.format(record))
-        except Exception:  # a record that cannot be formatted must end nothing
-            self.writer.dropped += 1
+            line = self.format(record)
+        except Exception as error:  # of other libraries and state machines; it must end nothing
+            where = f"{record.pathname}:{record.lineno}"
+            text = "a log line cannot be written as JSON"
+            said = {"event": text, "where": where, "reason": described(error)}
+            line = json.dumps({**_head(record), **said})
+        self.writer.put(line)
 
 
 def _writer() -> LineWriter | None:

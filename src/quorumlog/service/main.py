@@ -10,8 +10,8 @@ import uvloop
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
+from quorumlog.model.log_lines import say
 from quorumlog.node.descriptors import SPARE, raise_limit
-from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
 from quorumlog.service.logs import last_words, set_up_logs
@@ -41,8 +41,15 @@ def serve(config: NodeConfig) -> int:
     try:
         before, after = raise_limit(config)
         SPARES.hold(SPARE)
-        fields = {"before": before, "limit": after, "spare": SPARE}
-        say(logger, logging.INFO, "file descriptors", node=config.self_id, **fields)
+        say(
+            logger,
+            logging.INFO,
+            "file descriptors",
+            node=config.self_id,
+            before=before,
+            limit=after,
+            spare=SPARE,
+        )
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
         say(logger, logging.ERROR, "node failed", node=config.self_id, reason=str(error))

@@ -22,6 +22,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     error_for,
 )
+from quorumlog.model.log_lines import say
 from quorumlog.model.machine_message import (
     QueryRequest,
     QueryResponse,
@@ -48,7 +49,6 @@ from quorumlog.model.transaction_message import (
     TransactionalResponse,
 )
 from quorumlog.node.asked import Done
-from quorumlog.node.log_lines import say
 from quorumlog.node.node import Node
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of, status_of_failed

@@ -12,6 +12,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import described, say
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import Share
@@ -167,11 +168,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame(frame)
         except RemoteProtocolError as error:
             self._counters.garbage += 1
-            logger.warning("closing connection of %s: %s", self.remote_address, error)
+            say(
+                logger,
+                logging.WARNING,
+                "closing a connection",
+                remote=self.remote_address,
+                reason=str(error),
+            )
             self.close(str(error))
         except Exception as error:
-            logger.exception("handling bytes of %s failed", self.remote_address)
-            self.close(f"internal error: {error!r}")
+            text, remote = "handling bytes failed", self.remote_address
+            say(logger, logging.ERROR, text, exc_info=error, remote=remote)
+            self.close(f"internal error: {described(error)}")
         if self._share is not None:
             self._account(self._share, taken)
 
@@ -263,8 +271,14 @@ class Connection(asyncio.BufferedProtocol):
     def _say_refused(self, frame: RefusedFrame) -> None:
         if frame.text != self._refused_text:  # the same one again and again is said once
             self._refused_text = frame.text
-            who = f"{self.hello.node_id or self.hello.role} at " if self.hello is not None else ""
-            logger.warning("refusing a frame of %s%s: %s", who, self.remote_address, frame.text)
+            say(
+                logger,
+                logging.WARNING,
+                "refusing a frame",
+                who=None if self.hello is None else self.hello.node_id or self.hello.role,
+                remote=self.remote_address,
+                reason=frame.text,
+            )
 
     def _handshake(self, message: Message) -> None:
         if not isinstance(message, Hello):
@@ -278,7 +292,13 @@ class Connection(asyncio.BufferedProtocol):
             self._handler = self._greet(message)
         except RemoteProtocolError as error:
             self._counters.refused_handshakes += 1
-            logger.warning("refusing %s: %s", self.remote_address, error)
+            say(
+                logger,
+                logging.WARNING,
+                "refusing a connection",
+                remote=self.remote_address,
+                reason=str(error),
+            )
             refusal = Hello(
                 cluster=self._own_hello.cluster,
                 node_id=self._own_hello.node_id,

@@ -14,6 +14,7 @@ from functools import partial
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import say
 from quorumlog.model.message import Hello, Response
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 from quorumlog.transport.resolver import Resolver
@@ -173,7 +174,8 @@ class Listener:
     def _accept_later(self, error: OSError) -> None:
         """No descriptor is free, or no memory: who wants to connect waits in the backlog."""
         if self._pause_s == ACCEPT_PAUSE_MIN_S:
-            logger.warning("cannot accept connections now: %s", error.strerror or error)
+            reason = error.strerror or str(error)
+            say(logger, logging.WARNING, "cannot accept connections now", reason=reason)
         self.counters.accept_failures += 1
         loop = asyncio.get_running_loop()
         for one in self._sockets:

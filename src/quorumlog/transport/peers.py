@@ -15,6 +15,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import described, say
 from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Found, Resolver
@@ -59,7 +60,8 @@ async def _connect_to(
         try:
             transport, _ = await loop.create_connection(make, address, port)
         except OSError as error:
-            logger.debug("cannot reach %s:%s: %s", address, port, error)
+            where = f"{address}:{port}"
+            say(logger, logging.DEBUG, "cannot reach", address=where, reason=str(error))
         else:
             return transport
     address, port = found[-1][1]
@@ -107,14 +109,16 @@ class _Link:
                     ended_at = loop.time()
                     continue
             except (OSError, TimeoutError) as error:
-                logger.debug("cannot reach %s: %s", self.peer_id, error)
+                reason = described(error)
+                say(logger, logging.DEBUG, "cannot reach", peer=self.peer_id, reason=reason)
                 pause = min(BACKOFF_MAX_S, pause * 2)
                 if isinstance(error, ConnectionRefusedError) and not self._is_bulk:
                     if loop.time() - ended_at < LOST_S:
                         self._watcher.peer_lost(self.peer_id)
                     ended_at = -LOST_S
-            except Exception:  # a link that is given up would cut this node off for good
-                logger.exception("the link to %s failed; it is made anew", self.peer_id)
+            except Exception as error:  # a link that is given up would cut this node off
+                text = "a link failed; it is made anew"
+                say(logger, logging.ERROR, text, exc_info=error, peer=self.peer_id)
                 pause = BACKOFF_MAX_S
             await asyncio.sleep(pause * self._links.generator.uniform(0.5, 1.0))
 
@@ -171,13 +175,13 @@ class _Link:
             self._is_welcome = message.code == ResponseCode.SUCCESS
         if isinstance(message, Hello | Response) and message.text != self._refusal:
             self._refusal = message.text  # the same one again and again is said once
-            logger.warning("%s refused: %s", self.peer_id, self._refusal)
+            say(logger, logging.WARNING, "refused", peer=self.peer_id, reason=self._refusal)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         if self.connection is connection:
             self.connection = None
-        logger.debug("link to %s ended: %s", self.peer_id, reason)
+        say(logger, logging.DEBUG, "link ended", peer=self.peer_id, reason=reason)
 
     def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
         """Send if the link is up and its outbox has room; what no frame takes is logged."""
@@ -189,7 +193,8 @@ class _Link:
         except UnexpectedArgumentError as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
-                logger.error("nothing of this goes to %s: %s", self.peer_id, error)
+                text = "a message cannot be sent"
+                say(logger, logging.ERROR, text, peer=self.peer_id, reason=str(error))
             return False
 
     def close(self) -> None:

@@ -200,7 +200,8 @@ class FrameDecoder:
     def _read_header(self) -> _Header | None:
         begin = bytes(self._staged[self._begin : min(self._end, self._begin + HEADER_SIZE)])
         if begin[:4] != MAGIC[: len(begin)]:
-            raise RemoteProtocolError(f"bytes {begin[:4]!r} are not the beginning of a frame")
+            shown = begin[:4].decode("ascii", "backslashreplace")
+            raise RemoteProtocolError(f"bytes '{shown}' are not the beginning of a frame")
         if len(begin) < HEADER_SIZE:
             self.set_aside()
             return None

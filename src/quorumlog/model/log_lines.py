@@ -1,0 +1,31 @@
+"""Structured log lines: an event name and fields, formatted where logging is set up."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+EVENT_FIELDS = "quorumlog_fields"
+
+FieldValue: TypeAlias = (
+    "str | int | float | bool | Sequence[FieldValue] | Mapping[str, FieldValue] | None"
+)
+"""What a line can carry as a JSON value; anything else would have to be written as Python does."""
+
+
+def say(
+    logger: logging.Logger,
+    level: int,
+    event: str,
+    *,
+    exc_info: BaseException | None = None,
+    **fields: FieldValue,
+) -> None:
+    """Log one event; `fields` become keys of the line, `exc_info` its traceback."""
+    if logger.isEnabledFor(level):
+        logger.log(level, event, exc_info=exc_info, extra={EVENT_FIELDS: fields})
+
+
+def described(error: BaseException) -> str:
+    """Return an error in words: what it is called, and what it says."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
