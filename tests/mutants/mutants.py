@@ -1,8 +1,8 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
 
-Those from R26 on are of sessions, transactions and ages, which that list has not. Each is a
-function that patches the product through `put` (an object, a name, the bug), which the test takes
-back. R24 and R25 are about time.
+Those from R26 on are of sessions, transactions, ages and clean stops, which that list has not. Each
+is a function that patches the product through `put` (an object, a name, the bug), which the test
+takes back. R24 and R25 are about time.
 """
 
 import msgspec
@@ -364,6 +364,20 @@ def r33_a_replica_goes_on_counting_from_the_highest_time_it_knew(put):
 
 def r34_records_of_keys_and_values_are_served_unchecked(put):
     put("quorumlog.machine.kv_database", "unsealed", lambda path, key, record: record[HASH_BYTES:])
+
+
+def r35_who_is_asked_to_stop_does_not_wait_for_what_it_owes(put):
+    put(replica.Replica, "may_leave", True)
+
+
+def r36_who_is_asked_to_stop_acknowledges_what_nobody_else_has(put):
+    leave = replica.Replica.leave
+
+    def hasty(self):
+        self.appends.applied(self.log.end_index, lambda first, last: [b""] * (last - first + 1))
+        leave(self)
+
+    put(replica.Replica, "leave", hasty)
 
 
 MUTANTS = [

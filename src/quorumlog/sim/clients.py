@@ -158,7 +158,7 @@ class Clients:
                 count=request.count,
                 entry_bytes_max=node.config.limits.entry_bytes_max,
             )
-            node.enter(lambda: node.running.propose(block, answered, system_entry_of(block)))
+            node.enter(lambda: node.propose(block, answered, system_entry_of(block)))
 
         self._cluster.network.carry(name, node.node_id, request, data, self.once(node, arrive))
 

@@ -122,7 +122,7 @@ class Faults:
             node.files.crash_at = None
             node.files.forgive()
             if not node.is_up and (node.life or node.node_id in cluster.founders):
-                self._start(node)
+                self.start_node(node)
 
     def lull(self) -> None:
         """Clients ask nothing for a while, so that groups come to rest in the midst of faults."""
@@ -139,16 +139,16 @@ class Faults:
         node.stop(power=power, why="killed" if not power else "lost its power")
         if may_flip and node.node_id == self.victim:
             self._flip(node, node.files.names(f"{DIRECTORY}/g/data"))
-        self._after(RESTART_MS, lambda: self._start(node))
+        self._after(RESTART_MS, lambda: self.start_node(node))
 
-    def _start(self, node: SimulatedNode) -> None:
+    def start_node(self, node: SimulatedNode) -> None:
         """Start a node as an operator would: data that cannot be opened are given up."""
         node.start()
         if not node.is_up and node.why_stopped and self._may_wipe(node):
             self._empty(node)
             node.start()
         if not node.is_up and self.is_on:
-            self._after(RESTART_MS, lambda: self._start(node))
+            self._after(RESTART_MS, lambda: self.start_node(node))
 
     def kill(self) -> None:
         """End a process as kill -9 does."""
@@ -173,7 +173,7 @@ class Faults:
         node = self._any_up()
         if node is not None:
             node.files.crash_at = node.files.calls + self._random.randint(1, 40)
-            self._after((500, 3_000), lambda: self._start(node))
+            self._after((500, 3_000), lambda: self.start_node(node))
 
     def pause(self) -> None:
         """Stop a process for a while; it sees nothing and then goes on with its old beliefs."""
@@ -281,7 +281,7 @@ class Faults:
                 node.files.fail_next(STATE_NAME, "EIO")
             else:
                 node.files.fail(node.files.calls + self._random.randint(1, 60), "EIO")
-            self._after((500, 4_000), lambda: self._start(node))
+            self._after((500, 4_000), lambda: self.start_node(node))
 
     def rot(self) -> None:
         """Flip a bit of an older file of a running machine: whoever reads it must notice."""
@@ -300,7 +300,7 @@ class Faults:
 
         def free() -> None:
             files.total_bytes = 1 << 40
-            self._start(node)
+            self.start_node(node)
 
         self._after((500, 6_000), free)
 
@@ -368,7 +368,7 @@ class Faults:
         if node is not None and self._may_wipe(node):
             node.stop(power=False, why="its disk was emptied")
             self._empty(node)
-            self._after(RESTART_MS, lambda: self._start(node))
+            self._after(RESTART_MS, lambda: self.start_node(node))
 
     def keep_one_down(self) -> SimulatedNode | None:
         """Stop a voter without whom the others are a sound majority; None if there is none such."""
@@ -433,7 +433,7 @@ class Faults:
         node_id = random.choice(list(cluster.nodes))
         node, member = cluster.nodes[node_id], current.member(node_id)
         if member is None:
-            self._start(node)
+            self.start_node(node)
             added = Member(node_id, f"sim:{node_id[1:]}", joining=random.random() < 0.7)
             leader.ask(lambda number: ChangeRequested(number, AddMember(added)))
         elif not current.is_voter(node_id) and random.random() < 0.7:

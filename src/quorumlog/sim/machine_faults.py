@@ -40,6 +40,10 @@ class MachineFaults:
             self._cluster.rotten_machines.add(self._node.node_id)
             self._after(PAUSE_MS, self._disturb)
 
+    def end(self) -> None:
+        """Disturb no more."""
+        self.is_on = False
+
     def _after(self, range_ms: tuple[float, float], action: Callable[[], None]) -> None:
         delay_ms = self._random.uniform(*range_ms)
         self._cluster.world.after_ms(delay_ms, lambda: action() if self.is_on else None)

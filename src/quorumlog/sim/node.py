@@ -6,15 +6,17 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from quorumlog.model.block import Buffer
+from quorumlog.model.block import Block, Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
-from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.message import AppendResponse, HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.system_entry import SystemEntry
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
 from quorumlog.node.doors import Doors, WriteOwner
 from quorumlog.node.heartbeats import JoinedHeartBeats
+from quorumlog.node.proposals import Answer
 from quorumlog.node.replica import Replica
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
@@ -161,6 +163,7 @@ class SimulatedNode:
     """A machine that can be stopped, paused and started; its disk outlives its process.
 
     `slow` multiplies the time of writes; until `stalled_until_us` (the world's time) none ends.
+    `unanswered` counts the appends of clients to which this life of the process owes an answer.
     """
 
     def __init__(self, cluster: "SimulatedCluster", node_id: str, config: NodeConfig) -> None:
@@ -178,6 +181,7 @@ class SimulatedNode:
         self.stalled_until_us = 0
         self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
         self.alarms: list[str] = []
+        self.unanswered = 0
         self.machines = Machines()
         self._paused: deque[Callable[[], object]] | None = None
         self._opened: OpenedGroup | None = None
@@ -343,6 +347,18 @@ class SimulatedNode:
         elif not self.running.broken:
             self.running.receive(message, attachment)
 
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None) -> None:
+        """Take a client's append."""
+        life = self.life
+        self.unanswered += 1
+
+        def answered(response: AppendResponse, results: Sequence[bytes]) -> None:
+            if self.life == life:
+                self.unanswered -= 1
+            answer(response, results)
+
+        self.running.propose(block, answered, entry)
+
     def _make_replica(self, group: GroupConfig, opened: OpenedGroup, beats: Beats) -> Replica:
         clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
@@ -410,7 +426,7 @@ class SimulatedNode:
         self.replica = self.beats = self._opened = self._wake_us = self._paused = None
         self.clock.go_on()
         self.machines.ended(closes=closes)
-        self.alarms, self._alarms_seen = [], 0
+        self.alarms, self._alarms_seen, self.unanswered = [], 0, 0
         if power:
             self.files.power_loss()
         else:

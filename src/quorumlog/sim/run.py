@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.sim.clean_stops import CleanStops
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
@@ -31,6 +32,8 @@ MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
 ROTTEN_MACHINES = 0.6
 """Share of runs with a state machine, and with rot, in which one node's machine rots, too."""
+CLEAN_STOPS = 0.3
+"""Share of runs in which nodes are also asked to stop."""
 SESSIONS = 0.5
 """Share of runs in which clients are idempotent producers."""
 TRANSACTIONS = 0.6
@@ -78,9 +81,14 @@ def run_seed(
     chance = _drawn("machine faults", seed)
     rot = MachineFaults(cluster, faults.victim, chance)
     rots = faults.flips and chance.random() < ROTTEN_MACHINES
+    stops_chance = _drawn("who stops", seed)
+    has_stops = stops_chance.random() < CLEAN_STOPS
+    stops = CleanStops(cluster, faults.start_node, stops_chance)
+    others: list[MachineFaults | CleanStops] = [rot] if rots else []
+    others += [stops] if has_stops else []
     finding: Finding | None = None
     try:
-        _live_through(cluster, faults, rot if rots else None, seconds)
+        _live_through(cluster, faults, others, seconds)
     except Finding as found:
         finding = found
     except Exception as error:
@@ -95,8 +103,8 @@ def run_seed(
         cluster.clients.appended,
         cluster.clients.reads,
         f"{cluster.network.trace:08x}-{world.events}-{world.now_us}",
-        [kind.__name__ for kind in faults.kinds],
-        _stories(cluster, faults),
+        [kind.__name__ for kind in faults.kinds] + ["clean_stops"] * has_stops,
+        _stories(cluster, faults, stops),
         finding,
     )
 
@@ -147,7 +155,10 @@ def _machine(seed: int) -> dict[str, object]:
 
 
 def _live_through(
-    cluster: SimulatedCluster, faults: Faults, rot: MachineFaults | None, seconds: float
+    cluster: SimulatedCluster,
+    faults: Faults,
+    others: list[MachineFaults | CleanStops],
+    seconds: float,
 ) -> None:
     for node_id in cluster.founders:
         cluster.nodes[node_id].start()
@@ -155,12 +166,12 @@ def _live_through(
     # a group begins while all its founders are up; from then on anything may happen
     cluster.run_until(FOUNDING_MS)
     faults.start()
-    if rot is not None:
-        rot.start()
+    for other in others:
+        other.start()
     cluster.run_until(FOUNDING_MS + int(seconds * 1_000))
     cluster.clients.is_running = False
-    if rot is not None:
-        rot.is_on = False
+    for other in others:
+        other.end()
     faults.end()
     cluster.run_until(cluster.world.now_ms + STARTING_MS)  # what crashed while it was started
     faults.end()
@@ -182,9 +193,10 @@ def _live_through(
         raise Finding("liveness", "nothing was ever appended")
 
 
-def _stories(cluster: SimulatedCluster, faults: Faults) -> dict[str, list[str]]:
+def _stories(cluster: SimulatedCluster, faults: Faults, stops: CleanStops) -> dict[str, list[str]]:
     stories = {node_id: node.story() for node_id, node in cluster.nodes.items()}
     stories["faults"] = faults.happened
+    stories["clean stops"] = stops.happened
     try:
         stories["state"] = cluster.describe().split("; ")
     except QuorumlogError as error:
