@@ -179,7 +179,6 @@ def test_159_a_killed_leader_is_replaced_and_comes_back(all_up):
 def test_159_failures_are_status_1_and_say_why_in_one_line(all_up):
     where = ("--dir", all_up.directory)
     for arguments, said in [
-        (("get", 10**9, *where), "beyond"),
         (("get", 0, *where, "--group", "nope"), "nope"),
         (("cluster", "kill", "n9", *where), "n9"),
         (("cluster", "up", "--nodes", 5, *where), "has 3 nodes"),
@@ -189,6 +188,76 @@ def test_159_failures_are_status_1_and_say_why_in_one_line(all_up):
         assert (status, out) == (1, ""), arguments
         assert said in err
         assert err.count("\n") == 1
+
+
+def test_16_an_index_beyond_the_end_is_said_with_a_status_of_its_own(all_up):
+    where = ("--dir", all_up.directory)
+    (appended,) = objects("append", "the last one", *where)
+    last = appended["index"]
+    directory = all_up.group_directory(all_up.leader("flights"), "flights")
+    for arguments, end in [
+        (("get", last + 1, *where), f"last committed index, {last}"),
+        (("tail", "--from", last + 1, *where), f"its last index is {last}; -f waits for it"),
+        (("tail", "--from", 10**9, "--all", *where), f"its last index is {last}; -f waits for it"),
+        (("store", "dump", directory, "--from", 10**9), f"its last index is {last}"),
+    ]:
+        status, out, err = command(*arguments)
+        assert (status, out) == (3, ""), arguments
+        assert "index 1000000000 is" in err or f"index {last + 1} is" in err
+        assert err.endswith(f"{end}\n")
+        assert err.count("\n") == 1
+    assert command("tail", "--from", last, *where)[0] == 0
+
+
+def test_16_who_waits_beyond_the_end_is_told_so(all_up):
+    where = ("--dir", all_up.directory)
+    (appended,) = objects("append", "before", *where)
+    begin = appended["index"] + 2
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "quorumlog", "tail", "-f", "--from", str(begin), "-n", "1", *where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert tail.stderr.readline() == (
+            f"quorumlog: waiting for index {begin} of group flights: its last index is "
+            f"{appended['index']}\n"
+        )
+        command("append", "one", "two", *where)
+        out, err = tail.communicate(timeout=20)
+        assert (tail.returncode, out.split(), err) == (0, [str(begin), "two"], "")
+    finally:
+        tail.kill()
+        tail.wait()
+
+
+def test_16_any_replica_is_read_while_there_is_no_majority(all_up):
+    where = ("--dir", all_up.directory)
+    (appended,) = objects("append", "kept", *where)
+    index = appended["index"]
+    command("append", "so that its commit is known", *where)
+    leader = all_up.leader("flights")
+    last = next(node_id for node_id in all_up.node_ids if node_id != leader)
+    for node_id in all_up.node_ids:
+        if node_id != last:
+            all_up.kill(node_id)
+    try:
+        for arguments in ("get", index), ("tail",), ("tail", "--from", index):
+            status, out, err = command(*arguments, "--timeout", 1, *where)
+            assert (status, out) == (1, ""), arguments
+            assert "--read-from any" in err
+            assert "Errno" not in err
+            assert "('" not in err
+        from_any = ("--read-from", "any", *where)
+        (entry,) = objects("get", index, *from_any)
+        assert base64.b64decode(entry["body_base64"]) == b"kept"
+        assert index in [entry["index"] for entry in objects("tail", *from_any)]
+        assert objects("tail", "--from", index, "-n", 1, *from_any) == [entry]
+        status, _, err = command("get", 10**9, *from_any)
+        assert (status, "beyond" in err) == (3, True)
+    finally:
+        all_up.up()
 
 
 def test_159_a_frozen_node_is_shown_as_such_and_stops_all_the_same(all_up):

@@ -135,6 +135,20 @@ def test_a_watch_prints_past_and_coming_changes_and_ends_after_so_many(where):
 
 
 @processes
+def test_16_a_watch_that_begins_in_the_future_says_that_it_waits(where):
+    printed("kv", "put", "future/", "1", *where)
+    (item,) = objects("kv", "get", "future/", *where)
+    begin = item["index"] + 1_000
+    watch = watching("--from", str(begin), "--dir", where[1])
+    try:
+        told = watch.stderr.readline()
+        assert told.startswith(f"quorumlog: waiting for index {begin}: the machine has applied ")
+    finally:
+        watch.kill()
+        watch.communicate()
+
+
+@processes
 def test_ctrl_c_ends_a_watch_quietly(where):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     printed("kv", "put", "c/1", "one", *where)

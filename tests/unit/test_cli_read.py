@@ -14,11 +14,13 @@ class LogOf:
         self.first = first
         self.kinds = kinds
 
-    def bounds(self, *, isolation):
+    def bounds(self, *, leader_only, isolation):
+        assert leader_only
         assert isolation in ("read_committed", "read_uncommitted")
         return self.first, self.first + len(self.kinds) - 1
 
-    def read(self, begin, *, end, follow, include_all, isolation):
+    def read(self, begin, *, end, follow, include_all, leader_only, isolation):
+        assert leader_only
         assert not follow
         for index in range(begin, end + 1):
             kind = self.kinds[index - self.first]

@@ -3,7 +3,9 @@
 import ast
 import json
 import logging
+import os
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import quorumlog
 from quorumlog.model.codes import Role
 from quorumlog.model.errors import InvariantViolation, check
-from quorumlog.model.log_lines import described, say
+from quorumlog.model.log_lines import described, reason_of, say
 from quorumlog.service.logs import JsonLines, LineHandler
 
 SOURCE = Path(quorumlog.__file__).parent
@@ -109,6 +111,28 @@ def test_errors_are_told_in_words(logged):
         check(False, "the term never falls", 3, 2)
     say(logger, logging.ERROR, "event", exc_info=error)
     assert json.loads(lines[0])["traceback"].endswith(str(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 7101)"), "{refused}"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+                "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+            ),
+            "{refused}",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (FileNotFoundError(2, "No such file or directory", "/a/b"), "/a/b: {missing}"),
+        (OSError("a host has no address"), "a host has no address"),
+        (TimeoutError(), "no answer in time"),
+    ],
+)
+def test_why_the_system_refused_is_told_in_its_words(error, said):
+    words = {"refused": os.strerror(111), "missing": os.strerror(2)}
+    assert reason_of(error) == said.format(**words)
 
 
 def _calls():

@@ -11,7 +11,7 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
-from quorumlog.cli.output import flush_every_line, print_json, print_line, printable
+from quorumlog.cli.output import flush_every_line, print_json, print_line, print_note, printable
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import KV, Client, KeyEvent, KeyItem
 
@@ -148,6 +148,8 @@ def watch_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 
     async def watch(kv: KV) -> None:
         left = count
+        if first is not None and first > (applied := await kv.applied_index()):
+            print_note(f"waiting for index {first}: the machine has applied {applied}")
         async with aclosing(kv.watch(os.fsencode(prefix), first)) as events:
             async for event in events:
                 _print_event(event, as_json)

@@ -1,7 +1,7 @@
 """The command as a whole: its families, its exit statuses.
 
 0: done. 1: the operation failed, one line on standard error says why. 2: the command line is wrong.
-130: interrupted with Ctrl-C.
+3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.
 """
 
 import sys
@@ -15,6 +15,7 @@ from quorumlog.cli.append import append_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.demo import demo_command
+from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
 from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command
@@ -25,13 +26,14 @@ from quorumlog.cli.simulate import simulate_command
 from quorumlog.cli.snapshot import snapshot_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
-from quorumlog.model.errors import QuorumlogError
-
-EXIT_FAILED = 1
+from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
+from quorumlog.model.log_lines import reason_of
 
 app = typer.Typer(
     name="quorumlog",
     help="A Raft-replicated commit log: run nodes, append, read, look inside.",
+    epilog="Exit status 0: done. 1: it failed, and standard error says why. 2: the command line is "
+    "wrong. 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
     except (QuorumlogError, OSError) as error:
-        print(f"quorumlog: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        said = reason_of(error) if isinstance(error, OSError) else error
+        print(f"quorumlog: {said}", file=sys.stderr)
+        is_beyond = isinstance(error, BeyondEndError | IndexOutOfRangeError)
+        return EXIT_BEYOND_END if is_beyond else EXIT_FAILED
     return 0

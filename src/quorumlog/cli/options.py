@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +28,14 @@ Group = Annotated[
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after so long.")
+]
+ReadFrom = Annotated[
+    Literal["leader", "any"],
+    typer.Option(
+        "--read-from",
+        help="Which replica answers: the leader, or any (also while there is no majority; it may "
+        "lack the newest entries, and shows what it knows as committed).",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 

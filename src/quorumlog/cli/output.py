@@ -35,6 +35,11 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def print_note(text: str) -> None:
+    """Tell people something that is no part of the result: one line on standard error."""
+    print(f"quorumlog: {text}", file=sys.stderr, flush=True)
+
+
 def flush_every_line() -> None:
     """Let every line reach its reader at once; for output that waits for news."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)

@@ -1,12 +1,23 @@
 """`quorumlog get` and `quorumlog tail`: committed entries."""
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Annotated, Literal
 
 import typer
 
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.errors import BeyondEndError, CommandError
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    FromDir,
+    Group,
+    ReadFrom,
+    Servers,
+    Timeout,
+)
 from quorumlog.cli.output import (
     body_text,
     entry_object,
@@ -14,10 +25,12 @@ from quorumlog.cli.output import (
     magic_name,
     print_json,
     print_line,
+    print_note,
 )
-from quorumlog.cli.target import find_target
+from quorumlog.cli.target import Target, find_target
 from quorumlog.client import Isolation, SyncClient
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import NoLeaderError, NotLeaderError
 
 LAST_ENTRIES = 10
 
@@ -27,12 +40,13 @@ def get_command(
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
+    read_from: ReadFrom = "leader",
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Print one committed entry."""
-    with find_target(directory, servers, group, timeout).client() as client:
-        entry = client.get(index)
+    """Print one committed entry; exit status 3 if its index is beyond the end of the log."""
+    with _reading(find_target(directory, servers, group, timeout), read_from) as client:
+        entry = client.get(index, leader_only=read_from == "leader")
     if as_json:
         print_json(entry_object(entry))
         return
@@ -77,33 +91,77 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
+    read_from: ReadFrom = "leader",
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Print committed entries, by default the last ten; -f goes on with new ones until Ctrl-C."""
+    """Print committed entries, by default the last ten; -f goes on with new ones until Ctrl-C.
+
+    Exit status 3 if --from lies beyond the end of the log, and -f does not wait for it.
+    """
     begin = _parse_start(start)
     if follow:
         flush_every_line()
-    with find_target(directory, servers, group, timeout).client() as client:
+    target, leader_only = find_target(directory, servers, group, timeout), read_from == "leader"
+    with _reading(target, read_from) as client:
         if begin is None:
-            begin = index_of_last(client, LAST_ENTRIES if count is None else count, everything)
+            wanted = LAST_ENTRIES if count is None else count
+            begin = index_of_last(client, wanted, everything, leader_only=leader_only)
             count = None
+        elif isinstance(begin, int):
+            isolation = _isolation(everything)
+            _, last = client.bounds(leader_only=leader_only, isolation=isolation)
+            if begin > last:
+                _tell_beyond(target.group, begin, last, follow=follow)
         entries = client.read(
-            begin, follow=follow, include_all=everything, isolation=_isolation(everything)
+            begin,
+            follow=follow,
+            include_all=everything,
+            leader_only=leader_only,
+            isolation=_isolation(everything),
         )
         for entry in islice(entries, count):
             _print_entry(entry, as_json)
 
 
-def index_of_last(client: SyncClient, count: int, everything: bool) -> int:
+@contextmanager
+def _reading(target: Target, read_from: str) -> Iterator[SyncClient]:
+    """Give a client; while there is no leader, tell how to read all the same."""
+    try:
+        with target.client() as client:
+            yield client
+    except (NoLeaderError, NotLeaderError) as error:
+        if read_from != "leader":
+            raise
+        hint = "'--read-from any' shows what a replica has without one"
+        raise CommandError(f"{error}; {hint}") from error
+
+
+def _tell_beyond(group: str, begin: int, last: int, *, follow: bool) -> None:
+    """Nothing is there: say so, rather than print nothing or wait in silence."""
+    end = f"its last index is {last}" if last >= 0 else "it has no committed entry"
+    if not follow:
+        text = f"index {begin} is beyond the end of the log of group {group}: {end}"
+        raise BeyondEndError(f"{text}; -f waits for it")
+    print_note(f"waiting for index {begin} of group {group}: {end}")
+
+
+def index_of_last(
+    client: SyncClient, count: int, everything: bool, *, leader_only: bool = True
+) -> int:
     """Return the index from which on there are `count` entries that a reader sees."""
     isolation = _isolation(everything)
-    first, last = client.bounds(isolation=isolation)
+    first, last = client.bounds(leader_only=leader_only, isolation=isolation)
     window = count
     while window:
         begin = max(first, last + 1 - window)
         seen = client.read(
-            begin, end=last, follow=False, include_all=everything, isolation=isolation
+            begin,
+            end=last,
+            follow=False,
+            include_all=everything,
+            leader_only=leader_only,
+            isolation=isolation,
         )
         indexes = deque((entry.index for entry in seen), maxlen=count)
         if len(indexes) == count:

@@ -1,5 +1,6 @@
 """`quorumlog store`: look into a store's files without a server, check them, and mend them."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.errors import CommandError
+from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import (
     body_text,
@@ -18,6 +19,7 @@ from quorumlog.cli.output import (
     print_table,
 )
 from quorumlog.cli.progress import progress_bar
+from quorumlog.model.entry import Entry
 from quorumlog.storage.files import OsFileSystem
 from quorumlog.storage.layout import DATA
 from quorumlog.storage.offline import scan_store
@@ -69,9 +71,16 @@ def dump_command(
     found = scan_store(
         OsFileSystem(), group_directory(directory, anywhere=bool(data)), _paths(data)
     )
-    wanted = (row for row in found if row[0].index >= start)
-    last_file = ""
-    for entry, file, offset in islice(wanted, count):
+    last_file, last = "", -1
+
+    def wanted() -> Iterator[tuple[Entry, str, int]]:
+        nonlocal last
+        for row in found:
+            last = row[0].index
+            if last >= start:
+                yield row
+
+    for entry, file, offset in islice(wanted(), count):
         if as_json:
             print_json({**entry_object(entry), "file": file, "offset": offset})
             continue
@@ -88,6 +97,9 @@ def dump_command(
                 body_text(entry, None if body else PREVIEW_CHARACTERS),
             )
         )
+    if start > max(last, 0) and count != 0:
+        end = f"its last index is {last}" if last >= 0 else "it has no entry"
+        raise BeyondEndError(f"index {start} is beyond the end of {directory}: {end}")
 
 
 @app.command(name="verify")

@@ -233,17 +233,24 @@ class Client:
     # -- read -------------------------------------------------------------------------------
 
     async def get(
-        self, index: int, *, linearizable: bool = False, timeout_ms: float | None = None
+        self,
+        index: int,
+        *,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        timeout_ms: float | None = None,
     ) -> Entry:
         """Return one committed entry, whatever became of a transaction it belongs to.
 
-        Raises `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first
-        entry kept.
+        With `leader_only=False` any replica may answer, which may be a little behind. Raises
+        `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first entry
+        kept.
         """
         fetched = await self.fetch(
             index,
             index,
             bytes_max=1,
+            leader_only=leader_only,
             linearizable=linearizable,
             isolation="read_uncommitted",
             timeout_ms=timeout_ms,

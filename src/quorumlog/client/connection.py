@@ -15,6 +15,7 @@ from quorumlog.model.errors import (
     RemoteProtocolError,
 )
 from quorumlog.model.limits import Limits
+from quorumlog.model.log_lines import reason_of
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.message import FetchRequest, Hello, MetadataRequest, Request, Response
 from quorumlog.transport.connection import Connection, TransportCounters
@@ -96,8 +97,7 @@ class ServerConnection:
                 await self._ready
         except (OSError, TimeoutError) as error:
             self.close()
-            reason = "no answer in time" if isinstance(error, TimeoutError) else error
-            raise NetworkError(f"cannot connect to {self.address}: {reason}") from error
+            raise NetworkError(f"cannot connect to {self.address}: {reason_of(error)}") from error
         except BaseException:
             self.close()
             raise

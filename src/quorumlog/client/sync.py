@@ -141,9 +141,13 @@ class SyncClient:
             self._client.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
         )
 
-    def get(self, index: int, *, timeout_ms: float | None = None) -> Entry:
+    def get(
+        self, index: int, *, leader_only: bool = True, timeout_ms: float | None = None
+    ) -> Entry:
         """See `Client.get`."""
-        return self._thread.wait(self._client.get(index, timeout_ms=timeout_ms))
+        return self._thread.wait(
+            self._client.get(index, leader_only=leader_only, timeout_ms=timeout_ms)
+        )
 
     def read(
         self,

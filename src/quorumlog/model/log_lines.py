@@ -1,6 +1,8 @@
 """Structured log lines: an event name and fields, formatted where logging is set up."""
 
 import logging
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,6 +25,20 @@ def say(
     """Log one event; `fields` become keys of the line, `exc_info` its traceback."""
     if logger.isEnabledFor(level):
         logger.log(level, event, exc_info=exc_info, extra={EVENT_FIELDS: fields})
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a call to the system failed, in the system's words."""
+    if isinstance(error, TimeoutError) and not error.errno:
+        return "no answer in time"
+    text = str(error)
+    # of several addresses that were tried, the loop gives the errors as one text
+    several = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", text))
+    if several:
+        reason = ", ".join(os.strerror(int(number)) for number in several)
+    else:
+        reason = error.strerror or text
+    return f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason
 
 
 def described(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import sys
 
 from quorumlog.model.config import load_config
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.log_lines import reason_of
 from quorumlog.service.main import EXIT_FAILED, serve
 
 
@@ -15,7 +16,8 @@ def main() -> int:
     try:
         config = load_config(sys.argv[1])
     except (QuorumlogError, OSError) as error:
-        print(f"quorumlog: {error}", file=sys.stderr)
+        said = reason_of(error) if isinstance(error, OSError) else error
+        print(f"quorumlog: {said}", file=sys.stderr)
         return EXIT_FAILED
     return serve(config)
 

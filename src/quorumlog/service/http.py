@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from quorumlog.model.codes import Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.log_lines import say
+from quorumlog.model.log_lines import reason_of, say
 from quorumlog.node.node import Node
 from quorumlog.node.status import FAILED, status_of
 
@@ -138,7 +138,7 @@ class AdminPort:
                 host, port, self._page, server_class=_Server, handler_class=_QuietHandler
             )
         except OSError as error:
-            raise ConfigError(f"adminListen {address}: {error.strerror}") from error
+            raise ConfigError(f"adminListen {address}: {reason_of(error)}") from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="quorumlog-admin", daemon=True
         )

@@ -10,7 +10,7 @@ import uvloop
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
-from quorumlog.model.log_lines import say
+from quorumlog.model.log_lines import reason_of, say
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
@@ -52,8 +52,9 @@ def serve(config: NodeConfig) -> int:
         )
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
-        say(logger, logging.ERROR, "node failed", node=config.self_id, reason=str(error))
-        last_words(f"quorumlog: {config.self_id}: {error}")
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        say(logger, logging.ERROR, "node failed", node=config.self_id, reason=reason)
+        last_words(f"quorumlog: {config.self_id}: {reason}")
         return EXIT_FAILED
 
 

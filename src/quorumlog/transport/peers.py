@@ -15,7 +15,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import described, say
+from quorumlog.model.log_lines import reason_of, say
 from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Found, Resolver
@@ -61,7 +61,7 @@ async def _connect_to(
             transport, _ = await loop.create_connection(make, address, port)
         except OSError as error:
             where = f"{address}:{port}"
-            say(logger, logging.DEBUG, "cannot reach", address=where, reason=str(error))
+            say(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
         else:
             return transport
     address, port = found[-1][1]
@@ -109,7 +109,7 @@ class _Link:
                     ended_at = loop.time()
                     continue
             except (OSError, TimeoutError) as error:
-                reason = described(error)
+                reason = reason_of(error)
                 say(logger, logging.DEBUG, "cannot reach", peer=self.peer_id, reason=reason)
                 pause = min(BACKOFF_MAX_S, pause * 2)
                 if isinstance(error, ConnectionRefusedError) and not self._is_bulk:
