@@ -14,8 +14,17 @@ from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 
 PORT = 7_101
 NOWHERE = "02:00:00:00:00:ff"
-PREFIX = f"q{os.getpid():x}"
-"""Names of namespaces and links begin with it; a link's name has at most 15 characters."""
+
+
+def prefix_of(pid):
+    """Return what names of namespaces and links of a process begin with.
+
+    A link's name has at most 15 characters.
+    """
+    return f"q{pid:x}"
+
+
+PREFIX = prefix_of(os.getpid())
 SUBNET = f"198.18.{os.getpid() % 255}"
 """Of the range for benchmarks (RFC 2544), so of nobody's network."""
 
@@ -31,6 +40,13 @@ def ip(*arguments):
         raise NotPermittedError("there is no ip command (iproute2)") from None
     if done.returncode:
         raise NotPermittedError(f"'ip {' '.join(arguments)}': {done.stderr.strip()}")
+
+
+def remove_all_of(pid, node_ids):
+    """Remove the network of a process that was killed."""
+    for node_id in node_ids:
+        ip("netns", "del", f"{prefix_of(pid)}-{node_id}")
+    ip("link", "del", f"{prefix_of(pid)}-br")
 
 
 class Network:

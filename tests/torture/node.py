@@ -1,11 +1,12 @@
 """A node whose disk can lose power and whose wall clock steps.
 
-Usage: node.py JOURNAL CLOCK serve --config FILE
+Usage: node.py JOURNAL CLOCK quorumlog.service FILE
 
-CLOCK is a file with the seconds by which the wall clock is wrong; it may change at any time.
+CLOCK is a file with the seconds by which the wall clock is wrong; it may change at any time. The
+arguments end as those of every node that is started for a run do, so that a guard knows it.
 """
 
-import os
+import importlib
 import sys
 import threading
 import time
@@ -47,17 +48,14 @@ class WrongClock:
 
 
 def main():
-    journal, clock, *arguments = sys.argv[1:]
+    journal, clock, module, config = sys.argv[1:]
     from quorumlog.storage import files  # noqa: PLC0415  (before anything takes the class)
 
     LossyFileSystem.journal = Journal(journal)
     files.OsFileSystem = LossyFileSystem
     WrongClock(clock).install()
-    sys.argv = ["quorumlog", *arguments]
-    from quorumlog.cli.main import main as run  # noqa: PLC0415
-
-    os.environ.setdefault("PYTHONHASHSEED", "0")
-    run()
+    sys.argv = [module, config]
+    sys.exit(importlib.import_module(f"{module}.__main__").main())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Each round does some of: lose power (kill -9, then what was not fsynced is undon
 of a stopped node, wipe a disk, add and remove a member, hand leadership over. Meanwhile appenders,
 a producer, readers and writers of keys work; at the end every client's history is checked against
 every replica. Needs root (network namespaces). A run that finds something keeps its directory.
+Whatever ends this process, its nodes end with it.
 """
 
 import argparse
@@ -30,6 +31,8 @@ from integration.history import Append, Fate  # noqa: E402
 from integration.network import PORT, PREFIX, Network  # noqa: E402
 from integration.workload import Workload  # noqa: E402
 from quorumlog import KV, Client, Producer  # noqa: E402
+from quorumlog.local import ending_in_order, guarded  # noqa: E402
+from quorumlog.local.guard import SERVICE  # noqa: E402
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config  # noqa: E402
 from quorumlog.model.errors import QuorumlogError  # noqa: E402
 from quorumlog.model.limits import Limits  # noqa: E402
@@ -87,7 +90,7 @@ class Nodes:
     def start(self, node_id):
         where = self.directory
         program = [sys.executable, "-m", "torture.node", where / f"{node_id}.journal"]
-        serve = [where / f"{node_id}.clock", "serve", "--config", where / f"{node_id}.toml"]
+        serve = [where / f"{node_id}.clock", SERVICE, where / f"{node_id}.toml"]
         inside = ["ip", "netns", "exec", self.network.namespace(node_id)]
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -437,10 +440,11 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
-    directory = options.dir or Path(tempfile.mkdtemp(prefix="torture-"))
+    directory = (options.dir or Path(tempfile.mkdtemp(prefix="torture-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     print(f"seed {options.seed}, in {directory}", flush=True)
-    asyncio.run(run(directory, options.rounds, options.seed))
+    with ending_in_order(), guarded(directory):
+        asyncio.run(run(directory, options.rounds, options.seed))
     shutil.rmtree(directory, ignore_errors=True)
 
 
