@@ -4,6 +4,7 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from quorumlog.client.client import Client
@@ -83,6 +84,16 @@ class Cluster:
     def replica(self, node_id, group="g"):
         return self.nodes[node_id].replicas[group]
 
+    def moves(self, node_id):
+        """Give a stopped node another port; the others' configurations keep the old one."""
+        config, before = self.configs[node_id], self.addresses[node_id]
+        self.addresses[node_id] = after = f"127.0.0.1:{free_ports(1)[0]}"
+        groups = [
+            msgspec.structs.replace(group, peers=group.peers.replace(before, after))
+            for group in config.groups
+        ]
+        self.configs[node_id] = msgspec.structs.replace(config, groups=groups)
+
     def leader_id(self, group="g"):
         leaders = [
             node_id
@@ -107,8 +118,8 @@ def make_cluster(tmp_path):
     """`async with make_cluster(...) as cluster`: made, not started; stopped at the end."""
 
     @asynccontextmanager
-    async def make(**options):
-        cluster = Cluster(tmp_path, **options)
+    async def make(directory=tmp_path, **options):
+        cluster = Cluster(directory, **options)
         try:
             yield cluster
         finally:

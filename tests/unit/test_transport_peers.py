@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.log_lines import EVENT_FIELDS
-from quorumlog.model.message import Hello, ReadIndexRequest, Response
+from quorumlog.model.message import Hello, Introduction, ReadIndexRequest, Response
 from quorumlog.transport import peers
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.listener import Listener
@@ -58,6 +58,15 @@ class Watcher:
 
     def peer_lost(self, peer_id):
         self.news.put_nowait(("lost", peer_id))
+
+    def introductions(self, peer_id, group=None):
+        return [Introduction(local_id="n0", remote_id=peer_id, address="h:1", groups=[])]
+
+    def inbox_of(self, hello):
+        return self
+
+    def frame_received(self, connection, frame):
+        self.news.put_nowait(("answered", frame.message))
 
 
 def links_to(peer, watcher):

@@ -66,6 +66,10 @@ MESSAGES = [
         **PEER, request_id=5, last_included_index=9, offset=1 << 20, bytes_max=1 << 20
     ),
     m.SnapshotWanted(**PEER, request_id=5, least_index=9),
+    m.Introduction(
+        local_id="n0", remote_id="n1", address="h:1", groups=[("g", bytes(16), 5), ("h", b"", -1)]
+    ),
+    m.GroupIdentity(group="g", identity=bytes(16)),
     m.OfferQuestion(**PEER, request_id=5, fingerprint=bytes(32)),
     m.OfferAnswer(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
     m.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True),

@@ -70,6 +70,8 @@ def status_command(
             print_line(f"{status.node_id or status.address}: {status.text}")
         elif status.role == Role.LEADER.value:
             _print_uses(status)
+        if answered(status) and status.address_text:
+            print_line(f"{status.node_id}: {status.address_text}")
 
 
 def _print_uses(status: StatusResponse) -> None:
@@ -173,6 +175,8 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
             {"reader": one.reader, "index": one.index, "seconds_ago": one.ago_ms / 1_000}
             for one in status.readers
         ],
+        "identity": (status.identity or None) if known else None,
+        "addresses": status.address_text if known else None,
         "healthy": known and status.healthy,
         "text": status.health_text if known else status.text,
     }

@@ -14,10 +14,17 @@ from quorumlog.model.errors import (
     Outcome,
     RequestError,
     UnknownGroupError,
+    WrongClusterError,
     error_for,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import GroupMetadata, MetadataRequest, MetadataResponse
+from quorumlog.model.message import (
+    GroupIdentity,
+    GroupMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
 
 CONNECT_TIMEOUT_S = 1.5
 METADATA_TIMEOUT_S = 1.5
@@ -50,14 +57,14 @@ class _Inquiry:
         self._accept = accept
         self._candidates = deque(candidates)
         self._unheard = set(candidates)
-        self._unknown_group: UnknownGroupError | None = None
+        self._refusal: UnknownGroupError | WrongClusterError | None = None
         self._is_known = False
         self.said: dict[str, str] = {}
 
     @property
-    def unknown_group(self) -> UnknownGroupError | None:
-        """What to raise if none of those that answered hosts the group."""
-        return None if self._is_known else self._unknown_group
+    def refusal(self) -> UnknownGroupError | WrongClusterError | None:
+        """What to raise if none of those that answered hosts the group, or this one."""
+        return None if self._is_known else self._refusal
 
     async def run(self, *, next_s: float) -> GroupMetadata | None:
         """Return the answer that was accepted, or None; see `said` for the others.
@@ -92,8 +99,8 @@ class _Inquiry:
             found = await self._ask(address)
         except RequestError as error:
             self.said[address] = str(error)
-            if isinstance(error, UnknownGroupError):
-                self._unknown_group = error
+            if isinstance(error, UnknownGroupError | WrongClusterError):
+                self._refusal = error
             return None
         self._is_known = True
         self.said[address] = self._accept(found)
@@ -132,6 +139,7 @@ class ClusterView:
         self._latest: str | None = None
         self._former: str | None = None
         self._term = -1
+        self._identity = b""
         self._finding = asyncio.Lock()
         self._suspects: dict[str, int] = {}
         self._silent: set[ServerConnection] = set()
@@ -163,8 +171,9 @@ class ClusterView:
             self._cluster,
             self._limits,
             group=self.group,
+            identity=self._identity,
             on_silent=self._fell_silent,
-            on_stopping=self._is_stopping,
+            on_told=self._was_told,
         )
         self._made.add(fresh)
         try:
@@ -232,8 +241,8 @@ class ClusterView:
         self.check_open()
         if found is not None:
             return self._learned(found)
-        if inquiry.unknown_group is not None:
-            raise inquiry.unknown_group
+        if inquiry.refusal is not None:
+            raise inquiry.refusal
         said = "; ".join(f"{address}: {text}" for address, text in inquiry.said.items())
         raise NoLeaderError(f"no leader of {self.group} found; {said}")
 
@@ -254,8 +263,11 @@ class ClusterView:
 
     # -- a leader that says nothing ---------------------------------------------------------
 
-    def _is_stopping(self, connection: ServerConnection) -> None:
-        """A server said that it is about to stop: who leads is asked of the others."""
+    def _was_told(self, connection: ServerConnection, message: GroupIdentity | Response) -> None:
+        """A server said something by itself: if that it is about to stop, the others are asked."""
+        if isinstance(message, GroupIdentity):
+            self._met(connection, message.identity)
+            return
         self.forget_leader(connection.address)
         self._suspect(connection.address)
 
@@ -304,10 +316,33 @@ class ClusterView:
     async def _metadata_from(self, address: str) -> GroupMetadata:
         for found in (await self.metadata(address, self.group)).groups:
             if found.group == self.group:
+                self._check_identity(address, found.identity)
                 if len(found.peers) <= MEMBERS_MAX:
                     self.members = dict(found.peers)
                 return found
         raise NetworkError(f"{address} did not describe {self.group}")
+
+    def _met(self, connection: ServerConnection, identity: bytes) -> None:
+        """A server says of which founding its group is, before it answers anything.
+
+        One that was told ours refuses requests in words of its own.
+        """
+        try:
+            if not connection.identity:
+                self._check_identity(connection.address, identity)
+        except WrongClusterError as error:
+            connection.abort(str(error))
+
+    def _check_identity(self, address: str, identity: bytes) -> None:
+        """Note the identity of the group; raise `WrongClusterError` if it was another before."""
+        if not self._identity:
+            self._identity = identity
+        elif identity and identity != self._identity:
+            raise WrongClusterError(
+                f"{address} serves a group {self.group} of identity {identity.hex()}, but this "
+                f"client began with that of {self._identity.hex()}: it was founded anew, or is "
+                "another cluster's. Make a new client to use it"
+            )
 
     async def metadata(self, address: str, group: str = "") -> MetadataResponse:
         """Ask one server for its groups. Raises `RequestError`."""

@@ -17,7 +17,14 @@ from quorumlog.model.errors import (
 from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import reason_of
 from quorumlog.model.machine_message import QueryRequest
-from quorumlog.model.message import FetchRequest, Hello, MetadataRequest, Request, Response
+from quorumlog.model.message import (
+    FetchRequest,
+    GroupIdentity,
+    Hello,
+    MetadataRequest,
+    Request,
+    Response,
+)
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.wire.frame import Frame
 
@@ -48,10 +55,12 @@ class ServerConnection:
     While a request (or the handshake) waits, it is looked every `LOOK_S` (`SILENCE_S` for long
     polls) whether a byte came or went. The first look that sees none asks the server about `group`,
     which it answers at once if it is there; every further one calls `on_silent` with this
-    connection; after `GONE_S` of silence the connection ends.
+    connection; after `GONE_S` of silence the connection ends. `identity` is that of the group, if
+    it is known: a server that has another one refuses.
 
-    A server that is about to stop says so: `on_stopping` is called with this connection, which
-    takes no more requests and ends when those under way are answered.
+    `on_told` is called with what a server says without being asked: of which founding its group is,
+    and that it is about to stop. Then the connection takes no more requests, and ends when those
+    under way are answered.
     """
 
     def __init__(
@@ -61,15 +70,19 @@ class ServerConnection:
         limits: Limits,
         *,
         group: str,
+        identity: bytes = b"",
         on_silent: "Callable[[ServerConnection], None] | None" = None,
-        on_stopping: "Callable[[ServerConnection], None] | None" = None,
+        on_told: "Callable[[ServerConnection, GroupIdentity | Response], None] | None" = None,
     ) -> None:
         self.address = address
         self._group = group
+        self.identity = identity
         self._on_silent = on_silent
-        self._on_stopping = on_stopping
+        self._on_told = on_told
         self._is_stopping = False
-        self._hello = Hello(cluster=cluster, node_id="", role="client")
+        self._hello = Hello(
+            cluster=cluster, node_id="", role="client", group=group, identity=identity
+        )
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
@@ -249,23 +262,27 @@ class ServerConnection:
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
         message = frame.message
+        if isinstance(message, GroupIdentity):
+            if self._on_told is not None and message.group == self._group:
+                self._on_told(self, message)
+            return
         future = self._waiting.pop(frame.correlation_id, None)
         if future is not None and not future.done() and isinstance(message, Response):
             future.set_result(Answer(message, frame.attachment))
         if isinstance(message, Response) and _is_farewell(frame.correlation_id, message):
-            self._bid_farewell(message.text)
+            self._bid_farewell(message)
         if self._is_stopping and not self._waiting:
             self.close()
 
-    def _bid_farewell(self, reason: str) -> None:
+    def _bid_farewell(self, farewell: Response) -> None:
         """The server is about to stop: whoever waits for something to happen there asks others."""
         self._is_stopping = True
-        if self._on_stopping is not None:
-            self._on_stopping(self)
+        if self._on_told is not None:
+            self._on_told(self, farewell)
         for number in list(self._polls):
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
-                future.set_exception(NetworkError(f"{self.address}: {reason}"))
+                future.set_exception(NetworkError(f"{self.address}: {farewell.text}"))
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""

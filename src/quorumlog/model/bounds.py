@@ -39,6 +39,8 @@ Crc: TypeAlias = Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)]
 """-1: not known."""
 Code: TypeAlias = Annotated[int, Meta(ge=-1, le=65_535)]
 """Of a response: a `ResponseCode`, or one that a later version knows."""
+IdentityBytes: TypeAlias = Annotated[bytes, Meta(max_length=16)]
+"""Of a group, made when it began; empty: not known, or none."""
 FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 """Device or inode, all 64 bits of them."""
 Batch: TypeAlias = Annotated[int, Meta(ge=-1)]

@@ -42,6 +42,15 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def is_same_address(one: str, other: str) -> bool:
+    """Whether two addresses are written alike, but for case and leading zeros.
+
+    Raises `ConfigError` when one of them is none.
+    """
+    (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
+    return (host.lower(), port) == (other_host.lower(), other_port)
+
+
 def parse_peers(text: str) -> dict[str, str]:
     """Return id → `host:port` from a peers string such as `n0-127.0.0.1:7101;n1-…` (spec 00).
 

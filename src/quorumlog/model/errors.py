@@ -269,6 +269,16 @@ class UnknownGroupError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class WrongClusterError(RequestError):
+    """A server belongs to another cluster than the client, or is a copy that may not serve.
+
+    The addresses lead to a cluster that was founded anew, or copied: nothing was done there.
+    """
+
+    code = ResponseCode.WRONG_CLUSTER
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class IndexOutOfRangeError(RequestError):
     """The index is beyond the last committed entry."""
 
@@ -354,6 +364,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         UnexpectedArgumentError,
         EmptyBatchError,
         UnknownGroupError,
+        WrongClusterError,
         IndexOutOfRangeError,
         IndexRemovedError,
         UnsupportedError,

@@ -3,6 +3,7 @@
 A membership is the body of a CONFIG_CHANGE entry; it counts from the moment it is in a log.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,8 @@ from quorumlog.model.errors import UnexpectedArgumentError
 
 MEMBERS_MAX = 16
 """Members of one group, learners included: more voters only make it slower."""
+IDENTITY_BYTES = 16
+"""Of a group's identity."""
 _FORMAT = 1
 
 
@@ -36,13 +39,15 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     """All members; those who are in neither set of voters are learners.
 
     `outgoing` is empty but while the voters change: then it holds the voters of before, and what
-    needs a majority needs one of each set (joint consensus).
+    needs a majority needs one of each set (joint consensus). `identity` is made when the group
+    begins and never changes; empty: an earlier version began it.
     """
 
     members: tuple[Member, ...]
     voters: tuple[str, ...]
     outgoing: tuple[str, ...] = ()
     format: int = _FORMAT
+    identity: bytes = b""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -114,6 +119,8 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         ids = set(found.ids)
         if not found.voters or not {*found.voters, *found.outgoing} <= ids:
             raise UnexpectedArgumentError(f"voters {found.voters} are not all members {found.ids}")
+        if len(found.identity) not in (0, IDENTITY_BYTES):
+            raise UnexpectedArgumentError(f"an identity of {len(found.identity)} bytes")
         if len(ids) != len(found.members) or len(ids) > MEMBERS_MAX:
             raise UnexpectedArgumentError(f"members {found.ids}: each once, at most {MEMBERS_MAX}")
         return found
@@ -128,3 +135,15 @@ def founding(addresses: dict[str, str]) -> Membership:
     """Return the membership of a group that has not begun yet: everyone votes."""
     members = tuple(Member(node_id, address) for node_id, address in addresses.items())
     return Membership(members, tuple(addresses))
+
+
+def identity_of(group: str, membership: Membership) -> bytes:
+    """Return the identity of a group that begins with these members; empty if one has no number.
+
+    The numbers of their data directories are made by chance, so that no other group has it, nor the
+    same group founded again.
+    """
+    numbers = sorted((member.node_id, member.incarnation) for member in membership.members)
+    if not all(number for _, number in numbers):
+        return b""
+    return hashlib.sha256(msgspec.msgpack.encode((group, numbers))).digest()[:IDENTITY_BYTES]

@@ -15,6 +15,7 @@ from quorumlog.model.bounds import (
     Count,
     Crc,
     FileNumber,
+    IdentityBytes,
     Index,
     Milliseconds,
     Number,
@@ -28,6 +29,8 @@ CHANGES_MAX = 512
 """Groups of which one beat says something; more go into further ones."""
 STRAYS_MAX = 512
 """Groups named in one answer to a beat."""
+INTRODUCED_MAX = 512
+"""Groups in one introduction; more of them go into several."""
 HEART_BEATS_MAX = 512
 """Heartbeats and answers in one message; more go into another."""
 
@@ -40,7 +43,8 @@ class Hello(Message, frozen=True, kw_only=True):
     """First message on a connection, in both directions.
 
     `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
-    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens.
+    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens. A client that
+    knows the `identity` of the `group` that it uses names both: requests to another are refused.
     """
 
     cluster: str
@@ -49,6 +53,8 @@ class Hello(Message, frozen=True, kw_only=True):
     code: Code = ResponseCode.SUCCESS
     text: str = ""
     address: str = ""
+    group: str = ""
+    identity: IdentityBytes = b""
 
 
 class PeerMessage(Message, frozen=True, kw_only=True):
@@ -296,6 +302,17 @@ class NodeMessage(Message, frozen=True, kw_only=True):
     remote_id: str
 
 
+class Introduction(NodeMessage, frozen=True, kw_only=True):
+    """First on a connection to a peer, and again when something of it changes.
+
+    `address` is the sender's own as its configuration has it. `groups` are groups that it hosts as
+    (group, identity, index of its membership): identity empty where it knows none.
+    """
+
+    address: str
+    groups: Annotated[list[tuple[str, IdentityBytes, Index]], Meta(max_length=INTRODUCED_MAX)]
+
+
 class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     """The sender is alive, and leads the groups of a set that both know, each in one term.
 
@@ -434,17 +451,28 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     location: StoreLocation | None = None
 
 
+class GroupIdentity(Message, frozen=True, kw_only=True):
+    """First to a client that named a group in its Hello: which founding of it is here."""
+
+    group: str
+    identity: IdentityBytes
+
+
 class MetadataRequest(Request, frozen=True, kw_only=True):
     """Who leads this group? An empty group asks for all groups of the node."""
 
 
 class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """Members (id → address) and leader of one group as a node sees them."""
+    """Members (id → address) and leader of one group as a node sees them.
+
+    `identity` was made when the group began; empty: not known here.
+    """
 
     group: str
     peers: dict[str, str]
     leader_id: str | None
     term: Term
+    identity: IdentityBytes = b""
 
 
 class MetadataResponse(Response, frozen=True, kw_only=True):
@@ -550,3 +578,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """As many clients as its file descriptors, and connectionsMax, allow."""
     loop_lag_ms: Milliseconds = 0
     """By how much the node's event loop was late at most in the last minute."""
+    identity: str = ""
+    """Of the group, made when it began; empty: not begun, or begun by an earlier version."""
+    address_text: str = ""
+    """Where the log and `peers` disagree about addresses, and what to do."""

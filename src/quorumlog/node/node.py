@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_struct
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.model.log_lines import described, say
-from quorumlog.model.message import Hello
+from quorumlog.model.message import INTRODUCED_MAX, Hello, Introduction
 from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats
 from quorumlog.node.boot import boot_state, raft_config
@@ -26,7 +26,7 @@ from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
-from quorumlog.node.peer_inbox import InboxCounters, PeerInbox
+from quorumlog.node.peer_inbox import Comings, InboxCounters, PeerInbox
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
@@ -198,8 +198,18 @@ class Node:
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
         if hello.role == "client":
             return self._client_handler(self)
-        self.links.visited(hello.node_id, hello.address)
-        return PeerInbox(self.config.self_id, self.replicas, self.beats, hello, self.inbox_counters)
+        comings = Comings(self.links.visited, self.links.visitor_left)
+        return self._peer_inbox(hello, comings)
+
+    def _peer_inbox(self, hello: Hello, comings: Comings | None = None) -> PeerInbox:
+        return PeerInbox(
+            self.config.self_id,
+            self.replicas,
+            self.beats,
+            hello,
+            self.inbox_counters,
+            comings,
+        )
 
     # -- start and stop ---------------------------------------------------------------------
 
@@ -214,9 +224,9 @@ class Node:
             self.lag.start()
             self._disk.start()
             await self.listener.start()
-            self.links.start()
             for replica in self.replicas.values():
                 replica.start()
+            self.links.start()
             self.beats.start()
         except BaseException:
             await self.stop(clean=False)
@@ -378,6 +388,26 @@ class Node:
         """See `LinkWatcher`."""
         for replica in self.replicas.values():
             replica.peer_lost(peer_id)
+
+    def inbox_of(self, hello: Hello) -> ConnectionHandler:
+        """See `LinkWatcher`."""
+        return self._peer_inbox(hello)
+
+    def introductions(self, peer_id: str, group: str | None = None) -> list[Introduction]:
+        """See `LinkWatcher`."""
+        names = list(self.replicas) if group is None else [group]
+        cores = [(name, self.replicas[name].core) for name in names if name in self.replicas]
+        known = [(name, core.membership.identity, core.membership_index) for name, core in cores]
+        address = self.config.groups[0].members[self.config.self_id]
+        return [
+            Introduction(
+                local_id=self.config.self_id,
+                remote_id=peer_id,
+                address=address,
+                groups=known[begin : begin + INTRODUCED_MAX],
+            )
+            for begin in range(0, len(known), INTRODUCED_MAX)
+        ]
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))

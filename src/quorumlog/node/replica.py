@@ -25,7 +25,6 @@ from quorumlog.model.errors import (
 from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import described, say
 from quorumlog.model.machine_message import QueryRequest
-from quorumlog.model.membership import addresses_of
 from quorumlog.model.message import (
     FetchRequest,
     HeartBeatRequest,
@@ -55,6 +54,7 @@ from quorumlog.node.installs import Installs
 from quorumlog.node.lost_sessions import LostSessions
 from quorumlog.node.news import say_membership, say_role, say_truncation
 from quorumlog.node.outbox import Outbox
+from quorumlog.node.placement import Placement
 from quorumlog.node.proposals import Answer
 from quorumlog.node.readers import ReaderPositions
 from quorumlog.node.received import read_push_block
@@ -100,6 +100,7 @@ class Replica:
         self.log = log = opened.log
         self.counters = ReplicaCounters()
         self.health_text = ""
+        self.placement = Placement(core, config, doors.network)
         self.broken = False
         self._looks_ms = 0
         self._hard_states = opened.hard_states
@@ -110,9 +111,8 @@ class Replica:
         self._is_fit = True
         self._stored_token = 0
         self._reported_token = 0
-        self.sessions = Sessions(
-            self.log, opened.committed_index, opened.sessions, is_lost=opened.sessions_lost
-        )
+        saved, is_lost = opened.sessions, opened.sessions_lost
+        self.sessions = Sessions(log, opened.committed_index, saved, is_lost=is_lost)
         self.log.keep_sessions(self.sessions.to_save)
         self.appends = Appends(self, doors, limits)
         self.transactions = OpenTransactions(self, doors)
@@ -160,8 +160,8 @@ class Replica:
     # -- doors in ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take part."""
-        self._doors.network.meet(self.config.group, addresses_of(self.core.membership))
+        """Begin to take part; before the links to peers are made."""
+        self.placement.look()
         self.tell_fitness()
         self.applier.go_on()
         self.tell(ev.Ticked())
@@ -169,7 +169,7 @@ class Replica:
     def tell_fitness(self) -> None:
         """Let the core know when this replica becomes, or ceases to be, fit to lead."""
         is_fit = not self.log.damaged and self.applier.is_fit and not self.installs.is_installing
-        is_fit = is_fit and self._knows_sessions()
+        is_fit = is_fit and self._knows_sessions() and not self.placement.misplaced_text
         if is_fit != self._is_fit:
             self._is_fit = is_fit
             self.tell(ev.FitnessChanged(is_fit))
@@ -534,7 +534,8 @@ class Replica:
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
         say_membership(self.config.group, effect)
-        self._doors.network.meet(self.config.group, addresses_of(effect.membership))
+        self.placement.look()
+        self.tell_fitness()
 
     def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
         self.raise_alarm(effect.text)

@@ -38,9 +38,11 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
             or replica.applier.failed_text
             or _machine_trouble(replica)
             or replica.sessions.is_lost
+            or replica.placement.misplaced_text
         ),
         health_text=replica.health_text
         or replica.applier.failed_text
+        or replica.placement.misplaced_text
         or _machine_trouble(replica)
         or _damage_text(replica)
         or _lost_sessions_text(replica)
@@ -68,6 +70,8 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         scrub_found=replica.healing.scrub_found,
         stable_index=min(committed, replica.sessions.stable_index),
         open_transactions=len(replica.sessions.at_end.open_ids),
+        identity=core.identity.hex(),
+        address_text=replica.placement.text,
         readers=replica.readers.list()[-READERS_SHOWN:],
         retention_text=replica.upkeep.retention_text,
         machine_text=replica.applier.condition_text,
@@ -130,7 +134,9 @@ def _founding_text(replica: Replica) -> str:
 
 def _address_of(replica: Replica, node_id: str) -> str:
     member = replica.core.membership.member(node_id)
-    return member.address if member is not None else replica.config.members[node_id]
+    if member is None or replica.placement.misplaced_text:
+        return replica.config.members[node_id]
+    return member.address
 
 
 def _chain_crc_at(replica: Replica, index: int) -> int:

@@ -225,6 +225,16 @@ class RaftCore:
         return self._state.memberships.index
 
     @property
+    def committed_membership_index(self) -> int:
+        """Index of the newest membership that is known to be committed; -1: none is."""
+        return self._state.committed_membership_index
+
+    @property
+    def identity(self) -> bytes:
+        """The group's identity, as far as it is committed; empty: not known, or it has none."""
+        return self._state.memberships.identity_at(self._state.committed_index)
+
+    @property
     def rests(self) -> bool:
         """Whether the beats between nodes stand for this replica's heartbeats."""
         return self._state.rests

@@ -4,7 +4,7 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
-from quorumlog.model.membership import Membership
+from quorumlog.model.membership import Membership, identity_of
 from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -86,13 +86,15 @@ class Leadership:
     def _founding(self) -> Membership:
         """Return the first membership: all founders voted, and said who they are."""
         membership, said = self._state.memberships.current, self._state.voter_incarnations
-        return msgspec.structs.replace(
+        known = msgspec.structs.replace(
             membership,
             members=tuple(
                 msgspec.structs.replace(member, incarnation=said[member.node_id])
                 for member in membership.members
             ),
         )
+        identity = identity_of(self._state.config.group, known)
+        return msgspec.structs.replace(known, identity=identity)
 
     def stop(self) -> None:
         """Leadership ended."""

@@ -30,6 +30,11 @@ class Memberships:
         """Return the index of the newest membership that is committed; -1 if none is."""
         return max((index for index, _ in self._known if index <= committed_index), default=-1)
 
+    def identity_at(self, committed_index: int) -> bytes:
+        """Return the group's identity as the newest committed membership has it; empty: none."""
+        committed = [one for index, one in self._known if index <= committed_index]
+        return committed[-1].identity if committed else b""
+
     @property
     def current(self) -> Membership:
         """The present membership."""

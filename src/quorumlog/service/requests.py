@@ -35,6 +35,7 @@ from quorumlog.model.message import (
     AppendResponse,
     FetchRequest,
     FetchResponse,
+    GroupIdentity,
     GroupMetadata,
     Hello,
     MetadataRequest,
@@ -82,6 +83,7 @@ class ClientRequests:
         self._bytes = 0
         self._polls = 0
         self._paused = False
+        self._group, self._identity = "", b""
         self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
             AppendRequest: self._append,
             FetchRequest: self._fetch,
@@ -98,6 +100,11 @@ class ClientRequests:
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
+        self._group, self._identity = hello.group, hello.identity
+        replica = self._node.replicas.get(hello.group)
+        if replica is not None and replica.core.identity:
+            identity = replica.core.identity
+            connection.send(GroupIdentity(group=hello.group, identity=identity))
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Answer a request, now or later; every request gets an answer (spec 90, 167).
@@ -188,6 +195,28 @@ class ClientRequests:
                 f"node {self._node.config.self_id} does not host group {group!r}; it hosts "
                 f"{', '.join(sorted(self._node.replicas))}",
             )
+        if self._identity and group == self._group:
+            self._check_identity(replica, group)
+        return replica
+
+    def _check_identity(self, replica: Replica, group: str) -> None:
+        own = replica.core.identity
+        if own not in (b"", self._identity):
+            raise error_for(
+                ResponseCode.WRONG_CLUSTER,
+                f"group {group} of node {self._node.config.self_id} has the identity {own.hex()}, "
+                f"not {self._identity.hex()}: it was founded anew since this client began to use "
+                "it, or is another cluster's. Make a new client to use this one",
+            )
+
+    def _placed_replica(self, group: str) -> Replica:
+        """Return one that may tell a client where to go.
+
+        A copy of a replica would send it to the original.
+        """
+        replica = self._replica(group)
+        if replica.placement.misplaced_text:
+            raise error_for(ResponseCode.WRONG_CLUSTER, replica.placement.misplaced_text)
         return replica
 
     # -- requests ---------------------------------------------------------------------------
@@ -302,15 +331,17 @@ class ClientRequests:
 
     def _metadata(self, connection: Connection, frame: Frame, request: MetadataRequest) -> None:
         node = self._node
-        names = [request.group] if request.group else list(node.replicas)
+        placed = [name for name, one in node.replicas.items() if not one.placement.misplaced_text]
+        names = [request.group] if request.group else placed
         groups = [
             GroupMetadata(
                 replica.config.group,
                 addresses_of(replica.core.membership),
                 replica.core.leader_id,
                 replica.core.term,
+                replica.core.identity,
             )
-            for replica in map(self._replica, names)
+            for replica in map(self._placed_replica, names)
         ]
         response = MetadataResponse(
             cluster=node.config.cluster, node_id=node.config.self_id, groups=groups

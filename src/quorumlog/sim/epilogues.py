@@ -25,7 +25,7 @@ def promote_without_telling(cluster: SimulatedCluster, limit_ms: int) -> None:
         return
     spare.start()
     name = spare.node_id
-    leader.ask(lambda number: ChangeRequested(number, AddMember(Member(name, "sim:1"))))
+    leader.ask(lambda number: ChangeRequested(number, AddMember(Member(name, spare.address))))
     if not _wait(cluster, lambda: spare.is_up and spare.log.end_index == leader.log.end_index):
         return
     cluster.network.cut.add((leader.node_id, name))

@@ -434,7 +434,7 @@ class Faults:
         node, member = cluster.nodes[node_id], current.member(node_id)
         if member is None:
             self.start_node(node)
-            added = Member(node_id, f"sim:{node_id[1:]}", joining=random.random() < 0.7)
+            added = Member(node_id, node.address, joining=random.random() < 0.7)
             leader.ask(lambda number: ChangeRequested(number, AddMember(added)))
         elif not current.is_voter(node_id) and random.random() < 0.7:
             leader.ask(lambda number: ChangeRequested(number, PromoteMember(node_id)))

@@ -201,6 +201,11 @@ class SimulatedNode:
     # -- what it is -------------------------------------------------------------------------
 
     @property
+    def address(self) -> str:
+        """Its own address as its configuration has it."""
+        return self.config.groups[0].members[self.node_id]
+
+    @property
     def is_up(self) -> bool:
         """Whether the process runs."""
         return self.replica is not None

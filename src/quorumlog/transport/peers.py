@@ -16,8 +16,8 @@ from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import reason_of, say
-from quorumlog.model.message import Hello, NodeMessage, PeerMessage, Response
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.model.message import Hello, Introduction, NodeMessage, PeerMessage, Response
+from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 from quorumlog.transport.resolver import Found, Resolver
 from quorumlog.wire.frame import Frame
 
@@ -37,7 +37,7 @@ SILENCE_MS = 1_500
 """A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
 about as long as the silence lasted."""
 VISITORS_MAX = 32
-"""Nodes of the cluster that are no members as far as this node knows, and yet may be (R18)."""
+"""Nodes that are no members as far as this node knows, and yet may be (R18), or were until now."""
 
 
 class LinkWatcher(Protocol):
@@ -49,6 +49,14 @@ class LinkWatcher(Protocol):
 
     def peer_lost(self, peer_id: str) -> None:
         """A control link has ended, and nobody listens at the peer's address."""
+        ...
+
+    def introductions(self, peer_id: str, group: str | None = None) -> Sequence[Introduction]:
+        """Return what to tell a peer of this node and its groups, or of one group."""
+        ...
+
+    def inbox_of(self, hello: Hello) -> ConnectionHandler:
+        """Return who takes the messages of a peer."""
         ...
 
 
@@ -89,6 +97,7 @@ class _Link:
         self._ended = asyncio.Event()
         self._refusal = ""
         self._made: Connection | None = None
+        self._inbox: ConnectionHandler | None = None
         self._is_welcome = False
         self.connection: Connection | None = None
 
@@ -156,21 +165,33 @@ class _Link:
                 f"expected {self.peer_id} of cluster {self._links.cluster!r}, found "
                 f"{hello.node_id!r} of {hello.cluster!r}"
             )
+        self._inbox = self._watcher.inbox_of(hello)
         return self
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self.connection = connection  # before anyone is told that it can be used
         self._is_welcome = True
+        self.introduce()
         if self._is_bulk:
             self._watcher.peer_connected(self.peer_id)
 
-    def frame_received(self, connection: Connection, frame: Frame) -> None:
-        """Peers answer over their own links; what comes back here is a refusal.
+    def introduce(self, group: str | None = None) -> None:
+        """Say which groups are here, and of which founding, before anything else is said."""
+        if self.connection is None:
+            return
+        for introduction in self._watcher.introductions(self.peer_id, group):
+            self.send(introduction, ())
 
-        Of a message, or of all: the other side says who it is before it knows who we are.
+    def frame_received(self, connection: Connection, frame: Frame) -> None:
+        """Members answer over their own links; what comes back here is mostly a refusal.
+
+        Of a message, or of all: the other side says who it is before it knows who we are. One that
+        does not know us as a member answers here: it makes no connection to us.
         """
         message = frame.message
+        if isinstance(message, PeerMessage | NodeMessage) and self._inbox is not None:
+            self._inbox.frame_received(connection, frame)
         if isinstance(message, Hello):
             self._is_welcome = message.code == ResponseCode.SUCCESS
         if isinstance(message, Hello | Response) and message.text != self._refusal:
@@ -207,8 +228,9 @@ class _Link:
 class PeerLinks:
     """All links of a node.
 
-    `addresses` are those of the peers known at first; members that join later are met, and nodes
-    that connect without being known are visitors: whoever asks must be answered.
+    `addresses` are those of the peers known at first; members that join later are met. Connections
+    are made to these only. Whoever connects without being known is a visitor, and is answered on
+    its own connection: it may be a member that was added while this node was away.
     """
 
     def __init__(
@@ -235,7 +257,8 @@ class PeerLinks:
         self._bulk: dict[str, _Link] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._members: dict[str, set[str]] = {"": set(addresses)}
-        self._visitors: dict[str, str] = {}
+        self._left: dict[str, None] = {}
+        self._visitors: dict[str, list[Connection]] = {}
         self._running = False
 
     def start(self) -> None:
@@ -256,12 +279,23 @@ class PeerLinks:
         self._members[group] = set(addresses)
         for peer_id, address in addresses.items():
             if peer_id != self.self_id and address:
-                self._visitors.pop(peer_id, None)
+                self._left.pop(peer_id, None)
                 self._link_to(peer_id, address)
-        needed = set().union(*self._members.values(), self._visitors)
-        for peer_id in set(self.addresses) - needed:
-            # a member that was just removed is told so before the link goes
-            self._visitors[peer_id] = self.addresses[peer_id]
+        needed = set().union(*self._members.values(), self._left)
+        for peer_id in sorted(set(self.addresses) - needed):
+            if self._running:  # a member that was just removed is told so before the link goes
+                self._left[peer_id] = None
+            else:
+                del self.addresses[peer_id]
+        while len(self._left) > VISITORS_MAX:
+            self._leave(next(iter(self._left)))
+        for link in (*self._control.values(), *self._bulk.values()):
+            link.introduce(group)
+
+    def _leave(self, peer_id: str) -> None:
+        del self._left[peer_id]
+        self.addresses.pop(peer_id, None)
+        self._close(peer_id)
 
     def accepts(self, hello: Hello) -> bool:
         """Whether a peer may connect: one that is known, or one more visitor."""
@@ -269,16 +303,24 @@ class PeerLinks:
             return True
         return bool(hello.address) and hello.node_id != self.self_id
 
-    def visited(self, peer_id: str, address: str) -> None:
-        """A peer connected: it must be answered, whether or not it is known."""
-        if peer_id not in self.addresses and address:
-            self._visitors[peer_id] = address
-            self._link_to(peer_id, address)
+    def visited(self, peer_id: str, connection: Connection) -> None:
+        """A peer connected: it must be answered, whether or not it is known.
+
+        If it is not, then where it came from: what it says of its address may be anybody's.
+        """
+        if peer_id in self._tasks:
+            return
+        self._visitors.setdefault(peer_id, []).append(connection)
         while len(self._visitors) > VISITORS_MAX:
-            oldest = next(iter(self._visitors))
-            del self._visitors[oldest]
-            self.addresses.pop(oldest, None)
-            self._close(oldest)
+            del self._visitors[next(iter(self._visitors))]
+
+    def visitor_left(self, peer_id: str, connection: Connection) -> None:
+        """A connection that a peer made has ended."""
+        known = self._visitors.get(peer_id, [])
+        if connection in known:
+            known.remove(connection)
+        if not known:
+            self._visitors.pop(peer_id, None)
 
     def _link_to(self, peer_id: str, address: str) -> None:
         if self.addresses.get(peer_id) == address and peer_id in self._tasks:
@@ -315,4 +357,21 @@ class PeerLinks:
     ) -> bool:
         """Send to a peer; return False if its link is down or full."""
         link = (self._bulk if bulk else self._control).get(peer_id)
-        return link is not None and link.send(message, attachments)
+        if link is not None:
+            return link.send(message, attachments)
+        return self._answer_visitor(peer_id, message, attachments, bulk=bulk)
+
+    def _answer_visitor(
+        self,
+        peer_id: str,
+        message: PeerMessage | NodeMessage,
+        attachments: Sequence[Buffer],
+        *,
+        bulk: bool,
+    ) -> bool:
+        role = "bulk" if bulk else "control"
+        open_now = [one for one in self._visitors.get(peer_id, ()) if one.is_open]
+        fitting = [one for one in open_now if one.hello is not None and one.hello.role == role]
+        for connection in (fitting or open_now)[-1:]:
+            return connection.send(message, attachments=attachments)
+        return False

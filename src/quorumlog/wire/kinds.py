@@ -8,6 +8,7 @@ from quorumlog.model import transaction_message as tm
 MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     1: m.Hello,
     2: m.Response,
+    3: m.Introduction,
     10: m.VoteRequest,
     11: m.VoteResponse,
     12: m.HeartBeatRequest,
@@ -49,6 +50,7 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     48: tm.PositionReport,
     49: m.OfferQuestion,
     50: m.OfferAnswer,
+    51: m.GroupIdentity,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()
