@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local.ports import free_ports, unusable
 
 pytestmark = pytest.mark.processes
 
@@ -284,13 +285,52 @@ def test_159_store_dump_agrees_with_get(all_up):
 
 def test_a_node_that_cannot_start_says_why(tmp_path):
     cluster = LocalCluster.create(tmp_path / "c", nodes=1)
-    host, _, port = cluster.address("n0").rpartition(":")
-    with (
-        socket.create_server((host, int(port))),
-        pytest.raises(LocalClusterError, match=f"(?s){port}.*n0.log"),
-    ):
+    (tmp_path / "c" / "n0").write_text("a file where the data goes")
+    with pytest.raises(LocalClusterError, match=r"(?s)c/n0.*n0\.log"):
         cluster.up()
     assert cluster.running() == {}
+
+
+def test_16_up_says_which_ports_it_takes_before_anything_runs(tmp_path):
+    first, *_ = unused = free_pairs(2)
+    up = ("cluster", "up", "--dir", tmp_path / "c", "--nodes", 2, "--port", first)
+    for taken in unused:
+        with socket.create_server(("127.0.0.1", taken)):
+            status, out, err = command(*up)
+        assert (status, out) == (1, "")
+        assert err.startswith(f"quorumlog: port {taken} on 127.0.0.1 is in use; ")
+        assert "--port" in err
+        assert list(tmp_path.iterdir()) == []
+    try:
+        status, out, err = command(*up)
+        assert (status, err) == (0, "")
+        assert out.splitlines()[:3] == [
+            f"starting n0: 127.0.0.1:{first} for clients and peers, "
+            f"http://127.0.0.1:{first + 100}/metrics",
+            f"starting n1: 127.0.0.1:{first + 1} for clients and peers, "
+            f"http://127.0.0.1:{first + 101}/metrics",
+            "started n0, n1",
+        ]
+        assert command("cluster", "kill", "n1", "--dir", tmp_path / "c")[0] == 0
+        for taken in (first + 1, first + 101):
+            for again in ("up",), ("restart", "n1"):
+                with socket.create_server(("127.0.0.1", taken)):
+                    status, out, err = command("cluster", *again, "--dir", tmp_path / "c")
+                assert (status, out) == (1, "")
+                assert err.startswith(f"quorumlog: port {taken} on 127.0.0.1 is in use, ")
+                assert "another directory" in err
+        assert list(LocalCluster.open(tmp_path / "c").running()) == ["n0"]
+    finally:
+        LocalCluster.open(tmp_path / "c").down()
+
+
+def free_pairs(nodes):
+    """Return the ports that nodes and their admin servers take from the first one on."""
+    while True:
+        first = free_ports(1)[0]
+        ports = [port for n in range(nodes) for port in (first + n, first + 100 + n)]
+        if not unusable(ports):
+            return ports
 
 
 def test_one_node_cluster_with_two_groups_from_up_to_down(tmp_path):

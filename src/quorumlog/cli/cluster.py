@@ -10,6 +10,7 @@ from quorumlog.cli.output import (
     BAD_STYLE,
     GOOD_STYLE,
     QUIET_STYLE,
+    flush_every_line,
     print_json,
     print_line,
     print_table,
@@ -45,7 +46,7 @@ def up_command(
             "--port",
             min=1,
             max=65_535,
-            help="A new cluster's n0 listens here, n1 on the next port …",
+            help="A new cluster's n0 listens here, n1 on the next port …; admin ports: 100 higher.",
             show_default="free ports",
         ),
     ] = None,
@@ -76,7 +77,7 @@ def up_command(
             first_port=port,
             state_machine=machine or "",
         )
-    started = cluster.up()
+    started = cluster.up(starting=None if as_json else lambda ids: _print_ports(cluster, ids))
     if as_json:
         _print_status_json(cluster)
         return
@@ -187,6 +188,13 @@ def _check_same_machine(cluster: LocalCluster, machine: str | None) -> None:
                 f"group {group} of the cluster in {cluster.directory} {has}, not "
                 f"{machine or 'none'}; choose another directory for a new cluster"
             )
+
+
+def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
+    flush_every_line()
+    for node_id in node_ids:
+        address, admin = cluster.address(node_id), cluster.admin_address(node_id)
+        print_line(f"starting {node_id}: {address} for clients and peers, http://{admin}/metrics")
 
 
 def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:

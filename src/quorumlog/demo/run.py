@@ -107,8 +107,11 @@ def _steps(
     with _step(console, 1, "A cluster of three node processes"):
         cluster = LocalCluster.create(cluster_directory, groups=(GROUP,))
         stop.append(cluster.down)
-        cluster.up()
         console.print(f"  directory {cluster_directory}", soft_wrap=True)
+        for node_id in cluster.node_ids:
+            ports = f"{cluster.address(node_id)}, admin port {cluster.admin_address(node_id)}"
+            console.print(f"  {node_id} listens on {ports}", soft_wrap=True)
+        cluster.up()
         console.print(f"  servers {cluster.servers}", soft_wrap=True)
         console.print(f"  {cluster.leader(GROUP)} leads group {GROUP}")
     half_way = _HalfWay(cluster, console)

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -10,8 +10,10 @@ from typing import Self
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
+from quorumlog.local.ports import told, unusable
 from quorumlog.local.process import NodeProcess
 from quorumlog.model.codes import Role
+from quorumlog.model.config import parse_address
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
 START_SECONDS = 30.0
@@ -175,17 +177,29 @@ class LocalCluster:
 
     # -- changing it ------------------------------------------------------------------------
 
-    def up(self, timeout_s: float = START_SECONDS) -> list[str]:
+    def up(
+        self,
+        timeout_s: float = START_SECONDS,
+        *,
+        starting: Callable[[list[str]], None] | None = None,
+    ) -> list[str]:
         """Start all nodes that do not run and wait until every group has a leader.
 
-        Returns the nodes that were started. One that ends again is an error with its last words,
-        as is a group without a leader after `timeout_s`.
+        Returns the nodes that were started; `starting` is told of them before, when their ports
+        have been found free. A port that is in use is an error, and nothing is started. A node that
+        ends again is an error with its last words, as is a group without a leader after
+        `timeout_s`.
         """
         with self._layout.locked():
             running = self.running()
             started = [node_id for node_id in self._places if node_id not in running]
             for node_id in started:
-                self._start(node_id)
+                self._layout.check_config(node_id)
+            self._check_ports(started)
+            if starting is not None:
+                starting(started)
+            for node_id in started:
+                self._processes[node_id].start()
             self._wait_healthy(self.node_ids, timeout_s)
         return started
 
@@ -254,7 +268,20 @@ class LocalCluster:
 
     def _start(self, node_id: str) -> None:
         self._layout.check_config(node_id)
+        self._check_ports([node_id])
         self._processes[node_id].start()
+
+    def _check_ports(self, node_ids: Sequence[str]) -> None:
+        """Raise `LocalClusterError` if somebody else listens where these nodes have to."""
+        places = [self._places[node_id] for node_id in node_ids]
+        addresses = [address for place in places for address in (place.address, place.admin)]
+        refused = unusable([parse_address(address)[1] for address in addresses])
+        if refused:
+            raise LocalClusterError(
+                f"{told(refused)}, which the cluster in {self.directory} needs: its addresses "
+                "were settled when it was made. End what listens there ('ss -ltnp' names it), or "
+                "make a cluster in another directory with other ports ('cluster up --port')"
+            )
 
     def _stop(self, node_ids: Sequence[str]) -> list[str]:
         for node_id in node_ids:

@@ -1,16 +1,20 @@
 """Free ports on the loopback address."""
 
+import errno
 import random
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from quorumlog.local.errors import LocalClusterError
+from quorumlog.model.log_lines import reason_of
 
 LOOPBACK = "127.0.0.1"
 PORT_FIRST = 10_000
 PORT_LAST = 32_767
 """Below the ports that systems give to outgoing connections (32768 and up on Linux): otherwise the
 port of a node that is down could be taken by a peer that tries to reach it."""
+PORT_MAX = 65_535
 TRIES_MAX = 1_000
 ADMIN_OFFSET = 100
 """From a node's port to its admin port, when the ports are chosen by the user."""
@@ -44,12 +48,33 @@ def ports_from(first: int, count: int) -> list[int]:
     Raises `LocalClusterError` when one of them is taken or there are not as many.
     """
     ports = [port for node in range(count) for port in (first + node, first + ADMIN_OFFSET + node)]
+    if max(ports) > PORT_MAX:
+        raise LocalClusterError(
+            f"{count} nodes from port {first} on need ports up to {max(ports)} (admin ports are "
+            f"{ADMIN_OFFSET} higher), and {PORT_MAX} is the last one; choose a lower --port"
+        )
+    refused = unusable(ports)
+    if refused:
+        raise LocalClusterError(
+            f"{told(refused)}; choose other ports with --port (n0 gets that one, n1 the next …; "
+            f"admin ports are {ADMIN_OFFSET} higher)"
+        )
+    return ports
+
+
+def unusable(ports: Sequence[int]) -> dict[int, str]:
+    """Return those that a node could not listen on now, each with the reason."""
+    refused: dict[int, str] = {}
     with ExitStack() as held:
         for port in ports:
             try:
                 held.enter_context(socket.create_server((LOOPBACK, port)))
-            except (OSError, OverflowError) as error:
-                raise LocalClusterError(
-                    f"port {port} on {LOOPBACK} cannot be used ({error}); choose another first port"
-                ) from error
-    return ports
+            except OSError as error:
+                in_use = error.errno == errno.EADDRINUSE
+                refused[port] = "in use" if in_use else f"not to be had ({reason_of(error)})"
+    return refused
+
+
+def told(refused: dict[int, str]) -> str:
+    """Return unusable ports in words."""
+    return ", ".join(f"port {port} on {LOOPBACK} is {why}" for port, why in refused.items())
