@@ -109,6 +109,16 @@ class Group(SimulatedCluster):
         return answers
 
 
+def test_a_follower_that_compares_after_each_entry_applies_what_it_missed_at_once():
+    group = Group(digest_entries=1)
+    follower = group.followers()[0]
+    follower.stop(power=False)
+    group.fill(200)
+    follower.start()
+    group.until(lambda: follower.core.committed_index == group.leader().core.committed_index)
+    group.until(lambda: group.machine(follower).total == 200, limit_ms=1_000)
+
+
 def test_states_that_are_equal_are_found_equal_and_nothing_is_made_again():
     group = Group()
     group.fill(45)
