@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from integration.stranger import Stranger
-from quorumlog.client import Client
+from quorumlog.client import Client, Producer
 from quorumlog.model.bounds import TERM_MAX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import (
@@ -41,9 +41,16 @@ async def in_the_name_of(cluster, member, target):
     return stranger
 
 
-async def assert_nothing_is_lost(client):
+async def store(cluster, *bodies):
+    """Store each once. Elections may be disturbed: a single append's outcome would be unknown."""
+    async with Producer(cluster.servers, "g") as producer:
+        for body in bodies:
+            await producer.send(body)
+
+
+async def assert_nothing_is_lost(cluster, client):
     """All entries of before are there, and appends go on."""
-    await client.append(b"after")
+    await store(cluster, b"after")
     bodies = [entry.body async for entry in client.read("earliest", follow=False)]
     assert bodies[:ENTRIES] == [b"%d" % number for number in range(ENTRIES)]
     assert set(bodies[ENTRIES:]) == {b"after"}
@@ -53,6 +60,19 @@ def others(cluster, node_id):
     return [other for other in cluster.node_ids if other != node_id]
 
 
+def offered(target, member, term, request_id, index):
+    """An offer of a log that begins after an index, in a member's name."""
+    return InstallSnapshotRequest(
+        group="g",
+        local_id=member,
+        remote_id=target,
+        term=term,
+        request_id=request_id,
+        last_included_index=index,
+        last_included_term=term - request_id - 1,
+    )
+
+
 def raised(message, **fields):
     """The message with values that no Python code of ours would send."""
     return msgspec.structs.replace(message, **fields)
@@ -60,7 +80,7 @@ def raised(message, **fields):
 
 async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(cluster):
     async with Client(cluster.servers, "g") as client:
-        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        await store(cluster, *(b"%d" % number for number in range(ENTRIES)))
         for target in cluster.node_ids:
             for member in others(cluster, target):
                 stranger = await in_the_name_of(cluster, member, target)
@@ -86,44 +106,61 @@ async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(
                 stranger.close()
             said = cluster.log_file(target).read_text()
             assert '"event": "refusing a frame", "who": "n' in said
-        await assert_nothing_is_lost(client)
+        await assert_nothing_is_lost(cluster, client)
         assert max(status.term for status in await client.status()) < 1_000
     for node_id in cluster.node_ids:
         cluster.restart(node_id)
     async with Client(cluster.servers, "g") as client:
-        await assert_nothing_is_lost(client)
+        await assert_nothing_is_lost(cluster, client)
 
 
 @pytest.mark.parametrize("index", [49, 60, 1_000_000])
 async def test_forged_offers_to_begin_elsewhere_remove_nothing(cluster, index):
     async with Client(cluster.servers, "g") as client:
-        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        await store(cluster, *(b"%d" % number for number in range(ENTRIES)))
         term = max(status.term for status in await client.status()) + 1
         table = SessionTable(index).encode()
         for target in cluster.node_ids:
             for member in others(cluster, target):
                 stranger = await in_the_name_of(cluster, member, target)
                 for request_id in range(3):
-                    offer = InstallSnapshotRequest(
-                        group="g",
-                        local_id=member,
-                        remote_id=target,
-                        term=term + request_id,
-                        request_id=request_id,
-                        last_included_index=index,
-                        last_included_term=term - 1,
-                    )
+                    offer = offered(target, member, term + request_id, request_id, index)
                     stranger.say(offer, [table])
                 stranger.close()
-        await assert_nothing_is_lost(client)
+        await assert_nothing_is_lost(cluster, client)
         assert {status.begin_index for status in await client.status()} == {0}
     for node_id in cluster.node_ids:
         assert "log begins anew" not in cluster.log_file(node_id).read_text()
 
 
+@pytest.mark.parametrize("index", [49, 60, 1_000_000])
+async def test_nor_does_a_member_that_has_nothing_yet_take_them(make_cluster, until, index):
+    """It would acknowledge what comes after entries that it has never seen."""
+    async with make_cluster() as cluster:
+        await cluster.start("n2")
+        replica, table = cluster.replica("n2"), SessionTable(index).encode()
+        for member in ("n0", "n1"):
+            stranger = await Stranger.at(cluster.addresses["n2"])
+            await stranger.hear()
+            stranger.say(
+                Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:1")
+            )
+            before = replica.counters.alarms
+            for request_id in range(3):
+                stranger.say(offered("n2", member, 3 + request_id, request_id, index), [table])
+            await until(lambda before=before: replica.counters.alarms > before)  # nobody confirms
+            stranger.close()
+        assert (replica.log.before_begin_index, replica.core.committed_index) == (-1, -1)
+        await cluster.start("n0", "n1")
+        async with cluster.client() as client:
+            await client.append(b"first")
+            await until(lambda: len(set(cluster.logs().values())) == 1)
+            assert {status.begin_index for status in await client.status()} == {0}
+
+
 async def test_answers_that_nobody_asked_for_and_beats_beyond_all_change_nothing(cluster):
     async with Client(cluster.servers, "g") as client:
-        await client.append_batch([b"%d" % number for number in range(ENTRIES)])
+        await store(cluster, *(b"%d" % number for number in range(ENTRIES)))
         term = max(status.term for status in await client.status())
         for target in cluster.node_ids:
             for member in others(cluster, target):
@@ -149,4 +186,4 @@ async def test_answers_that_nobody_asked_for_and_beats_beyond_all_change_nothing
                     )
                 )
                 stranger.close()
-        await assert_nothing_is_lost(client)
+        await assert_nothing_is_lost(cluster, client)

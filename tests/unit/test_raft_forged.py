@@ -134,11 +134,22 @@ def test_also_those_that_are_not_known_to_be_committed_after_a_restart():
     assert cluster.nodes["n2"].stored.end == 9
 
 
-def test_one_that_holds_nothing_need_not_ask():
+@pytest.mark.parametrize("sha256", [b"", b"snapshot"])
+def test_one_that_holds_nothing_asks_as_well(sha256):
+    """It would count the entries left out as its own, and acknowledge what comes after them."""
     cluster = follower(Contents())
     cluster.confirms_offers = False
-    answer = cluster.ask(offer(1_000))
-    assert (answer.code, answer.committed_index) == (ResponseCode.SUCCESS, 1_000)
+    for _ in range(3):
+        assert cluster.deliver(offer(1_000, sha256=sha256)) == []
+        cluster.run_for(50)
+    assert cluster.nodes["n2"].stored.base == -1
+    assert cluster.core("n2").committed_index == -1
+
+    cluster.confirms_offers = True
+    cluster.fetch_ms = 1
+    cluster.deliver(offer(1_000, sha256=sha256))
+    cluster.run_for(50)
+    assert cluster.nodes["n2"].stored.base == 1_000
 
 
 @pytest.mark.parametrize(

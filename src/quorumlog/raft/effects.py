@@ -122,8 +122,8 @@ class OfferSnapshot(msgspec.Struct, frozen=True):
 class ConfirmOffer(msgspec.Struct, frozen=True):
     """Ask the leader, over a connection made to its own address, whether it made this offer.
 
-    Taking it removes entries. The event `OfferConfirmed` follows if it did; comes again with the
-    next offer.
+    Taking it removes entries, or leaves them out. The event `OfferConfirmed` follows if it did;
+    comes again with the next offer.
     """
 
     offer: InstallSnapshotRequest

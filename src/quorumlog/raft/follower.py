@@ -255,9 +255,11 @@ class Follower:
     def install(self, offer: InstallSnapshotRequest, *, is_confirmed: bool = False) -> None:
         """The leader has no entries any more that I need (spec 40 section 5).
 
-        Taking the offer removes what this log holds, acknowledged entries too: that is right only
-        if the leader has removed them as well. So the leader must confirm it, asked where the
-        membership says it is; whoever merely speaks in its name is not there to answer.
+        Taking the offer removes what this log holds, acknowledged entries too, and whatever comes
+        before the offer's end is never asked for again: that is right only if the leader has
+        removed it as well. So the leader must confirm it, asked where the membership says it is;
+        whoever merely speaks in its name is not there to answer. That an empty log has nothing to
+        lose is no reason to believe: it would count as holding what it has never seen.
         """
         code = self._admit(offer)
         if code is not ResponseCode.SUCCESS:
@@ -266,17 +268,12 @@ class Follower:
             self._answer_offer(offer, ResponseCode.INSTALL_SNAPSHOT_ERROR)
         elif self._contradicts(offer):
             self._answer_offer(offer, ResponseCode.INCONSISTENT_STATE)
-        elif self._holds_entries and not is_confirmed:
+        elif not is_confirmed:
             self._state.emit(ConfirmOffer(offer))
         elif offer.sha256:
             self._state.emit(FetchSnapshot(offer))
         else:
             self.fetched(offer)
-
-    @property
-    def _holds_entries(self) -> bool:
-        log = self._state.log
-        return log.end_index > log.before_begin_index
 
     def _contradicts(self, offer: InstallSnapshotRequest) -> bool:
         """Whether no leader of my log could make this offer; said in an alarm."""
