@@ -57,6 +57,7 @@ class Nodes:
         self.addresses = {name: f"{network.address(name)}:{PORT}" for name in self.ids}
         self.servers = ",".join(self.addresses.values())
         self.processes = {}
+        self.log_sizes = {}
         for node_id in self.ids:
             names = FOUNDERS if node_id in FOUNDERS else (*FOUNDERS, node_id)
             peers = ";".join(f"{name}-{self.addresses[name]}" for name in names)
@@ -95,6 +96,7 @@ class Nodes:
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with (where / f"{node_id}.log").open("ab") as log:
+            self.log_sizes[node_id] = log.tell()
             self.processes[node_id] = subprocess.Popen(
                 [*inside, *program, *serve], stderr=log, env=env
             )
@@ -116,8 +118,15 @@ class Nodes:
             process.kill()
             process.wait()
             raise AssertionError(f"{node_id} did not stop within 30 s") from None
-        if status:
+        # one that has not begun yet does not know the signal
+        is_early = status == -signal.SIGTERM and not self.has_started(node_id)
+        if status and not is_early:
             raise AssertionError(f"{node_id} stopped with status {status}")
+
+    def has_started(self, node_id):
+        """Whether the node's present or last process came so far as to say that it is up."""
+        log = (self.directory / f"{node_id}.log").read_bytes()
+        return b'"node started"' in log[self.log_sizes[node_id] :]
 
     def signal(self, node_id, number):
         if self.is_up(node_id):

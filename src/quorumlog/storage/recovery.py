@@ -6,6 +6,7 @@ place and its identity, to be repaired. Index records are derived from the entri
 they differ. What a crash left half done of a truncation or a reset is finished.
 """
 
+import logging
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,7 @@ from quorumlog.storage.index_records import (
     Records,
     differs,
     first_behind,
+    following_records,
     record_at,
     records_of,
     write_records,
@@ -33,6 +35,8 @@ from quorumlog.storage.placement import blank_record
 from quorumlog.storage.scan import Stop, Stretch, looks_torn
 from quorumlog.storage.sequence_file import SequenceFile
 from quorumlog.storage.survey import Damage, Survey
+
+logger = logging.getLogger(__name__)
 
 NO_END = 1 << 62
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
@@ -152,6 +156,8 @@ class Recovery:
             self._settle(end.position, end.index)
         else:
             end, stop = self._survey(start)
+        if known.durable is None:
+            end, stop = self._with_lost_end(end, stop)
         boundary = known.boundary or self._found_boundary()
         cut = self._cut(end.position, stop)
         self._cut_index((end.index + 1) * INDEX_RECORD_SIZE)
@@ -225,9 +231,62 @@ class Recovery:
             if low <= high:
                 self._damages.append((low, high))
 
+    def _with_lost_end(self, end: Mark, stop: Stop) -> tuple[Mark, Stop]:
+        """Set entries aside that only the index names, since the last data files are gone.
+
+        The original notes nowhere how far its log reached. It makes files at full size, so a short
+        one is damage, too; but an only entry that is cut short is a torn tail.
+        """
+        named = self._named_behind(end)
+        if not len(named) or (stop.reason and len(named) == 1):
+            self._require_no_later_index(end)
+            return end, stop
+        position, last = int(named["pos"][0]), named[-1]
+        behind = int(last["pos"]) + int(last["size"])
+        lost = self._data.gaps(position, position + int(named["size"][0]) - 1)
+        if not lost:  # a torn tail, or the original truncated its log
+            return end, stop
+        path, first = self._data.path_at(lost[0]), end.index + 1
+        if end.chain_crc > 0:  # written by us, and all notes are gone as well
+            raise self._beyond_repair(path)
+        for start in self._data.gaps(position, behind - 1):
+            self._restore(self._data, start)
+        self._damages.append((first, int(last["index"])))
+        if self._first is None:
+            self._first = (first, position)
+        logger.error(
+            "%s is missing or cut short: entries %s to %s, which the index names, are set aside. "
+            "%s. If DLedger truncated its log there, as a follower: quorumlog store truncate DIR "
+            "--from %s",
+            path,
+            first,
+            int(last["index"]),
+            REPAIR,
+            first,
+        )
+        return Mark(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
+
+    def _named_behind(self, end: Mark) -> Records:
+        """Return the index records behind the end, as far as each begins where it may."""
+        named = following_records(self._index, end.index + 1)
+        ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
+        for row, position in enumerate(named["pos"].tolist()):
+            if position not in self._data.places_behind(int(ends[row])):
+                return named[:row]
+        return named
+
+    def _require_no_later_index(self, end: Mark) -> None:
+        """Raise `CorruptionError` if a log that seems empty has an index that begins later."""
+        begins = next(iter(self._index.starts), 0) // INDEX_RECORD_SIZE
+        is_empty = end.index < 0 and not len(self._data)
+        if is_empty and begins and len(following_records(self._index, begins)):
+            raise self._beyond_repair(self._data.path_at(0))
+
     def _gaps_between(self, sequence: FileSequence) -> list[int]:
-        starts = sequence.starts
-        return sequence.gaps(starts[0], starts[-1] - 1) if len(starts) > 1 else []
+        """Return the starts of lost files before the last whole one."""
+        first, *others = sequence.starts or [0]
+        whole = [start for start in others if not sequence.gaps(start, start)]
+        return sequence.gaps(first, whole[-1] - 1) if whole else []
 
     def _beyond_repair(self, path: str) -> CorruptionError:
         return CorruptionError(
