@@ -1,7 +1,6 @@
 """Memory of all connections under one bound: who waits, who goes on, who is ended."""
 
 import asyncio
-import itertools
 import tracemalloc
 
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendRequest, Hello, Response
 from quorumlog.transport import budget as budgets
-from quorumlog.transport import share as shares
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
-from quorumlog.transport.share import Share
+from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
+from quorumlog.transport.turns import Kind
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -183,7 +182,7 @@ class Client:
     async def send(self, raw):
         """Send as much as is read; return the rest."""
         raw, turns = memoryview(raw), 0
-        while raw and turns < 20:
+        while raw and turns < 200:
             if not self.transport.is_read:
                 turns += 1
                 await asyncio.sleep(0)
@@ -194,6 +193,12 @@ class Client:
             raw = raw[count:]
             self.connection.buffer_updated(count)
         return raw
+
+
+async def all_turns(share):
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert not share.turns
 
 
 async def connected(share, limits):
@@ -241,6 +246,7 @@ async def test_memory_for_a_frame_is_at_most_twice_what_came_of_it(share, limits
 async def test_the_first_request_of_a_client_may_be_large(share, limits):
     client = await connected(share, limits)
     assert not await client.send(append(4 * MIB))
+    await all_turns(share)
     (asked,) = client.asked
     assert bytes(asked.attachment) == bytes(4 * MIB)
     assert share.budgets.unproven.used == 0
@@ -265,21 +271,43 @@ async def test_requests_are_not_handled_while_their_answers_are_not_read(share, 
     assert client.transport.is_read
 
 
-async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limits, monkeypatch):
-    """Each turn has an end; who could not have it goes on later, in order, with nothing lost."""
-    ticks = itertools.count()
-    monkeypatch.setattr(share, "now", lambda: next(ticks) * shares.TURN_S / 4)
+async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limits):
+    """Whoever sends more than there is time for goes on later, with nothing lost."""
     clients = [await connected(share, limits) for _ in range(3)]
-    for client in clients:
-        await client.send(append(10) * 50)
-    assert sum(len(client.asked) for client in clients) < 150
-    most = 0
-    while share.turns:
-        counts = [len(client.asked) for client in clients]
-        await asyncio.sleep(0)
-        most = max(most, *(len(c.asked) - n for c, n in zip(clients, counts, strict=True)))
-    assert [len(client.asked) for client in clients] == [50] * 3
-    assert most < 50
+    share.turns.is_slice_over = lambda: True
+    for number, client in enumerate(clients):
+        await client.send(append(10 + number) * 50)
+    await all_turns(share)
+    assert [[len(one.attachment) for one in client.asked] for client in clients] == [
+        [10] * 50,
+        [11] * 50,
+        [12] * 50,
+    ]
+
+
+async def test_who_sends_faster_than_it_is_answered_is_busy_until_it_has_been(share, limits):
+    client = await connected(share, limits)
+    connection = client.connection
+    assert connection.kind is Kind.STRANGER
+    await client.send(append(10))
+    assert connection.send(Response(), correlation_id=1)
+    assert connection.kind is Kind.PROMPT
+    await client.send(append(10) * (2 * RECEIVED_BYTES_MAX // len(append(10))))
+    await all_turns(share)
+    await client.send(append(10))
+    assert connection.kind is Kind.PROMPT
+    raw = append(10) * (RECEIVED_BYTES_MAX // len(append(10)) + 1)
+    await client.send(raw[:RECEIVED_BYTES_MAX])  # as much as is received at once
+    assert connection.kind is Kind.BUSY
+
+
+async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limits):
+    client = Client(share, limits)
+    assert client.connection.kind is Kind.NEWCOMER
+    share.turns.is_slice_over = lambda: True
+    hello = b"".join(encode_frame(Hello(cluster="c", node_id="n1", role="bulk")))
+    await client.send(hello + append(10) * 50)
+    assert len(client.asked) == 50
 
 
 async def test_a_client_whose_request_was_answered_is_no_stranger(share, limits):

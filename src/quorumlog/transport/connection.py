@@ -15,7 +15,8 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import described, say
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
-from quorumlog.transport.share import Share
+from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
+from quorumlog.transport.turns import Kind, Turns
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 
@@ -30,8 +31,6 @@ KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 vanished has its connection ended after another 30: nothing that is sent would notice."""
 
 
-FRAMES_PER_LOOK = 16
-"""Frames between two looks at the clock."""
 HANDLER, TURN, MEMORY, UNREAD = "handler", "turn", "memory", "unread"
 """Why nothing is read: its handler asked for it, others have their turn, an unfinished frame waits
 for memory, its answers are not read."""
@@ -110,6 +109,9 @@ class Connection(asyncio.BufferedProtocol):
         self.answered = 0
         """Requests that were answered: a client with any is no stranger."""
         self._holds = False
+        self._space = 0
+        self._since = 0.0
+        self._is_busy = self._is_granted = False
         self.frame_began = 0.0
         """When the frame that is not whole yet began to arrive; 0: there is none."""
         self.heard_at = 0.0
@@ -139,7 +141,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where bytes are received: for a large frame, where it will stay."""
-        return self._decoder.space()
+        space = self._decoder.space()
+        if self._share is not None and not self.is_member:
+            self._since = self._share.turns.now()
+            space = space[:FRAME_RECEIVED_BYTES_MAX]
+            self._space = len(space)
+        return space
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and hand them on."""
@@ -148,14 +155,23 @@ class Connection(asyncio.BufferedProtocol):
         if share is not None:
             self.heard_at = share.now()
         self._decoder.received(nbytes)
+        # there is more to be read, as a rule; the rest of a large frame says nothing
+        self._is_busy = nbytes == self._space and self._decoder.is_staging
         self._take_frames()
 
     def _take_frames(self) -> None:
-        """Handle whole frames: all of them, or those that this turn of the loop has time for."""
+        """Handle whole frames: all of them, or those that there is time for."""
         decoder, taken = self._decoder, 0
+        turns = None if self._share is None or self.is_member else self._share.turns
+        if turns is not None and not self._pauses:
+            granted, self._is_granted = self._is_granted, False
+            if not turns.begin(self.kind, self._since or turns.now(), is_granted=granted):
+                self._await_turn()
+            self._since = 0.0
         try:
             while self._transport is not None and not self._transport.is_closing():
-                if not self._pauses and taken % FRAMES_PER_LOOK == 0:
+                if taken and self._is_slice_over(turns):
+                    self._is_busy = True
                     self._await_turn()
                 if self._pauses:
                     decoder.set_aside()
@@ -182,12 +198,28 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"internal error: {described(error)}")
         if self._share is not None:
             self._account(self._share, taken)
+        if turns is not None:
+            turns.end()
+
+    def _is_slice_over(self, turns: Turns | None) -> bool:
+        if turns is None or self.is_member or self._pauses:
+            return False
+        return turns.is_slice_over()
+
+    @property
+    def kind(self) -> Kind:
+        """See `Waiter`."""
+        if self.hello is None:
+            return Kind.NEWCOMER
+        if not self.answered:
+            return Kind.STRANGER
+        return Kind.BUSY if self._is_busy else Kind.PROMPT
 
     def _await_turn(self) -> None:
-        share = self._share
-        if share is not None and not self.is_member and share.is_turn_over():
+        if self._share is not None:
             self._pause(TURN)
-            share.turns.append(self)
+            if TURN in self._pauses:
+                self._share.turns.wait(self)
 
     def _account(self, share: Share, taken: int) -> None:
         """Note when an unfinished frame began, and what it holds; wait if that is too much."""
@@ -380,10 +412,14 @@ class Connection(asyncio.BufferedProtocol):
         """Take bytes again."""
         self._resume(HANDLER)
 
-    def have_turn(self) -> None:
-        """It is this connection's turn again; nothing else is being handled."""
+    def have_turn(self) -> bool:
+        """See `Waiter`: it is this connection's turn again; nothing else is being handled."""
         self._pauses.discard(TURN)
+        if self._transport is None or self._pauses:
+            return False
+        self._is_granted = not self._decoder.has_aside
         self._read_again()
+        return self._is_granted
 
     def _pause(self, why: str) -> None:
         if self._transport is not None and not self._transport.is_closing():

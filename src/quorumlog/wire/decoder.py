@@ -122,6 +122,11 @@ class FrameDecoder:
         return len(self._aside) + self._next_size() if grows else self.held_bytes
 
     @property
+    def is_staging(self) -> bool:
+        """Whether what was received last belongs to no large frame."""
+        return not self._is_direct
+
+    @property
     def is_mid_frame(self) -> bool:
         """Whether some of a frame has come, and not all."""
         return self._header is not None or self._aside != b"" or self._begin != self._end

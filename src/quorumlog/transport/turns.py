@@ -1,0 +1,117 @@
+"""Whose requests are handled when, if there are more than the loop has time for.
+
+Each turn of the loop has some time for each of four kinds of connections, so that none of them
+waits for the others: clients that are prompt, who left nothing behind when they last had a slice;
+busy ones, who send faster than they are answered; strangers, none of whose requests was answered
+yet; and newcomers, who have not said who they are. Within a kind they go on one after the other,
+each for one slice. Messages of members wait for none of this.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+SLICE_S = 0.000_25
+"""One connection's requests are handled for so long (at least one), then it is the next one's
+turn."""
+
+
+class Kind(IntEnum):
+    """Of connections that are not members'."""
+
+    PROMPT = 0
+    BUSY = 1
+    STRANGER = 2
+    NEWCOMER = 3
+
+
+TURN_S = {
+    Kind.PROMPT: 0.001,
+    Kind.BUSY: 0.001,
+    Kind.STRANGER: 0.000_25,
+    Kind.NEWCOMER: 0.000_25,
+}
+"""Time for requests of each kind in one turn of the loop, but always one slice."""
+
+
+class Waiter(Protocol):
+    """A connection."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it is at present."""
+        ...
+
+    def have_turn(self) -> bool:
+        """Handle requests for a slice; whoever is not done waits again.
+
+        True: there were none, it will only now be read from.
+        """
+        ...
+
+
+class Turns:
+    """Of all connections of one listener. `now` in seconds, also within one turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
+        self.now = now
+        self._call_soon = loop.call_soon
+        self._waiting: dict[Kind, deque[Waiter]] = {kind: deque() for kind in Kind}
+        self._spent = dict.fromkeys(Kind, 0.0)
+        self._is_called = False
+        self._is_giving = False
+        self._slice: tuple[Kind, float] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return any(self._waiting.values())
+
+    def begin(self, kind: Kind, since: float, *, is_granted: bool = False) -> bool:
+        """Begin a slice, or count one that began `since`; False: it is to wait for the next turn.
+
+        `is_granted`: it has waited.
+        """
+        if not self._is_giving:
+            self._call_next()
+            if not is_granted and (self._waiting[kind] or self._spent[kind] >= TURN_S[kind]):
+                self._spent[kind] += self.now() - since
+                return False
+        self._slice = (kind, since)
+        return True
+
+    def is_slice_over(self) -> bool:
+        """Whether the present slice has lasted long enough."""
+        return self._slice is None or self.now() - self._slice[1] >= SLICE_S
+
+    def end(self) -> None:
+        """End the present slice."""
+        if self._slice is not None:
+            kind, began = self._slice
+            self._spent[kind] += self.now() - began
+            self._slice = None
+
+    def wait(self, waiter: Waiter) -> None:
+        """Have a connection wait for its next slice."""
+        self._waiting[waiter.kind].append(waiter)
+        self._call_next()
+
+    def _call_next(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        """Let those that wait go on, in order, as far as there is time."""
+        self._is_called, self._is_giving = False, True
+        self._spent = dict.fromkeys(Kind, 0.0)
+        try:
+            for kind, waiting in self._waiting.items():
+                while waiting and self._spent[kind] < TURN_S[kind]:
+                    if waiting.popleft().have_turn():
+                        self._spent[kind] += SLICE_S
+        finally:
+            self._is_giving = False
+            if self:
+                self._call_next()
