@@ -8,6 +8,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest, StoreLocation
+from quorumlog.node.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX
 from quorumlog.node.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.base import Span
 from quorumlog.storage.memory_log import MemoryLog
@@ -47,14 +48,17 @@ class ToyLog:
 class World:
     """A `Fetches` with a view that the test sets, and cold reads that the test releases."""
 
-    def __init__(self, log, committed=-1, role=Role.LEADER, location=None):
+    def __init__(self, log, committed=-1, role=Role.LEADER, location=None, limits=LIMITS):
         self.committed_index = self.durable_index = committed
         self.role = role
         self.cold = []
         self.answers = []
         self.damage = []
-        doors = (self.run_cold, self.damage.append, location)
-        self.fetches = Fetches(log, LIMITS, self.view, self, *doors)
+        self.deferred = []
+        doors = {"defer": self.deferred.append, "location": location}
+        self.fetches = Fetches(
+            log, limits, self.view, self, self.run_cold, self.damage.append, **doors
+        )
         self.stable_index = 1 << 62
         self.complete_from = 0
         self.rejected = []
@@ -116,7 +120,7 @@ def test_one_reader_too_many_at_the_tail_is_told_to_come_back_later():
     world.fetch(6, wait_ms=1_000)
     assert world.last().code == ResponseCode.LEADER_PENDING_FULL
     world.committed_index = 6
-    world.fetches.committed(0)
+    world.fetches.committed()
     assert [answer.code for answer, _ in world.answers[1:]] == [ResponseCode.SUCCESS] * 10
 
 
@@ -152,10 +156,10 @@ def test_a_reader_waits_for_the_end_of_a_transaction():
     world = World(ToyLog(20), committed=15)
     world.stable_index = 9
     world.fetch(10, wait_ms=1_000, read_committed=True)
-    world.fetches.committed(now_ms=1)
+    world.fetches.committed()
     assert world.answers == []
     world.stable_index = 15
-    world.fetches.committed(now_ms=2)
+    world.fetches.committed()
     assert world.last().first_index == 10
 
 
@@ -173,8 +177,74 @@ def test_a_reader_at_the_tail_waits_for_the_next_commit():
     world.fetch(6, wait_ms=1_000)
     assert world.answers == []
     world.committed_index = 8
-    world.fetches.committed(10)
+    world.fetches.committed()
     assert (world.last().first_index, world.last().count) == (6, 3)
+
+
+def answers_turn_by_turn(world):
+    """How many are answered at once, and then in each turn of the loop."""
+    counts = [len(world.answers)]
+    while world.deferred:
+        (go_on,) = world.deferred
+        world.deferred.clear()
+        go_on()
+        counts.append(len(world.answers) - sum(counts))
+    return counts
+
+
+@pytest.fixture
+def crowd():
+    world = World(ToyLog(20), committed=5, limits=Limits(fetch_waiters_max=200))
+    for number in range(200):
+        world.fetch(6, wait_ms=1_000 + number, leader_only=number % 2 == 0)
+    assert world.answers == []
+    return world
+
+
+def commit(world):
+    world.committed_index = 8
+    world.fetches.committed()
+
+
+def lose_leadership(world):
+    world.role = Role.FOLLOWER
+    world.fetches.committed()
+    assert len(world.answers) == ANSWERED_PER_TURN
+    commit(world)
+
+
+def let_time_pass(world):
+    world.fetches.expire(5_000)
+
+
+@pytest.mark.parametrize("happens", [commit, lose_leadership, let_time_pass])
+def test_of_those_that_wait_a_few_are_answered_in_a_turn_of_the_loop(crowd, happens):
+    happens(crowd)
+    crowd.fetch(0, leader_only=False)  # who asks now does not wait for them
+    counts = answers_turn_by_turn(crowd)
+    assert counts == [ANSWERED_PER_TURN + 1] + [ANSWERED_PER_TURN] * 2 + [8]
+    assert crowd.fetches.next_deadline_ms() is None
+
+
+def test_those_that_are_not_answered_yet_count_among_those_that_wait(crowd):
+    commit(crowd)
+    for _ in range(ANSWERED_PER_TURN):
+        crowd.fetch(9, wait_ms=1_000)
+    crowd.fetch(9, wait_ms=1_000)
+    assert crowd.last().code == ResponseCode.LEADER_PENDING_FULL
+
+
+def test_what_was_answered_by_its_deadline_is_forgotten_however_far_off_its_entry_is():
+    world = World(ToyLog(20), committed=5)
+    for number in range(3 * STALE_MAX):
+        world.fetch(1 << 40, wait_ms=1)
+        world.fetches.expire(number + 1)
+        world.fetch(6, wait_ms=1_000)
+        world.fetches.expire(2_000)
+    assert len(world.answers) == 6 * STALE_MAX
+    waiters = world.fetches._waiters
+    assert len(waiters) == 0
+    assert len(waiters._by_index[False]) <= STALE_MAX + 1
 
 
 def test_waiting_ends_with_nothing_when_the_time_has_passed():
@@ -202,7 +272,7 @@ def test_waiting_readers_learn_that_leadership_is_gone():
     world = World(ToyLog(20), committed=5)
     world.fetch(6, wait_ms=1_000)
     world.role = Role.FOLLOWER
-    world.fetches.committed(1)
+    world.fetches.committed()
     assert world.last().code == ResponseCode.NOT_LEADER
 
 

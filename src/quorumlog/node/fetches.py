@@ -1,10 +1,7 @@
 """Reads for clients: committed entries only, cold files read beside the loop."""
 
-import heapq
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
@@ -26,9 +23,8 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import described
 from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
+from quorumlog.node.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.storage.base import Log, Span
-
-FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
 REJECTED_PER_FETCH_MAX = 4_096
 """Stretches of rejected entries in one answer; it ends before the next one."""
@@ -56,14 +52,6 @@ def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[
         room -= len(span.data)
         index = span.last_index + 1
     return spans
-
-
-@dataclass(order=True, slots=True)
-class _Waiter:
-    deadline_ms: int
-    number: int
-    request: FetchRequest = field(compare=False)
-    answer: FetchAnswer = field(compare=False)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -101,11 +89,12 @@ class Fetches:
     """Answers fetch requests of one replica.
 
     `view` tells the replica's present state, `transactions` what became of transactions; `run_cold`
-    runs a read that may touch the disk; `damage_found` is told of entries that cannot be read.
-    `location`: where the log's files are, for readers on the same machine.
+    runs a read that may touch the disk; `damage_found` is told of entries that cannot be read;
+    `defer` calls a function in the next turn of the loop. `location`: where the log's files are,
+    for readers on the same machine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         log: Log,
         limits: Limits,
@@ -116,6 +105,8 @@ class Fetches:
             None,
         ],
         damage_found: Callable[[CorruptionError], None],
+        *,
+        defer: Callable[[Callable[[], None]], object],
         location: StoreLocation | None = None,
     ) -> None:
         self._log = log
@@ -125,8 +116,7 @@ class Fetches:
         self._run_cold = run_cold
         self._damage_found = damage_found
         self._location = location
-        self._waiters: list[_Waiter] = []
-        self._numbers = itertools.count()
+        self._waiters = FetchWaiters(self._fetch, defer)
         self.entries_served = 0
         self.bytes_served = 0
         self.entries_located = 0
@@ -134,6 +124,13 @@ class Fetches:
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer, now_ms: int) -> None:
         """Answer at once, or wait for the first entry to be committed."""
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        self._fetch(request, answer, now_ms + wait_ms if wait_ms > 0 else None)
+
+    def _fetch(
+        self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int | None = None
+    ) -> None:
+        """Answer, or wait until a deadline if there is one."""
         view = self._view()
         if request.leader_only and view.role is not Role.LEADER:
             text = f"not the leader of {request.group}"
@@ -148,21 +145,16 @@ class Fetches:
             text = f"index {request.begin_index} is below the first index kept, {begin}"
             code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
             answer(self._response(view, code, text), [])
-            return
-        if request.begin_index <= self._limit(request, view):
+        elif request.begin_index <= self._limit(request, view):
             self._read(request, answer, view)
-            return
-        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
-        if wait_ms > 0:
-            if len(self._waiters) >= self._limits.fetch_waiters_max:
-                # an empty answer would have the reader ask again at once
-                text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
-                answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
-                return
-            waiter = _Waiter(now_ms + wait_ms, next(self._numbers), request, answer)
-            heapq.heappush(self._waiters, waiter)
-            return
-        self._answer_empty(request, answer, view)
+        elif deadline_ms is None:
+            self._answer_empty(request, answer, view)
+        elif len(self._waiters) >= self._limits.fetch_waiters_max:
+            # an empty answer would have the reader ask again at once
+            text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
+            answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
+        else:
+            self._waiters.add(request, answer, deadline_ms)
 
     def _begin(self, request: FetchRequest) -> int:
         """Return the first index that a request may see."""
@@ -190,32 +182,23 @@ class Fetches:
         else:
             answer(self._response(view, ResponseCode.SUCCESS, "", request), [])
 
-    def committed(self, now_ms: int) -> None:
+    def committed(self) -> None:
         """The committed index rose, or leadership changed: serve or refuse those who wait."""
-        if not self._waiters:
+        if not len(self._waiters):
             return
         view = self._view()
-        ready: list[_Waiter] = []
-        waiting: list[_Waiter] = []
-        for waiter in self._waiters:
-            served = waiter.request.begin_index <= self._limit(waiter.request, view)
-            refused = waiter.request.leader_only and view.role is not Role.LEADER
-            (ready if served or refused else waiting).append(waiter)
-        if ready:
-            heapq.heapify(waiting)
-            self._waiters = waiting
-            for waiter in sorted(ready):
-                self.fetch(waiter.request, waiter.answer, now_ms)
+        if view.role is not Role.LEADER:
+            self._waiters.dismiss()
+        stable = min(view.committed_index, self._transactions.stable_index)
+        self._waiters.reached(view.committed_index, stable)
 
     def expire(self, now_ms: int) -> None:
         """Answer those whose time has passed with no entries."""
-        while self._waiters and self._waiters[0].deadline_ms <= now_ms:
-            waiter = heapq.heappop(self._waiters)
-            self._answer_empty(waiter.request, waiter.answer, self._view())
+        self._waiters.expire(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When the first waiter's time passes."""
-        return self._waiters[0].deadline_ms if self._waiters else None
+        return self._waiters.next_deadline_ms()
 
     def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
         last = self._limit(request, view)

@@ -48,7 +48,8 @@ from quorumlog.node.applier import Applier, QueryAnswer
 from quorumlog.node.asked import Asked
 from quorumlog.node.counters import ReplicaCounters
 from quorumlog.node.doors import Doors
-from quorumlog.node.fetches import FetchAnswer, Fetches, View
+from quorumlog.node.fetch_waiters import FetchAnswer
+from quorumlog.node.fetches import Fetches, View
 from quorumlog.node.healing import Healing
 from quorumlog.node.installs import Installs
 from quorumlog.node.lost_sessions import LostSessions
@@ -120,15 +121,9 @@ class Replica:
         self.applier = Applier(self, machine, opened, doors)
         self.healing = Healing(self, doors, limits)
         self.lost_sessions = LostSessions(self, doors)
-        self.fetches = Fetches(
-            log,
-            limits,
-            self.view,
-            self.sessions,
-            doors.background.run,
-            self.healing.found,
-            opened.location,
-        )
+        parts = self.view, self.sessions, doors.background.run, self.healing.found
+        where = opened.location
+        self.fetches = Fetches(log, limits, *parts, defer=doors.defer, location=where)
         self.upkeep = Upkeep(self, opened.disk_state, doors, limits)
         self.installs = Installs(self, opened.snapshots, doors, limits.push_bytes_max)
         self._outbox = Outbox(log, doors.network, self.healing.look_at, self.raise_alarm)
@@ -440,7 +435,7 @@ class Replica:
         self.sessions.committed(effect.index)
         self.upkeep.changed()
         self.applier.committed(effect.index)
-        self.fetches.committed(self._doors.now_ms())
+        self.fetches.committed()
         self.asked.committed(effect.index)
 
     # -- writes -----------------------------------------------------------------------------
@@ -530,7 +525,7 @@ class Replica:
         self.applier.role_changed(effect.term, effect.role)
         self.transactions.role_changed(effect.role)
         self.readers.forget()
-        self.fetches.committed(self._doors.now_ms())
+        self.fetches.committed()
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
         say_membership(self.config.group, effect)
