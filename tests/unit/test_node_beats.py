@@ -7,7 +7,7 @@ import pytest
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.message import STRAYS_MAX, NodeBeat, NodeBeatAnswer
-from quorumlog.node.beats import CHANGES_MAX, Beats
+from quorumlog.node.beats import CHANGES_MAX, STRANGE_CLAIMS_MAX, Beats
 from quorumlog.raft.events import RestBegan
 
 PEERS = "a-sim:1;b-sim:2;c-sim:3"
@@ -250,3 +250,23 @@ def test_a_peer_that_is_silent_while_its_node_answers_keeps_the_leader_awake():
     world.drop = lambda message: False
     world.pass_beats(2, asks=False)
     assert world.rests == [False, True], "back, it may need something"
+
+
+def test_who_claims_more_groups_than_are_here_is_believed_nothing_and_takes_no_memory(world):
+    beats = world.nodes["b"].beats
+    for part in range(STRANGE_CLAIMS_MAX // CHANGES_MAX + 2):
+        begin = part * CHANGES_MAX
+        changes = [(f"x{number}", 1) for number in range(begin, begin + CHANGES_MAX)]
+        beat = NodeBeat(
+            local_id="a",
+            remote_id="b",
+            run=9,
+            number=part + 1,
+            base=begin,
+            version=begin + CHANGES_MAX,
+            interval_ms=100,
+            changes=changes,
+        )
+        beats.received(beat)
+        assert len(beats._speakers["a"].claims) <= STRANGE_CLAIMS_MAX + 1
+    assert world.sent[-1].version == 0, "everything is to be said again"

@@ -41,6 +41,10 @@ Code: TypeAlias = Annotated[int, Meta(ge=-1, le=65_535)]
 """Of a response: a `ResponseCode`, or one that a later version knows."""
 IdentityBytes: TypeAlias = Annotated[bytes, Meta(max_length=16)]
 """Of a group, made when it began; empty: not known, or none."""
+Name: TypeAlias = Annotated[str, Meta(max_length=128)]
+"""Of a group, where names are kept that this node need not know."""
+AddressText: TypeAlias = Annotated[str, Meta(max_length=300)]
+"""`host:port`; empty: not said."""
 FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 """Device or inode, all 64 bits of them."""
 Batch: TypeAlias = Annotated[int, Meta(ge=-1)]

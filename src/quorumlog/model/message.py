@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import (
+    AddressText,
     AskedIndex,
     Code,
     Count,
@@ -18,6 +19,7 @@ from quorumlog.model.bounds import (
     IdentityBytes,
     Index,
     Milliseconds,
+    Name,
     Number,
     Position,
     Size,
@@ -309,8 +311,8 @@ class Introduction(NodeMessage, frozen=True, kw_only=True):
     (group, identity, index of its membership): identity empty where it knows none.
     """
 
-    address: str
-    groups: Annotated[list[tuple[str, IdentityBytes, Index]], Meta(max_length=INTRODUCED_MAX)]
+    address: AddressText
+    groups: Annotated[list[tuple[Name, IdentityBytes, Index]], Meta(max_length=INTRODUCED_MAX)]
 
 
 class NodeBeat(NodeMessage, frozen=True, kw_only=True):
@@ -327,7 +329,7 @@ class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     base: Number
     version: Number
     interval_ms: Milliseconds
-    changes: Annotated[list[tuple[str, Term]], Meta(max_length=CHANGES_MAX)] = []
+    changes: Annotated[list[tuple[Name, Term]], Meta(max_length=CHANGES_MAX)] = []
     more: bool = False
 
 
@@ -341,7 +343,7 @@ class NodeBeatAnswer(NodeMessage, frozen=True, kw_only=True):
     run: Number
     number: Number
     version: Number
-    strays: Annotated[list[str], Meta(max_length=STRAYS_MAX)] = []
+    strays: Annotated[list[Name], Meta(max_length=STRAYS_MAX)] = []
 
 
 class HeartBeats(NodeMessage, frozen=True, kw_only=True):

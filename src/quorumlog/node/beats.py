@@ -22,8 +22,9 @@ PATIENCE_PERCENT = 80
 """Of the shortest election time-out: whoever is silent for longer is in doubt."""
 SPEAKERS_MAX = 1_024
 """Nodes whose beats are taken."""
-CLAIMS_MAX = 262_144
-"""Groups that one node may say it leads; one with more is not believed at all."""
+STRANGE_CLAIMS_MAX = 4_096
+"""Groups that are not here and that one node may say it leads beside those that are; one with more
+is not believed at all."""
 ENDED = -1
 """Instead of a term: the group is not led by this node any more."""
 
@@ -323,7 +324,8 @@ class Beats:
             self._answer(peer, speaker)
 
     def _learn(self, peer: str, speaker: _Speaker, beat: NodeBeat) -> None:
-        if len(speaker.claims) + len(beat.changes) > CLAIMS_MAX:
+        known = len(speaker.claims) + len(beat.changes)
+        if known > len(self._replicas) + STRANGE_CLAIMS_MAX:
             self._forget(peer, speaker)
             return
         for group, term in beat.changes:

@@ -198,7 +198,7 @@ class Node:
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
         if hello.role == "client":
             return self._client_handler(self)
-        comings = Comings(self.links.visited, self.links.visitor_left)
+        comings = Comings(self.links.visited, self.links.visitor_left, self.links.knows)
         return self._peer_inbox(hello, comings)
 
     def _peer_inbox(self, hello: Hello, comings: Comings | None = None) -> PeerInbox:

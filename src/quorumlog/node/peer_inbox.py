@@ -45,10 +45,11 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comings:
-    """Who is told that a peer connected, and that such a connection ended."""
+    """Who is told that a peer connected, and that such a connection ended; who knows members."""
 
     opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     closed: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
+    is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
 
 
 class PeerInbox:
@@ -105,7 +106,8 @@ class PeerInbox:
                     self._groups[group] = _Known(identity, index)
             return
         if not isinstance(message, HeartBeats):
-            self._beats.received(message)
+            if self._comings.is_known(self._peer_id):  # what a stranger leads is nobody's matter
+                self._beats.received(message)
             return
         for part in (*message.requests, *message.responses):
             self._route(connection, frame, part)

@@ -303,6 +303,10 @@ class PeerLinks:
             return True
         return bool(hello.address) and hello.node_id != self.self_id
 
+    def knows(self, peer_id: str) -> bool:
+        """Whether a peer is a member, or was until now, as far as this node knows."""
+        return peer_id in self.addresses
+
     def visited(self, peer_id: str, connection: Connection) -> None:
         """A peer connected: it must be answered, whether or not it is known.
 
