@@ -3,10 +3,12 @@
 import asyncio
 from collections import deque
 
+from quorumlog.machine.kv_commands import Events, Happened, decode_query, encode_answer
 from quorumlog.model.block import decode_entries, encode_block, parse_block, stamp
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import OutOfOrderError
 from quorumlog.model.limits import Limits
+from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
@@ -30,16 +32,18 @@ FREEZE = "store nothing and be frozen from now on"
 class Server:
     """One node's worth of answers; stores what it accepts.
 
-    `script` is used up append by append. While `is_frozen` it takes everything and says nothing,
-    like a stopped process; while `keeps_fetches` it answers no fetch. `belief` is the leader and
-    the term that it names, if not those of the world. `asked` is set when it is asked for them,
-    `asked_count` counts that.
+    `script` is used up append by append, `refusals` (codes, or DROP) by fetches and questions.
+    While `is_frozen` it takes everything and says nothing, like a stopped process; while
+    `keeps_fetches` it answers no fetch and no question. `belief` is the leader and the term that it
+    names, if not those of the world. `asked` is set when it is asked for them, `asked_count` counts
+    that.
     """
 
     def __init__(self, node_id, world):
         self.node_id = node_id
         self.world = world
         self.script = deque()
+        self.refusals = deque()
         self.is_frozen = False
         self.keeps_fetches = False
         self.hosts_group = True
@@ -82,15 +86,44 @@ class Handler:
             self.server.asked.set()
             self.server.asked_count += 1
             response = world.metadata(message.group, self.server)
-        elif isinstance(message, FetchRequest):
+        elif isinstance(message, FetchRequest | QueryRequest):
             if self.server.keeps_fetches:
+                world.kept.set()
                 return
-            response, attachments = self.fetch(message)
+            if self.server.refusals and self.refuse(connection, frame):
+                return
+            if isinstance(message, FetchRequest):
+                response, attachments = self.fetch(message)
+            else:
+                response, attachments = self.query(message, frame.attachment)
         else:
             assert isinstance(message, AppendRequest)
             response = self.append(connection, message, frame.attachment)
         if response is not None:
             connection.send(response, correlation_id=frame.correlation_id, attachments=attachments)
+
+    def refuse(self, connection, frame):
+        planned = self.server.refusals.popleft()
+        if planned is DROP:
+            connection.abort("scripted")
+        else:
+            kind = FetchResponse if isinstance(frame.message, FetchRequest) else QueryResponse
+            response = kind(code=planned, text="scripted")
+            connection.send(response, correlation_id=frame.correlation_id)
+        return True
+
+    def query(self, message, attachment):
+        """Answer what happened to keys; every entry of this log is a change."""
+        world, query = self.server.world, decode_query(attachment)
+        assert isinstance(query, Events)
+        world.queries.append((self.server.node_id, message))
+        first, begin, end = query.first_index, world.first_kept_index, len(world.stored)
+        if first < begin:
+            happened = Happened([], first, begin)
+        else:
+            found = [(index, b"key", world.stored[index]) for index in range(first, end)]
+            happened = Happened(found, max(first, end), begin)
+        return QueryResponse(applied_index=end - 1), [encode_answer(happened)]
 
     def fetch(self, message):
         world = self.server.world
@@ -98,6 +131,10 @@ class Handler:
         if message.leader_only and world.leader_id != self.server.node_id:
             code = ResponseCode.NOT_LEADER
             return FetchResponse(code=code, leader_id=world.leader_id), []
+        if message.begin_index < world.first_kept_index:
+            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+            text = f"index {message.begin_index} is below {world.first_kept_index}"
+            return FetchResponse(code=code, text=text), []
         committed = len(world.stored) - 1
         last = committed if message.end_index < 0 else min(message.end_index, committed)
         bodies = world.stored[message.begin_index : last + 1]
@@ -154,6 +191,9 @@ class World:
         self.requests = 0
         self.asked = asyncio.Event()
         self.fetches = []
+        self.queries = []
+        self.kept = asyncio.Event()
+        self.first_kept_index = 0
         self.leader_id = "n0"
         self.servers = {}
 

@@ -25,6 +25,7 @@ from quorumlog.model.message import (
     MetadataResponse,
     Response,
 )
+from quorumlog.transport.resolver import Resolver
 
 CONNECT_TIMEOUT_S = 1.5
 METADATA_TIMEOUT_S = 1.5
@@ -129,6 +130,7 @@ class ClusterView:
         self._cluster = cluster
         self._limits = limits
         self._generator = generator
+        self._resolver = Resolver()
         self._connections: dict[str, ServerConnection] = {}
         # all that may be open or being opened, also those that callers have of their own
         self._made: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
@@ -177,7 +179,7 @@ class ClusterView:
         )
         self._made.add(fresh)
         try:
-            await fresh.open(CONNECT_TIMEOUT_S)
+            await fresh.open(CONNECT_TIMEOUT_S, self._resolver)
         except NetworkError:
             self.check_open()
             self._suspect(address)

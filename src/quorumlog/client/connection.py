@@ -26,6 +26,7 @@ from quorumlog.model.message import (
     Response,
 )
 from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.wire.frame import Frame
 
 LOOK_S = 0.2
@@ -36,6 +37,9 @@ SILENCE_S = 1.0
 """How often while nothing waits but what the server may keep on purpose (long polls)."""
 GONE_S = 4.0
 """After so long it counts as gone: a process that is frozen keeps its connections."""
+
+NAME_SHARE = 2
+"""A lookup takes this share of the time to connect; then what was found before is used."""
 
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Those with `wait_ms` above 0 wait at the server; every other request is prompt."""
@@ -99,14 +103,15 @@ class ServerConnection:
         self._is_pinged = False
         self.node_id = ""
 
-    async def open(self, timeout_s: float) -> None:
-        """Connect and shake hands. Raises `NetworkError`."""
+    async def open(self, timeout_s: float, resolver: Resolver | None = None) -> None:
+        """Connect and shake hands; `resolver` looks up names of hosts. Raises `NetworkError`."""
+        resolver = resolver or Resolver()
         host, port = parse_address(self.address)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as self._opening:
                 self._look_later()
-                _, self._connection = await loop.create_connection(self._make, host, port)
+                found = await resolver.resolve(host, port, timeout_s / NAME_SHARE)
+                _, self._connection = await connect_to(found, self._make)
                 await self._ready
         except (OSError, TimeoutError) as error:
             self.close()

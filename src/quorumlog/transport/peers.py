@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from quorumlog.model.block import Buffer
@@ -18,7 +18,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import reason_of, say
 from quorumlog.model.message import Hello, Introduction, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
-from quorumlog.transport.resolver import Found, Resolver
+from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.wire.frame import Frame
 
 logger = logging.getLogger(__name__)
@@ -58,23 +58,6 @@ class LinkWatcher(Protocol):
     def inbox_of(self, hello: Hello) -> ConnectionHandler:
         """Return who takes the messages of a peer."""
         ...
-
-
-async def _connect_to(
-    loop: asyncio.AbstractEventLoop, make: Callable[[], Connection], found: Found
-) -> asyncio.Transport:
-    """Connect to the first of some addresses that can be reached."""
-    for _, (address, port) in found[:-1]:
-        try:
-            transport, _ = await loop.create_connection(make, address, port)
-        except OSError as error:
-            where = f"{address}:{port}"
-            say(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
-        else:
-            return transport
-    address, port = found[-1][1]
-    transport, _ = await loop.create_connection(make, address, port)
-    return transport
 
 
 class _Link:
@@ -132,13 +115,12 @@ class _Link:
             await asyncio.sleep(pause * self._links.generator.uniform(0.5, 1.0))
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         links = self._links
         host, port = parse_address(links.addresses[self.peer_id])
         try:
             found = await links.resolver.resolve(host, port, NAME_TIMEOUT_S)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport = await _connect_to(loop, self._make, found)
+                transport, _ = await connect_to(found, self._make)
         except BaseException:
             self.close()  # it may have been made, and even opened, in this very moment
             raise

@@ -6,10 +6,17 @@ them would keep every other lookup waiting, and each attempt would leave one mor
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import threading
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
+from quorumlog.model.log_lines import reason_of, say
+
+logger = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 Found: TypeAlias = list[tuple[socket.AddressFamily, tuple[str, int]]]
 
 NAMES_MAX = 64
@@ -43,7 +50,6 @@ class Resolver:
             try:
                 async with asyncio.timeout(timeout_s):
                     found = await asyncio.shield(self._look_up(host))
-                self._known[host] = found
             except OSError:
                 if host not in self._known:
                     raise
@@ -65,8 +71,21 @@ class Resolver:
 
     def _looked_up(self, host: str, done: "asyncio.Future[Found]") -> None:
         del self._looking[host]
-        if not done.cancelled():
-            done.exception()  # nobody may be waiting any more
+        if not done.cancelled() and done.exception() is None:  # nobody may be waiting any more
+            self._known[host] = done.result()
+
+
+async def connect_to(found: Found, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+    """Connect to the first of some addresses that can be reached. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    for _, (address, port) in found[:-1]:
+        try:
+            return await loop.create_connection(make, address, port)
+        except OSError as error:
+            where = f"{address}:{port}"
+            say(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
+    address, port = found[-1][1]
+    return await loop.create_connection(make, address, port)
 
 
 def _work(loop: asyncio.AbstractEventLoop, looking: "asyncio.Future[Found]", host: str) -> None:
