@@ -104,6 +104,15 @@ async def test_an_error_ahead_is_raised_when_it_is_its_turn():
         await anext(found)
 
 
+async def test_an_outage_that_is_over_before_it_is_noticed_is_none():
+    servers = Servers((0, 5), NoLeaderError("no leader of g found"), (5, 5))
+    found = blocks_of("g", servers.fetch, 0, 9, leader_only=True, patience_ms=1_000)
+    assert (await anext(found)).count == 5
+    for _ in range(10):  # what is fetched ahead fails within a few turns
+        await asyncio.sleep(0)
+    assert [each.first_index async for each in found] == [5]
+
+
 async def test_a_reader_that_leaves_early_leaves_nothing_running():
     servers = Servers((0, 5), (5, 5))
     found = blocks_of("g", servers.fetch, 0, 9, leader_only=True, patience_ms=1_000)

@@ -52,6 +52,7 @@ from quorumlog.model.message import (
     FetchRequest,
     FetchResponse,
     MetadataResponse,
+    Request,
     StatusResponse,
 )
 
@@ -278,9 +279,13 @@ class Client:
         `end` is the last index to yield. NOOPs and bookkeeping are skipped unless `include_all`.
         With `leader_only=False` any replica may answer, which may be a little behind; a
         `linearizable` read sees everything acknowledged before it began, whoever answers. Of
-        transactions it sees what `isolation` says (see `Isolation`). Leader
-        changes and restarts are ridden out; an outage longer than `timeout_ms` raises
-        `RequestError`.
+        transactions it sees what `isolation` says (see `Isolation`).
+
+        Leader changes, restarts and outages of up to the client's `timeout_ms` are ridden out: no
+        entry is missing or comes twice. A longer outage raises `RequestError`; a reader that waits
+        for new entries may notice it up to 10 s later, one that is busy only when it goes on, and
+        not if it is over by then. Raises `IndexRemovedError` when the next entry is not kept any
+        more.
         """
         blocks = self.read_blocks(
             start,
@@ -409,13 +414,7 @@ class Client:
     async def _fetch_once(
         self, connection: ServerConnection, request: FetchRequest, limit_ms: float
     ) -> FetchedBlock:
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                answer = await connection.request(request)
-        except TimeoutError:
-            raise NetworkError(
-                f"{connection.address} did not answer a fetch within {limit_ms:.0f} ms"
-            ) from None
+        answer = await self.answer_within(connection, request, (), limit_ms)
         response = self.expect(connection, answer, FetchResponse)
         records = answer.attachment[: response.index_bytes]
         data = answer.attachment[response.index_bytes :]
@@ -430,6 +429,23 @@ class Client:
             request.headers_only,
             response.location,
         )
+
+    async def answer_within(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        attachments: Sequence[Buffer],
+        limit_ms: float,
+    ) -> Answer:
+        """Return a server's answer; one that takes longer raises `NetworkError`: ask another."""
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await connection.request(request, attachments)
+        except TimeoutError:
+            what = type(request).__name__
+            raise NetworkError(
+                f"{connection.address} did not answer a {what} within {limit_ms:.0f} ms"
+            ) from None
 
     async def any_server(self) -> ServerConnection:
         """Return a connection to one of the servers, by chance; raise if none can be reached."""

@@ -243,7 +243,9 @@ class ClusterView:
         self.check_open()
         if found is not None:
             return self._learned(found)
-        if inquiry.refusal is not None:
+        # a group that was found before has not gone: those that host it do not answer now
+        is_outage = self.members and isinstance(inquiry.refusal, UnknownGroupError)
+        if inquiry.refusal is not None and not is_outage:
             raise inquiry.refusal
         said = "; ".join(f"{address}: {text}" for address, text in inquiry.said.items())
         raise NoLeaderError(f"no leader of {self.group} found; {said}")

@@ -292,10 +292,11 @@ class KV:
         """Yield the changes of keys with a prefix, in order, from an index on, and go on waiting.
 
         None: from when the iteration begins. The changes of one transaction have the same index; to
-        go on later, begin behind the last index of which all were handled. Any replica answers;
-        leader changes and restarts are ridden out, an outage longer than the client's `timeout_ms`
-        raises `RequestError`. Raises `EventsForgottenError` (an `IndexRemovedError`) where changes
-        are not kept any more; the newest 100,000 are.
+        go on later, begin behind the last index of which all were handled. Any replica answers.
+        Leader changes, restarts and outages of up to the client's `timeout_ms` are ridden out, a
+        longer one raises `RequestError` (up to 5 s later, while nothing happens). Raises
+        `EventsForgottenError` (an `IndexRemovedError`) where changes are not kept any more; the
+        newest 100,000 are.
         """
         return self._watch(_bytes("prefix", prefix), first_index)
 
@@ -325,13 +326,15 @@ class KV:
         A replica whose machine has failed refuses; after a pause, the next one is found by chance.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._client.timeout_ms / 1000
+        deadline: float | None = None  # of the first refusal: what is waited for may take long
         while True:
             try:
                 return await self._ask(
                     query, kv_commands.Happened, linearizable=False, after_index=index
                 )
             except InternalError:
+                if deadline is None:
+                    deadline = loop.time() + self._client.timeout_ms / 1000
                 if loop.time() + PAUSE_S > deadline:
                     raise
             await asyncio.sleep(PAUSE_S)

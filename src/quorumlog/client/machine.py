@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 TOGETHER_MAX = 1_024
 """Commands of one turn of the loop in one block."""
+ATTEMPTS = 3
+"""A server that should answer by now is given this share of a question's time, then another one is
+asked; only of questions that wait for something to happen: others may take long to answer."""
 WAITING_MAX = 65_536
 """Commands of one client that are not answered yet; more are refused."""
 
@@ -203,15 +206,23 @@ class MachineCalls:
         self, question: bytes, request: QueryRequest, timeout_ms: float | None
     ) -> Queried:
         client = self._client
+        loop = asyncio.get_running_loop()
+        limit_ms, begun = client.limit_ms(timeout_ms), loop.time()
 
         async def ask(connection: ServerConnection) -> Queried:
-            answer = await connection.request(request, [question])
+            if request.wait_ms <= 0:
+                answer = await connection.request(request, [question])
+            else:
+                left_ms = max(0, request.wait_ms - int((loop.time() - begun) * 1_000))
+                waiting = msgspec.structs.replace(request, wait_ms=left_ms)
+                answer = await client.answer_within(
+                    connection, waiting, [question], left_ms + limit_ms / ATTEMPTS
+                )
             response = client.expect(connection, answer, QueryResponse)
             return Queried(response.applied_index, bytes(answer.attachment))
 
         locate = client.view.leader if request.linearizable else client.any_server
-        limit_ms = client.limit_ms(timeout_ms) + request.wait_ms
-        return await client.retrying(locate, ask, limit_ms, repeat_unknown=True)
+        return await client.retrying(locate, ask, limit_ms + request.wait_ms, repeat_unknown=True)
 
 
 def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":

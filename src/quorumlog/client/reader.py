@@ -33,7 +33,7 @@ class BlockReader:
         ahead: asyncio.Task[FetchedBlock] | None = None
         try:
             while self._end is None or self._index <= self._end:
-                fetched = await (ahead or self._next_block())
+                fetched = await (self._next_block() if ahead is None else self._taken(ahead))
                 ahead = None
                 self._known = max(self._known, fetched.committed_index)
                 if fetched.count:
@@ -47,6 +47,15 @@ class BlockReader:
         finally:
             if ahead is not None:
                 ahead.cancel()
+
+    async def _taken(self, ahead: "asyncio.Task[FetchedBlock]") -> FetchedBlock:
+        """Return what was fetched ahead; if that failed before anybody waited for it, fetch it now.
+
+        An outage that is over by the time the reader goes on is none to it.
+        """
+        if ahead.done() and not ahead.cancelled() and ahead.exception() is not None:
+            return await self._next_block()
+        return await ahead
 
     def _is_more_expected(self) -> bool:
         if self._end is not None and self._index > self._end:

@@ -325,9 +325,13 @@ class NetworkError(RequestError):
 
 
 class DeadlineExceededError(RequestError):
-    """The caller's deadline passed before an answer came."""
+    """The caller's deadline passed before an answer came.
+
+    Or a replica's own: it could not learn in time what a read must see, and may soon.
+    """
 
     code = ResponseCode.TIMEOUT
+    retriable = True
 
 
 class DiskError(RequestError):

@@ -285,11 +285,16 @@ async def blocks_of(
                     "behind (readFrom=leader asks the leader), or was the log cut?"
                 )
 
+    async def taken(ahead: asyncio.Task[FetchedBlock], index: int) -> FetchedBlock:
+        if ahead.done() and not ahead.cancelled() and ahead.exception() is not None:
+            return await following(index)  # an outage while nobody waited may be over
+        return await ahead
+
     index = first
     ahead = asyncio.ensure_future(following(index))
     try:
         while True:
-            fetched = await ahead
+            fetched = await taken(ahead, index)
             end = fetched.first_index + fetched.count
             if fetched.first_index != index or end > last + 1:
                 raise RemoteProtocolError(
