@@ -45,6 +45,18 @@ def test_rates_and_pauses_are_drawn(tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/no/such/directory/bench.png", "there is no directory /no/such/directory"),
+        ("bench.xls", "give a name in .png, .svg, .pdf"),
+    ],
+)
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(path, told, capsys):
+    assert main(["bench", "append", "--servers", "127.0.0.1:9", "--plot", path]) == 1
+    assert told in capsys.readouterr().err
+
+
 def test_nothing_to_draw_is_said():
     with pytest.raises(UnexpectedArgumentError, match="neither rates nor times"):
         draw([], "nowhere.png")

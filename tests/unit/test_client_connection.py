@@ -53,6 +53,20 @@ async def test_a_request_that_is_given_up_keeps_no_place(world):
     assert connection.unanswered == 0
 
 
+async def test_a_port_that_accepts_and_says_nothing_is_told_apart():
+    async def mute(reader, _):
+        await reader.read(1)
+        while connection._connection is None:  # noqa: ASYNC110  (set in this loop's next turn)
+            await asyncio.sleep(0)
+        connection._opening.reschedule(asyncio.get_running_loop().time())
+
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        connection = ServerConnection(f"{host}:{port}", "", LIMITS, group="g")
+        with pytest.raises(NetworkError, match=r"no answer in time, though it accepts.*admin port"):
+            await connection.open(60.0)
+
+
 async def test_a_request_that_cannot_be_sent_keeps_no_place(world):
     unheard = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))

@@ -1,5 +1,6 @@
 """How figures look: lines of a table, and a picture."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ COLUMNS = (
 )
 INCHES = (13.0, 8.0)
 DOTS_AN_INCH = 120
+PLOT_ENDINGS = (".png", ".svg", ".pdf")
 SHORT = {256: "256 B", 1_024: "1 KiB", 16_384: "16 KiB"}
 
 
@@ -65,23 +67,34 @@ def row(figure: Figure) -> list[str]:
     ]
 
 
+def check_plot(path: str | Path) -> None:
+    """Raise `UnexpectedArgumentError` if a plot could not be drawn into a path.
+
+    To be asked before anything is measured: that takes minutes.
+    """
+    path = Path(path)
+    if path.suffix not in PLOT_ENDINGS:
+        raise UnexpectedArgumentError(f"--plot {path}: give a name in {', '.join(PLOT_ENDINGS)}")
+    if not path.parent.is_dir():
+        raise UnexpectedArgumentError(f"--plot {path}: there is no directory {path.parent}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UnexpectedArgumentError("the plot needs matplotlib; pip install matplotlib")
+
+
 def draw(figures: Sequence[Figure], path: str | Path) -> None:
     """Draw rates and times as bars into a PNG (or what the path's ending says).
 
-    Raises `UnexpectedArgumentError` without matplotlib, or when there is nothing to draw.
+    Raises `UnexpectedArgumentError` when there is nothing to draw; see `check_plot`.
     """
+    check_plot(path)
     rates = [figure for figure in figures if figure.unit == "entries/s"]
     times = [figure for figure in figures if figure.unit == "ms" and figure.p50_ms]
     if not rates and not times:
         raise UnexpectedArgumentError("these cases have neither rates nor times to draw")
-    try:
-        # an extra, and slow to load
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-        from matplotlib.figure import Figure as Picture  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise UnexpectedArgumentError(
-            "the plot needs matplotlib; pip install matplotlib"
-        ) from error
+    # an extra, and slow to load
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure as Picture  # noqa: PLC0415
+
     picture = Picture(figsize=INCHES)
     FigureCanvasAgg(picture)
     parts = [part for part in ((rates, _draw_rates), (times, _draw_times)) if part[0]]

@@ -35,10 +35,10 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
         typer.Argument(metavar="[CASE]...", show_default="all", help="What to measure."),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="A local cluster that runs; it is only loaded.")
+        Path | None, typer.Option("--dir", "-d", help="A local cluster that runs; only loaded.")
     ] = None,
     servers: Annotated[
-        str | None, typer.Option("--servers", help="A cluster anywhere; it is only loaded.")
+        str | None, typer.Option("--servers", "-s", help="A cluster anywhere; only loaded.")
     ] = None,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Append to this group and read from it.")
@@ -69,7 +69,7 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     """
     from quorumlog.bench.report import COLUMNS, draw, row  # noqa: PLC0415  (nobody else's need)
 
-    plan = _plan(seconds, rounds, sizes, gib, quick=quick)
+    plan = _plan(seconds, rounds, sizes, gib, plot, quick=quick)
     chosen = _chosen(cases, own=directory is None and servers is None)
     figures: list[Figure] = []
     try:
@@ -84,9 +84,14 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
             print_line(f"drawn into {plot}")
 
 
-def _plan(seconds: float, rounds: int, sizes: str, gib: str, *, quick: bool) -> "Plan":
+def _plan(
+    seconds: float, rounds: int, sizes: str, gib: str, plot: Path | None, *, quick: bool
+) -> "Plan":
+    from quorumlog.bench.report import check_plot  # noqa: PLC0415
     from quorumlog.bench.suite import Plan  # noqa: PLC0415
 
+    if plot is not None:
+        check_plot(plot)
     plan = Plan(
         seconds=seconds,
         rounds=rounds,

@@ -91,6 +91,8 @@ def _print_uses(status: StatusResponse) -> None:
 def _print_stories(target: Target, *, as_json: bool) -> None:
     with target.client() as client:
         stories = sorted(client.stories(), key=lambda story: story.node_id)
+    if all(story.error for story in stories):
+        raise _nobody(target, [f"{story.address}: {story.error}" for story in stories])
     for story in stories:
         if as_json:
             lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in story.lines]
@@ -109,9 +111,12 @@ def answering(target: Target, replicas: list[StatusResponse]) -> list[StatusResp
     """Return those replicas that told their status. Raises `CommandError` when none did."""
     known = [status for status in replicas if answered(status)]
     if not known:
-        told = "; ".join(f"{status.address}: {status.text}" for status in replicas)
-        raise CommandError(f"no replica of group {target.group} answers: {told}")
+        raise _nobody(target, [f"{status.address}: {status.text}" for status in replicas])
     return known
+
+
+def _nobody(target: Target, told: list[str]) -> CommandError:
+    return CommandError(f"no replica of group {target.group} answers: {'; '.join(told)}")
 
 
 def answered(status: StatusResponse) -> bool:

@@ -114,8 +114,12 @@ class ServerConnection:
                 _, self._connection = await connect_to(found, self._make)
                 await self._ready
         except (OSError, TimeoutError) as error:
+            is_mute = isinstance(error, TimeoutError) and self._connection is not None
             self.close()
-            raise NetworkError(f"cannot connect to {self.address}: {reason_of(error)}") from error
+            reason = reason_of(error)
+            if is_mute:  # the admin port waits for a line of HTTP
+                reason += ", though it accepts connections (a node that hangs, or its admin port?)"
+            raise NetworkError(f"cannot connect to {self.address}: {reason}") from error
         except BaseException:
             self.close()
             raise

@@ -162,7 +162,9 @@ class LocalCluster:
     def leader(self, group: str, timeout_s: float = 10.0) -> str:
         """Return the node that leads a group, waiting for an election if need be."""
         if group not in self._content.groups:
-            raise LocalClusterError(f"{self.directory} has no group {group!r}, only {self.groups}")
+            raise LocalClusterError(
+                f"{self.directory} has no group {group!r}, only {', '.join(self.groups)}"
+            )
         deadline = time.monotonic() + timeout_s
         while True:
             leader = leader_of(group, self.health())

@@ -38,7 +38,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Split `host:port` (IPv6 hosts in brackets). Raises `ConfigError` when it is not one."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"{text!r} is not host:port")
+        raise ConfigError(f"{text!r} is not host:port, such as 127.0.0.1:7101")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -286,7 +286,7 @@ class NodeConfig(
             raise ConfigError("groups: at least one group is needed")
         names = [group.group for group in self.groups]
         if len(set(names)) != len(names):
-            raise ConfigError(f"groups: a group appears twice in {names}")
+            raise ConfigError(f"groups: a group appears twice in {', '.join(names)}")
         for group in self.groups:
             if self.self_id not in group.members:
                 raise ConfigError(

@@ -203,7 +203,10 @@ class Applier:
         With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused.
         """
         if self.machine is None:
-            text = f"group {self._replica.config.group} has no state machine to ask"
+            text = (
+                f"group {self._replica.config.group} has no state machine to ask; 'quorumlog "
+                "cluster up --machine' or stateMachine in the configuration gives a group one"
+            )
             answer(ResponseCode.UNSUPPORTED, text, -1, b"")
             return
         if self.failed_text:

@@ -26,7 +26,10 @@ def machine_class(name: str) -> type[StateMachine]:
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"stateMachine {name!r} cannot be imported: {error}") from error
+        raise ConfigError(
+            f"stateMachine {name!r} cannot be imported: {error}; its module is looked for where "
+            "quorumlog is installed and in PYTHONPATH"
+        ) from error
     if not isinstance(found, type) or not issubclass(found, StateMachine):
         raise ConfigError(f"stateMachine {name!r} is no subclass of quorumlog.machine.StateMachine")
     return found
