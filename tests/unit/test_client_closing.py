@@ -192,10 +192,10 @@ async def test_a_connection_that_is_made_while_its_client_is_closed_is_closed(
 ):
     opened = ServerConnection.open
 
-    async def open_too_late(self, timeout_s):
+    async def open_too_late(self, timeout_s, resolver):
         closing = asyncio.ensure_future(client.close())
         await asyncio.sleep(0)
-        await opened(self, timeout_s)
+        await opened(self, timeout_s, resolver)
         await closing
 
     monkeypatch.setattr(ServerConnection, "open", open_too_late)
