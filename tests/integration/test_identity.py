@@ -130,6 +130,24 @@ async def test_copied_back_to_its_addresses_it_goes_on(make_cluster, until, tmp_
             assert await bodies_in(client) == [b"first"] * 2
 
 
+async def test_another_name_of_the_same_address_is_no_other_address(make_cluster, until):
+    async with make_cluster() as cluster:
+        await begun(cluster, until)
+        await cluster.stop()
+        for node_id, config in cluster.configs.items():
+            (group,) = config.groups
+            aliased = group.members[node_id].replace("127.0.0.1", "localhost")
+            peers = group.peers.replace(group.members[node_id], aliased)
+            groups = [msgspec.structs.replace(group, peers=peers)]
+            cluster.configs[node_id] = msgspec.structs.replace(config, groups=groups)
+        await begun(cluster, until)
+        async with cluster.client() as client:
+            assert await bodies_in(client) == [b"first"] * 2
+            statuses = await client.status()
+        assert {status.address_text for status in statuses} == {""}
+        assert all(status.healthy for status in statuses)
+
+
 # -- members --------------------------------------------------------------------------------------
 
 

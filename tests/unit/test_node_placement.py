@@ -1,21 +1,36 @@
 """A replica whose log has it at another address than its configuration takes no part."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from quorumlog.model.config import GroupConfig, is_same_address
+from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.membership import Member, Membership, founding, identity_of
-from quorumlog.node.placement import misplaced_text, others_text
+from quorumlog.node.placement import Placement
+from quorumlog.node.places import Places
 
 AT = {"n0": "a:1", "n1": "b:2", "n2": "c:3"}
 
 
-def seen(peers, addresses=AT, *, index=5):
+class Network:
+    def __init__(self):
+        self.met = None
+
+    def meet(self, group, addresses):
+        self.met = addresses
+
+
+def placed(peers, addresses=AT, *, index=5, is_same=is_written_alike):
     membership = founding(addresses)
     core = SimpleNamespace(self_id="n0", membership=membership, membership_index=index)
     config = GroupConfig(group="g", peers=";".join(f"{name}-{at}" for name, at in peers.items()))
-    return misplaced_text(core, config), others_text(core, config)
+    return Placement(core, config, Network(), is_same)
+
+
+def seen(peers, addresses=AT, *, index=5):
+    placement = placed(peers, addresses, index=index)
+    return placement.misplaced_text, placement.others_text
 
 
 def test_where_log_and_peers_agree_nothing_is_said():
@@ -52,10 +67,99 @@ def test_before_the_group_begins_peers_are_right():
     assert seen({**AT, "n0": "x:9"}, index=-1) == ("", "")
 
 
+def test_another_name_of_the_same_place_is_no_other_place():
+    placement = placed({**AT, "n0": "alias:1", "n1": "also:2"}, is_same=lambda one, other: True)
+    placement.look()
+    assert placement.text == ""
+    assert placement._network.met == AT
+    assert placement.own_address == "a:1", "as others' logs write it"
+
+
+def test_while_names_are_looked_up_nothing_changes():
+    known = {("b:2", "b:2"): True, ("c:3", "c:3"): True}
+    placement = placed({**AT, "n0": "alias:1"}, is_same=lambda *pair: known.get(pair))
+    assert placement.text == "a:1 and alias:1 are being looked up"
+    placement.look()
+    assert placement._network.met == {}, "it may be a copy, which connects to nobody"
+    assert placement.own_address == "alias:1"
+    known["a:1", "alias:1"] = False
+    placement.look()
+    assert "copied or moved" in placement.text
+    known["a:1", "alias:1"] = True
+    placement.look()
+    assert placement.text == ""
+    del known["a:1", "alias:1"]
+    placement.look()
+    assert placement.text == ""
+    assert placement._network.met == AT
+
+
+# -- names of hosts -------------------------------------------------------------------------------
+
+
+class Names:
+    """Knows some names."""
+
+    def __init__(self, **numbers):
+        self.numbers = numbers
+
+    async def resolve(self, host, port, timeout_s=None):
+        numbers = [host] if host[0].isdigit() or ":" in host else self.numbers.get(host)
+        if not numbers:
+            raise TimeoutError(host)
+        return [(2, (number, port)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("localhost:7", "127.0.0.1:7", True),
+        ("127.0.0.1:7", "localhost:7", True),
+        ("localhost:7", "[::1]:7", True),
+        ("localhost:7", "[0:0:0:0:0:0:0:1]:7", True),
+        ("localhost:7", "127.0.0.1:8", False),
+        ("localhost:7", "127.0.0.2:7", False),
+        ("elsewhere:7", "127.0.0.1:7", False),
+        ("no address", "127.0.0.1:7", False),
+    ],
+)
+async def test_names_are_looked_up_before_they_are_compared(one, other, expected):
+    told = []
+    places = Places(Names(localhost=["::1", "127.0.0.1"]), lambda: told.append(1))
+    first = places.is_same(one, other)
+    await places.settle()
+    assert places.is_same(one, other) is expected
+    assert first in (None, expected)
+    assert len(told) == (first is None)
+    await places.stop()
+
+
+async def test_a_name_that_nobody_knows_yet_is_looked_up_again(monkeypatch):
+    monkeypatch.setattr("quorumlog.node.places.AGAIN_S", 0.0)
+    names, known = Names(), asyncio.Event()
+    places = Places(names, lambda: known.set() if places.is_same("a:1", "10.0.0.1:1") else None)
+    places.is_same("a:1", "10.0.0.1:1")
+    await places.settle()
+    assert places.is_same("a:1", "10.0.0.1:1") is False
+    names.numbers["a"] = ["10.0.0.1"]
+    async with asyncio.timeout(5):
+        await known.wait()
+    assert places.is_same("a:1", "10.0.0.1:1") is True
+    await places.stop()
+
+
+async def test_pairs_beyond_a_bound_are_different(monkeypatch):
+    monkeypatch.setattr("quorumlog.node.places.PAIRS_MAX", 1)
+    places = Places(Names(a=["10.0.0.1"], b=["10.0.0.1"]), lambda: None)
+    assert places.is_same("a:1", "10.0.0.1:1") is None
+    assert places.is_same("b:1", "10.0.0.1:1") is False
+    await places.stop()
+
+
 def test_addresses_are_compared_as_addresses():
-    assert is_same_address("[::1]:7", "[::1]:07")
-    assert not is_same_address("h:7", "h:8")
-    assert not is_same_address("h:7", "i:7")
+    assert is_written_alike("[::1]:7", "[::1]:07")
+    assert not is_written_alike("h:7", "h:8")
+    assert not is_written_alike("h:7", "i:7")
 
 
 # -- the identity of a group ----------------------------------------------------------------------

@@ -42,12 +42,12 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def is_same_address(one: str, other: str) -> bool:
-    """Whether two addresses are written alike, but for case and leading zeros.
-
-    Raises `ConfigError` when one of them is none.
-    """
-    (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
+def is_written_alike(one: str, other: str) -> bool:
+    """Whether two addresses are written alike, but for case and leading zeros."""
+    try:
+        (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
+    except ConfigError:
+        return one == other
     return (host.lower(), port) == (other_host.lower(), other_port)
 
 

@@ -307,8 +307,9 @@ class NodeMessage(Message, frozen=True, kw_only=True):
 class Introduction(NodeMessage, frozen=True, kw_only=True):
     """First on a connection to a peer, and again when something of it changes.
 
-    `address` is the sender's own as its configuration has it. `groups` are groups that it hosts as
-    (group, identity, index of its membership): identity empty where it knows none.
+    `groups` are groups that it hosts as (group, identity, index of its membership): identity empty
+    where it knows none. `address` is the sender's own in these: as its log of them has it, if that
+    is the same place as in its configuration, else as there.
     """
 
     address: AddressText

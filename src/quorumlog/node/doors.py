@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Buffer
-from quorumlog.model.config import GroupConfig
+from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import NodeMessage, PeerMessage
 from quorumlog.node.campaigns import Campaigns
@@ -140,7 +140,8 @@ class Doors:
     `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats it comes
     from where the question went. `machines` runs state machines; `remake` closes one that is
     damaged and opens an empty one in its place (None: there is no such thing). `broken` is told why
-    the replica stopped for good.
+    the replica stopped for good. `is_same_place` tells whether two addresses lead to the same place
+    (None: that is being looked up).
     """
 
     disk: Disk
@@ -160,3 +161,4 @@ class Doors:
     campaigns: Campaigns = field(default_factory=Campaigns)
     clocks: ClockWatch = field(default_factory=ClockWatch)
     remake: Callable[[StateMachine], StateMachine] | None = None
+    is_same_place: Callable[[str, str], bool | None] = is_written_alike

@@ -27,6 +27,7 @@ from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_inbox import Comings, InboxCounters, PeerInbox
+from quorumlog.node.places import Places
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
@@ -99,6 +100,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
+        self._takes_part = False
         self._wakes = Wakes(
             self._loop,
             monotonic_ms,
@@ -108,6 +110,7 @@ class Node:
         self._machines = Threads(self._loop, threads=MACHINE_THREADS, name="quorumlog-machine")
         self._disk = self._make_disk()
         self.links = self._make_links()
+        self._places = Places(self.links.resolver, self._places_known)
         self._network = JoinedHeartBeats(config.self_id, self.links, self._loop.call_soon)
         self.beats = self._make_beats()
         self._campaigns = Campaigns()
@@ -223,9 +226,11 @@ class Node:
             await self._open_groups()
             self.lag.start()
             self._disk.start()
+            await self._places.settle()  # a copy must not send clients to the original meanwhile
             await self.listener.start()
             for replica in self.replicas.values():
                 replica.start()
+            self._takes_part = True
             self.links.start()
             self.beats.start()
         except BaseException:
@@ -321,6 +326,7 @@ class Node:
             campaigns=self._campaigns,
             clocks=self.clocks,
             remake=lambda machine: remake_machine(machine, group, directory),
+            is_same_place=self._places.is_same,
         )
         machine = open_machine(group, directory)
         replica = Replica(group, core, opened, doors, self.config.limits, machine)
@@ -332,7 +338,9 @@ class Node:
         if clean:
             await self.leave()
             await self.listener.dismiss_clients(CLIENTS_LEAVE_MS / 1000)
+        self._takes_part = False
         self.lag.stop()
+        await self._places.stop()
         await self.listener.stop()
         await self.links.stop()
         self._wakes.stop()
@@ -396,18 +404,27 @@ class Node:
     def introductions(self, peer_id: str, group: str | None = None) -> list[Introduction]:
         """See `LinkWatcher`."""
         names = list(self.replicas) if group is None else [group]
-        cores = [(name, self.replicas[name].core) for name in names if name in self.replicas]
-        known = [(name, core.membership.identity, core.membership_index) for name, core in cores]
-        address = self.config.groups[0].members[self.config.self_id]
+        at: dict[str, list[tuple[str, bytes, int]]] = {}
+        for name in names:
+            if name in self.replicas:
+                core, address = self.replicas[name].core, self.replicas[name].placement.own_address
+                known = (name, core.membership.identity, core.membership_index)
+                at.setdefault(address, []).append(known)
         return [
             Introduction(
                 local_id=self.config.self_id,
                 remote_id=peer_id,
                 address=address,
-                groups=known[begin : begin + INTRODUCED_MAX],
+                groups=known_there[begin : begin + INTRODUCED_MAX],
             )
-            for begin in range(0, len(known), INTRODUCED_MAX)
+            for address, known_there in at.items()
+            for begin in range(0, len(known_there), INTRODUCED_MAX)
         ]
+
+    def _places_known(self) -> None:
+        """Names of hosts were looked up."""
+        for replica in self.replicas.values() if self._takes_part else ():
+            replica.look_at_addresses()
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import is_same_address
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.config import is_written_alike
 from quorumlog.model.log_lines import say
 from quorumlog.model.message import (
     HeartBeats,
@@ -41,6 +40,7 @@ class _Known(NamedTuple):
 
     identity: bytes
     membership_index: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,6 @@ class PeerInbox:
         self._peer_id = hello.node_id
         self._counters = counters
         self._comings = comings or Comings()
-        self._address = ""
         self._groups: dict[str, _Known] = {}
 
     def opened(self, connection: Connection, hello: Hello) -> None:
@@ -100,10 +99,9 @@ class PeerInbox:
     def _take(self, connection: Connection, frame: Frame, message: NodeMessage) -> None:
         """Take what is for all groups, or for several."""
         if isinstance(message, Introduction):
-            self._address = message.address
             for group, identity, index in message.groups:
                 if group in self._replicas:
-                    self._groups[group] = _Known(identity, index)
+                    self._groups[group] = _Known(identity, index, message.address)
             return
         if not isinstance(message, HeartBeats):
             if self._comings.is_known(self._peer_id):  # what a stranger leads is nobody's matter
@@ -162,13 +160,13 @@ class PeerInbox:
             member is not None
             and said is not None
             and said.membership_index <= core.committed_membership_index
-            and _differ(self._address, member.address)
+            and _differ(said.address, member.address)
         ):
             self._counters.wrong_address += 1
             code = ResponseCode.UNEXPECTED_MEMBER
             text = (
                 f"{peer} is at {member.address} according to the log of group {group}; this one "
-                f"says that it is at {self._address}: it is a copy, or was moved"
+                f"says that it is at {said.address}: it is a copy, or was moved"
             )
         else:
             return True
@@ -186,9 +184,4 @@ class PeerInbox:
 
 def _differ(one: str, other: str) -> bool:
     """Whether two addresses that are known are not the same."""
-    if not one or not other:
-        return False
-    try:
-        return not is_same_address(one, other)
-    except ConfigError:
-        return one != other
+    return bool(one and other) and not is_written_alike(one, other)

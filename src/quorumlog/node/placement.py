@@ -7,9 +7,9 @@ answers whoever connects to it: a member that was removed and added at another a
 """
 
 import logging
+from collections.abc import Callable
 
-from quorumlog.model.config import GroupConfig, is_same_address
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.config import GroupConfig
 from quorumlog.model.log_lines import say
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.doors import Network
@@ -19,75 +19,92 @@ logger = logging.getLogger(__name__)
 
 
 class Placement:
-    """Of one replica: where its log and `peers` disagree about its address, and about others'."""
+    """Of one replica: where its log and `peers` disagree about its address, and about others'.
 
-    def __init__(self, core: RaftCore, config: GroupConfig, network: Network) -> None:
+    `is_same` tells whether two addresses lead to the same place; None: it is not known yet. As long
+    as that is so, nothing changes; who has not begun yet is no copy only once that is known.
+    """
+
+    def __init__(
+        self,
+        core: RaftCore,
+        config: GroupConfig,
+        network: Network,
+        is_same: Callable[[str, str], bool | None],
+    ) -> None:
         self._core = core
         self._config = config
         self._network = network
+        self._is_same = is_same
         self._said = ""
-        self.misplaced_text = misplaced_text(core, config)
-        self.others_text = others_text(core, config)
+        self.misplaced_text = self._misplaced(None)
+        self.others_text = self._others()
 
     @property
     def text(self) -> str:
         """What is to be done about addresses; "" if nothing."""
         return self.misplaced_text or self.others_text
 
+    @property
+    def own_address(self) -> str:
+        """Where this replica is: as its log writes it, where that is the same place."""
+        member = self._core.membership.member(self._core.self_id)
+        if self.misplaced_text or member is None or not member.address:
+            return self._config.members[self._core.self_id]
+        return member.address
+
     def look(self) -> None:
         """See where the log has the members, this one among them; connect to the others there."""
         core, config = self._core, self._config
-        self.misplaced_text = misplaced_text(core, config)
-        self.others_text = others_text(core, config)
+        self.misplaced_text = self._misplaced(self.misplaced_text)
+        self.others_text = self._others()
         if self.text and self.text != self._said:
             say(logger, logging.WARNING, "addresses differ", group=config.group, text=self.text)
         self._said = self.text
         addresses = {} if self.misplaced_text else addresses_of(core.membership)
         self._network.meet(config.group, addresses)
 
+    def _misplaced(self, before: str | None) -> str:
+        """Return why this replica may not take part at its address, and what to do; "" if it may.
 
-def misplaced_text(core: RaftCore, config: GroupConfig) -> str:
-    """Return why a replica may not take part at its address, and what to do; "" if it may."""
-    named = _named_elsewhere(core, config).get(core.self_id)
-    if named is None:
-        return ""
-    log_address, own_address = named
-    return (
-        f"{core.self_id} is at {log_address} according to the log of group {config.group}, but at "
-        f"{own_address} according to peers in its configuration: its data directory was copied or "
-        f"moved, so it takes no part. Put {log_address} into peers and start it again; for another "
-        "address remove it and add it there (quorumlog members), with an empty directory"
-    )
+        What was said before, if that cannot be told yet.
+        """
+        self_id, group = self._core.self_id, self._config.group
+        named = self._named_elsewhere().get(self_id)
+        if named is None:
+            return ""
+        log_address, own_address, is_known = named
+        if not is_known:
+            return (
+                f"{log_address} and {own_address} are being looked up" if before is None else before
+            )
+        return (
+            f"{self_id} is at {log_address} according to the log of group {group}, but at "
+            f"{own_address} according to peers in its configuration: its data directory was copied "
+            f"or moved, so it takes no part. Put {log_address} into peers and start it again; for "
+            "another address remove it and add it there (quorumlog members), with an empty "
+            "directory"
+        )
 
+    def _others(self) -> str:
+        """Return which other members `peers` has at other addresses than the log; "" if none."""
+        listed = "; ".join(
+            f"{node_id} is at {log_address} according to the log, at {address} according to peers"
+            for node_id, (log_address, address, is_known) in self._named_elsewhere().items()
+            if is_known and node_id != self._core.self_id
+        )
+        return f"{listed}: the log counts, correct peers" if listed else ""
 
-def others_text(core: RaftCore, config: GroupConfig) -> str:
-    """Return which other members `peers` has at other addresses than the log; "" if none."""
-    named = _named_elsewhere(core, config)
-    named.pop(core.self_id, None)
-    if not named:
-        return ""
-    listed = "; ".join(
-        f"{node_id} is at {log_address} according to the log, at {address} according to peers"
-        for node_id, (log_address, address) in named.items()
-    )
-    return f"{listed}: the log counts, correct peers"
-
-
-def _named_elsewhere(core: RaftCore, config: GroupConfig) -> dict[str, tuple[str, str]]:
-    """Return member id → (address in the log, in `peers`) of those that differ."""
-    if core.membership_index < 0:
-        return {}
-    configured = config.members
-    found: dict[str, tuple[str, str]] = {}
-    for member in core.membership.members:
-        address = configured.get(member.node_id)
-        if address is not None and member.address and not _is_same(member.address, address):
-            found[member.node_id] = (member.address, address)
-    return found
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return is_same_address(one, other)
-    except ConfigError:
-        return one == other
+    def _named_elsewhere(self) -> dict[str, tuple[str, str, bool]]:
+        """Return member id → (address in the log, in `peers`, whether that is known to differ)."""
+        if self._core.membership_index < 0:
+            return {}
+        configured = self._config.members
+        found: dict[str, tuple[str, str, bool]] = {}
+        for member in self._core.membership.members:
+            address = configured.get(member.node_id)
+            if address is not None and member.address:
+                is_same = self._is_same(member.address, address)
+                if not is_same:
+                    found[member.node_id] = (member.address, address, is_same is False)
+        return found

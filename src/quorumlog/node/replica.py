@@ -101,7 +101,7 @@ class Replica:
         self.log = log = opened.log
         self.counters = ReplicaCounters()
         self.health_text = ""
-        self.placement = Placement(core, config, doors.network)
+        self.placement = Placement(core, config, doors.network, doors.is_same_place)
         self.broken = False
         self._looks_ms = 0
         self._hard_states = opened.hard_states
@@ -156,10 +156,14 @@ class Replica:
 
     def start(self) -> None:
         """Begin to take part; before the links to peers are made."""
-        self.placement.look()
-        self.tell_fitness()
+        self.look_at_addresses()
         self.applier.go_on()
         self.tell(ev.Ticked())
+
+    def look_at_addresses(self) -> None:
+        """See whether this replica is where its log has it, and where the others are."""
+        self.placement.look()
+        self.tell_fitness()
 
     def tell_fitness(self) -> None:
         """Let the core know when this replica becomes, or ceases to be, fit to lead."""
@@ -529,8 +533,7 @@ class Replica:
 
     def _membership_changed(self, effect: fx.MembershipChanged, item: _Item) -> None:
         say_membership(self.config.group, effect)
-        self.placement.look()
-        self.tell_fitness()
+        self.look_at_addresses()
 
     def _alarm(self, effect: fx.Alarm, item: _Item) -> None:
         self.raise_alarm(effect.text)

@@ -1,0 +1,81 @@
+"""Whether two addresses lead to the same place: a host may be written as a name or as a number."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorumlog.model.config import is_written_alike, parse_address
+from quorumlog.model.errors import ConfigError
+from quorumlog.transport.resolver import Resolver
+
+LOOK_S = 1.5
+"""Names that take longer to look up are not known for now."""
+AGAIN_S = 10.0
+"""Pause before names that led to different places, or nowhere, are looked up again."""
+PAIRS_MAX = 1_024
+"""Pairs of addresses that are looked up; further ones are different unless written alike."""
+
+
+class Places:
+    """Of one node. `told` is called when it is known, or not any more, that two are the same."""
+
+    def __init__(self, resolver: Resolver, told: Callable[[], None]) -> None:
+        self._resolver = resolver
+        self._told = told
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._known: dict[tuple[str, str], bool] = {}
+        self._is_known = asyncio.Event()
+
+    def is_same(self, one: str, other: str) -> bool | None:
+        """Return whether two addresses lead to the same place; None: it is being looked up.
+
+        Once they were found to be the same they stay so.
+        """
+        if is_written_alike(one, other):
+            return True
+        pair = (one, other)
+        if pair not in self._tasks:
+            if not _may_be_same(one, other) or len(self._tasks) >= PAIRS_MAX:
+                return False
+            self._tasks[pair] = asyncio.create_task(self._look(pair), name=f"where is {one}")
+        return self._known.get(pair)
+
+    async def settle(self) -> None:
+        """Wait until the names asked for were looked up, or did not answer in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * LOOK_S):
+                while self._known.keys() != self._tasks.keys():
+                    self._is_known.clear()
+                    await self._is_known.wait()
+
+    async def stop(self) -> None:
+        """Look up no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self, pair: tuple[str, str]) -> None:
+        while not self._known.get(pair):
+            one, other = await asyncio.gather(*map(self._hosts, pair))
+            before, self._known[pair] = self._known.get(pair), bool(one & other)
+            self._is_known.set()
+            if self._known[pair] is not before:
+                self._told()
+            if not self._known[pair]:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _hosts(self, address: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        """Return the numbers of a host; none if they cannot be found now."""
+        found = []
+        with suppress(OSError):
+            found = await self._resolver.resolve(*parse_address(address), LOOK_S)
+        return {ipaddress.ip_address(host) for _, (host, _) in found}
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    try:
+        return parse_address(one)[1] == parse_address(other)[1]
+    except ConfigError:
+        return False
