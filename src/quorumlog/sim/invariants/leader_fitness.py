@@ -1,6 +1,7 @@
 """Leaders are fit to lead: their disk answers, they are voters, and hand-overs end in time."""
 
 from quorumlog.model.codes import Role
+from quorumlog.node.node import LEAVE_MS
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 
@@ -28,12 +29,10 @@ class LeaderFitness(Invariant):
             group.election_timeout_max_ms,
             leads and node.disk_waits_ms > group.election_timeout_max_ms,
         )
-        self._bound(
-            node,
-            "leadership is being handed over",
-            group.leadership_transfer_wait_timeout,
-            leads and core.is_transferring,
-        )
+        # who is about to stop asks one after the other, until the node stops in any case
+        handing_ms = LEAVE_MS if core.is_leaving else group.leadership_transfer_wait_timeout
+        handing = leads and core.is_transferring
+        self._bound(node, "leadership is being handed over", handing_ms, handing)
         self._bound(node, "it is no voter any more", 0, leads and settled and not voter)
 
     def _bound(self, node: SimulatedNode, what: str, limit_ms: int, holds: bool) -> None:
