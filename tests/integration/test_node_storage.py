@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.client.client import Client
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import DiskFullError, IndexRemovedError
+from quorumlog.model.errors import DiskFullError, IndexRemovedError, RequestError
 from quorumlog.node import node as node_module
+from quorumlog.node.healing import Healing
 from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.files import OsFileSystem, Space
 from quorumlog.storage.layout import DATA
@@ -55,6 +57,36 @@ def in_step(cluster, last):
 
 
 # -- damage -----------------------------------------------------------------------------------
+
+
+async def test_a_linearizable_read_of_a_replica_with_damage_misses_nothing(
+    make_cluster, until, monkeypatch
+):
+    """Not what became of transactions behind the damage, on which it depends where it ends."""
+    async with make_cluster(scrub_bytes_per_second=0) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            last = await filled(client, 100)
+            await until(lambda: in_step(cluster, last))
+            follower = next(node for node in cluster.ids if node != cluster.leader_id())
+            await cluster.stop(follower)
+            forget_checkpoint(cluster, follower)
+            flip(files_of(cluster, follower)[0], 1_048 * 50)
+            with monkeypatch.context() as context:
+                context.setattr(Healing, "answered", lambda self, *repaired: None)
+                await cluster.start(follower)
+                assert cluster.replica(follower).log.damaged
+                last = await filled(client, 100)
+                await until(lambda: in_step(cluster, last))
+                alone = {"leader_only": False, "linearizable": True}
+                async with Client(cluster.addresses[follower], "g", timeout_ms=1_000) as other:
+                    with pytest.raises(RequestError):
+                        await other.bounds(**alone)
+                    _, end = await other.bounds(**alone, isolation="read_uncommitted")
+                    assert end >= last
+            async with Client(cluster.addresses[follower], "g", timeout_ms=20_000) as other:
+                _, end = await other.bounds(**alone)
+                assert end >= last
 
 
 async def test_95_replicas_with_damage_in_different_places_heal_one_another(make_cluster, until):

@@ -290,6 +290,11 @@ class Replica:
         self, request: FetchRequest, answer: FetchAnswer, code: ResponseCode, text: str, index: int
     ) -> None:
         """Answer a linearizable fetch: everything up to index is committed here now."""
+        known_until = self.sessions.as_of
+        if code is ResponseCode.SUCCESS and request.read_committed and known_until < index:
+            # its answer would end there, and leave out what was acknowledged behind it
+            code = ResponseCode.DISK_ERROR
+            text = f"not all entries behind {known_until} can be read here; ask another replica"
         if code is ResponseCode.SUCCESS:
             self.fetches.fetch(request, answer, self._doors.now_ms())
         else:

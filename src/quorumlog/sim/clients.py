@@ -237,6 +237,8 @@ class Clients:
             index_records=True,
             leader_only=leader_only,
             linearizable=linearizable,
+            # where there are no transactions both mean the same
+            read_committed=not self._cluster.has_transactions,
         )
         floor = self.floor
         answered = self.answering(
