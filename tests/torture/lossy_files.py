@@ -150,9 +150,8 @@ class LossyFileSystem(OsFileSystem):
             if is_new:
                 self.journal.renamed(os.path.dirname(path), ("remove", path))
             file = super().open(path, create=create, writable=writable)
-            if not writable:
-                return file
-            self.journal.keep(path)
+            if writable:
+                self.journal.keep(path)
             lossy = LossyFile(path, os.dup(file._descriptor), self.journal)
             file.close()
             return lossy
