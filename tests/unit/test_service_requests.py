@@ -12,6 +12,7 @@ from quorumlog.model.message import (
     Response,
     StatusRequest,
 )
+from quorumlog.service import requests
 from quorumlog.service.requests import ClientRequests
 from quorumlog.wire.frame import Frame
 
@@ -33,16 +34,16 @@ class Client:
 
     remote_address = "127.0.0.1:1"
 
-    def __init__(self, refuses=()):
+    def __init__(self, refuses=(), node=None):
         self.refuses = refuses
         self.replica = Replica()
         self.answers = {}
         self.is_read = True
         self.ended = ""
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
-        self.handler = ClientRequests(
-            SimpleNamespace(config=config, replicas={"g": self.replica}, failed_groups={})
-        )
+        served = {"replicas": {"g": self.replica}, "failed_groups": {}}
+        self.node = node or SimpleNamespace(config=config, polls=0, **served)
+        self.handler = ClientRequests(self.node)
         self.number = 0
 
     def ask(self, message):
@@ -83,7 +84,7 @@ def test_an_answer_that_no_frame_takes_is_answered_with_the_reason():
 
 def test_long_polls_keep_nothing_else_from_being_read_and_have_a_bound_of_their_own():
     client = Client()
-    for _ in range(LIMITS.fetch_waiters_max):
+    for _ in range(LIMITS.fetch_waiters_max // 4):
         client.ask(fetch(wait_ms=10_000))
     assert client.is_read
     assert client.answers == {}
@@ -92,6 +93,30 @@ def test_long_polls_keep_nothing_else_from_being_read_and_have_a_bound_of_their_
     assert client.answers[client.ask(StatusRequest(group="none"))].code == (
         ResponseCode.UNKNOWN_GROUP
     )
+
+
+def test_long_polls_of_all_connections_have_a_bound_in_sum(monkeypatch):
+    monkeypatch.setattr(requests, "POLLS_MAX", 12)
+    first = Client()
+    others = [Client(node=first.node) for _ in range(3)]
+    for client in (first, *others):
+        for _ in range(LIMITS.fetch_waiters_max // 4 - 1):
+            client.ask(fetch(wait_ms=10_000))
+    codes = [answer.code for client in others for answer in client.answers.values()]
+    assert codes == [ResponseCode.LEADER_PENDING_FULL] * 4
+    for answer in first.node.replicas["g"].waiting:
+        answer(Response(), [])
+    assert first.node.polls == 0
+    assert first.ask(fetch(wait_ms=10_000)) not in first.answers
+
+
+def test_of_many_groups_a_few_are_named_to_who_asks_for_another():
+    client = Client()
+    client.node.replicas = {f"group-{number}": client.replica for number in range(1_000)}
+    refused = client.answers[client.ask(StatusRequest(group="none"))]
+    assert len(refused.text) < 300
+    assert "group-0, group-1" in refused.text
+    assert "and 992 more" in refused.text
 
 
 def test_too_many_other_requests_are_read_again_once_half_of_them_are_answered():

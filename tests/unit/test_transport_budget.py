@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import AppendRequest, Hello, Response
+from quorumlog.model.message import AppendRequest, Hello, ReadIndexRequest, Response
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
@@ -306,7 +306,8 @@ async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limit
     assert client.connection.kind is Kind.NEWCOMER
     share.turns.is_slice_over = lambda: True
     hello = b"".join(encode_frame(Hello(cluster="c", node_id="n1", role="bulk")))
-    await client.send(hello + append(10) * 50)
+    said = ReadIndexRequest(group="g", local_id="n1", remote_id="n0", term=1, request_id=1)
+    await client.send(hello + b"".join(encode_frame(said)) * 50)
     assert len(client.asked) == 50
 
 

@@ -1,5 +1,6 @@
-"""Integers of messages have ranges: a frame with one that is impossible is refused."""
+"""Values of messages have ranges: a frame with one that is impossible, or too long, is refused."""
 
+import tracemalloc
 import types
 import typing
 
@@ -8,14 +9,20 @@ import pytest
 from isal.isal_zlib import crc32
 
 from quorumlog.model import bounds
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import PushType, ResponseCode
+from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.message import (
     HEART_BEATS_MAX,
+    FetchRequest,
+    GroupIdentity,
     HeartBeatRequest,
     HeartBeats,
+    Hello,
     NodeBeat,
     NodeBeatAnswer,
+    PushRequest,
+    Response,
     StoreLocation,
 )
 from quorumlog.wire.decoder import FrameDecoder
@@ -27,7 +34,7 @@ from quorumlog.wire.frame import (
     RefusedFrame,
     encode_frame,
 )
-from quorumlog.wire.kinds import MESSAGE_OF_KIND
+from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND, PEER_KINDS
 
 FULL_RANGE = {bounds.FileNumber, bounds.Batch, bounds.Number, bounds.AskedIndex, bounds.Position}
 """Those of a machine or of a user, or without arithmetic: 64 bits of them are believed."""
@@ -80,6 +87,24 @@ FIELDS = [
     for number, message in MESSAGE_OF_KIND.items()
     for path, kind in integers(message)
 ]
+
+
+def growing(kind, path=()):
+    """Paths to all strings and lists of a value that have no bound of their own."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in (str, bytes) or origin in (list, dict):
+        yield path
+    if origin is typing.Annotated:
+        bound = any(getattr(one, "max_length", None) for one in arguments[1:])
+        within = typing.get_args(arguments[0]) if bound else arguments[:1]
+        for one in within:
+            yield from growing(one, path)
+    elif origin in (typing.Union, types.UnionType, list, tuple):
+        for place, one in enumerate(arguments):
+            yield from growing(one, (*path, place))
+    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        for name, one in hints(kind).items():
+            yield from growing(one, (*path, name))
 
 
 def thaw(value):
@@ -156,3 +181,66 @@ def test_every_integer_has_a_range():
     for message in MESSAGE_OF_KIND.values():
         unbounded += [(message.__name__, path) for path, kind in integers(message) if kind is int]
     assert not unbounded
+
+
+@pytest.mark.parametrize("number", sorted(CLIENT_KINDS | HELLO_KINDS))
+def test_nothing_that_a_stranger_says_is_decoded_to_more_than_its_bounds(number):
+    """A request may be kept for as long as it waits, and lists take many bytes for each."""
+    assert list(growing(MESSAGE_OF_KIND[number])) == []
+
+
+def test_a_request_with_an_endless_name_is_refused():
+    request = FetchRequest(group="g", begin_index=1, machine="m" * 200_000)
+    decoder = FrameDecoder(DEFAULT_LIMITS)
+    decoder.receive_data(b"".join(encode_frame(request)))
+    refused = decoder.next_frame()
+    assert isinstance(refused, RefusedFrame)
+    assert refused.code is ResponseCode.UNEXPECTED_ARGUMENT
+
+
+def decoded_as(kinds, message):
+    decoder = FrameDecoder(DEFAULT_LIMITS)
+    decoder.kinds = kinds
+    decoder.receive_data(b"".join(encode_frame(message)))
+    tracemalloc.start()
+    try:
+        return decoder.next_frame(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_only_members_say_is_not_decoded_for_clients():
+    """A list of pairs takes some thirty times what it has in a frame."""
+    push = PushRequest(
+        group="g",
+        local_id="n1",
+        remote_id="n0",
+        term=1,
+        type=PushType.APPEND,
+        request_id=1,
+        prev_index=0,
+        prev_term=0,
+        commit_index=0,
+        term_runs=[(1, 1)] * 60_000,
+    )
+    refused, took = decoded_as(CLIENT_KINDS, push)
+    assert isinstance(refused, RefusedFrame)
+    assert refused.code is ResponseCode.UNSUPPORTED
+    assert took < 10_000
+    taken, took = decoded_as(PEER_KINDS, push)
+    assert isinstance(taken, Frame)
+    assert took > 1_000_000
+
+
+def test_before_the_handshake_nothing_but_a_hello_is_decoded():
+    with pytest.raises(RemoteProtocolError, match="FetchRequest before Hello"):
+        decoded_as(HELLO_KINDS, FetchRequest(group="g", begin_index=1))
+    heard, _ = decoded_as(HELLO_KINDS, Hello(cluster="", node_id="", role="client"))
+    assert isinstance(heard, Frame)
+
+
+def test_every_kind_is_said_by_somebody():
+    told = (Response, GroupIdentity)  # to clients
+    answers = {kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, told)}
+    assert CLIENT_KINDS | PEER_KINDS | HELLO_KINDS | answers == set(MESSAGE_OF_KIND)
+    assert not CLIENT_KINDS & PEER_KINDS

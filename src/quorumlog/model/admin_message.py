@@ -4,14 +4,14 @@ from enum import IntEnum
 
 import msgspec
 
-from quorumlog.model.bounds import Milliseconds, Term
+from quorumlog.model.bounds import AddressText, Milliseconds, Name, Term
 from quorumlog.model.message import Request, Response
 
 
 class TransferRequest(Request, frozen=True, kw_only=True):
     """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
 
-    transferee_id: str
+    transferee_id: Name
     term: Term = -1
 
 
@@ -27,8 +27,8 @@ class ChangeMembersRequest(Request, frozen=True, kw_only=True):
     """Add (at `address`; unless `learner` it votes once caught up), promote or remove a member."""
 
     action: MemberAction
-    node_id: str
-    address: str = ""
+    node_id: Name
+    address: AddressText = ""
     learner: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Ranges of the integers in messages: a frame with a value outside of them is refused as malformed.
+"""Ranges of the values in messages: a frame with one outside of them is refused as malformed.
 
 They are checked while a message is decoded, so that nobody who reads a field must ask whether it is
 possible. They are far beyond what any log reaches and far below what overflows; what is possible in
@@ -9,6 +9,10 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
+NAME_LENGTH_MAX: Final = 128
+LABEL_LENGTH_MAX: Final = 1_024
+TEXT_LENGTH_MAX: Final = 16 * 1024
+RUNS_MAX: Final = 65_536
 INDEX_MAX: Final = (1 << 62) - 1
 TERM_MAX: Final = (1 << 62) - 1
 COUNT_MAX: Final = (1 << 32) - 1
@@ -41,11 +45,17 @@ Code: TypeAlias = Annotated[int, Meta(ge=-1, le=65_535)]
 """Of a response: a `ResponseCode`, or one that a later version knows."""
 IdentityBytes: TypeAlias = Annotated[bytes, Meta(max_length=16)]
 """Of a group, made when it began; empty: not known, or none."""
-Name: TypeAlias = Annotated[str, Meta(max_length=128)]
-"""Of a group, where names are kept that this node need not know."""
+Name: TypeAlias = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
+"""Of a group, a node, a cluster."""
 AddressText: TypeAlias = Annotated[str, Meta(max_length=300)]
 """`host:port`; empty: not said."""
 FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 """Device or inode, all 64 bits of them."""
 Batch: TypeAlias = Annotated[int, Meta(ge=-1)]
 """Number of a batch, 64 bits of the writer's choice; -1: none."""
+
+Label: TypeAlias = Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)]
+"""What a client calls something: itself, its machine."""
+LabelBytes: TypeAlias = Annotated[bytes, Meta(max_length=LABEL_LENGTH_MAX)]
+Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_LENGTH_MAX)]
+"""For people."""

@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.dledger_keys import advice_for
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
-NAME_LENGTH_MAX = 128
 HOUR_MS = 3_600_000
 
 

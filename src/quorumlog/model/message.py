@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import (
+    RUNS_MAX,
     AddressText,
     AskedIndex,
     Code,
@@ -18,12 +19,14 @@ from quorumlog.model.bounds import (
     FileNumber,
     IdentityBytes,
     Index,
+    Label,
     Milliseconds,
     Name,
     Number,
     Position,
     Size,
     Term,
+    Text,
 )
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 
@@ -49,13 +52,13 @@ class Hello(Message, frozen=True, kw_only=True):
     knows the `identity` of the `group` that it uses names both: requests to another are refused.
     """
 
-    cluster: str
-    node_id: str
-    role: str
+    cluster: Name
+    node_id: Name
+    role: Name
     code: Code = ResponseCode.SUCCESS
-    text: str = ""
-    address: str = ""
-    group: str = ""
+    text: Text = ""
+    address: AddressText = ""
+    group: Name = ""
     identity: IdentityBytes = b""
 
 
@@ -66,9 +69,9 @@ class PeerMessage(Message, frozen=True, kw_only=True):
     asker, so that nobody takes an answer for another's.
     """
 
-    group: str
-    local_id: str
-    remote_id: str
+    group: Name
+    local_id: Name
+    remote_id: Name
     term: Term
     incarnation: Number = 0
     remote_incarnation: Number = 0
@@ -142,7 +145,7 @@ class PushRequest(PeerMessage, frozen=True, kw_only=True):
     next_term: Term = -1
     first_index: Index = -1
     last_index: Index = -1
-    term_runs: list[tuple[Term, Index]] = []
+    term_runs: Annotated[list[tuple[Term, Index]], Meta(max_length=RUNS_MAX)] = []
     membership_index: Index = -1
 
 
@@ -300,8 +303,8 @@ class StateDigest(PeerMessage, frozen=True, kw_only=True):
 class NodeMessage(Message, frozen=True, kw_only=True):
     """Between nodes, for all groups they share: `local_id` sends, `remote_id` is addressed."""
 
-    local_id: str
-    remote_id: str
+    local_id: Name
+    remote_id: Name
 
 
 class Introduction(NodeMessage, frozen=True, kw_only=True):
@@ -355,9 +358,9 @@ class HeartBeats(NodeMessage, frozen=True, kw_only=True):
 
 
 class Request(Message, frozen=True, kw_only=True):
-    """From a client."""
+    """From a client. Nothing in one is longer than its answer needs: it may be kept for long."""
 
-    group: str
+    group: Name
 
 
 class Response(Message, frozen=True, kw_only=True):
@@ -433,7 +436,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     linearizable: bool = False
     read_committed: bool = False
     headers_only: bool = False
-    machine: str = ""
+    machine: Label = ""
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):

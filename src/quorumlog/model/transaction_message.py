@@ -1,14 +1,14 @@
 """What writers of transactions ask besides appending, and readers report."""
 
-from quorumlog.model.bounds import AskedIndex, Batch, Number
+from quorumlog.model.bounds import AskedIndex, Batch, Label, LabelBytes, Number
 from quorumlog.model.message import Request, Response
 
 
 class TransactionalRequest(Request, frozen=True, kw_only=True):
     """What became of a transactional id, and of a run of it?"""
 
-    transactional_id: bytes
-    run_id: bytes
+    transactional_id: LabelBytes
+    run_id: LabelBytes
 
 
 class TransactionalResponse(Response, frozen=True, kw_only=True):
@@ -26,5 +26,5 @@ class TransactionalResponse(Response, frozen=True, kw_only=True):
 class PositionReport(Request, frozen=True, kw_only=True):
     """A reader (a name of its own) has done with everything before an index; shown in status."""
 
-    reader: str
+    reader: Label
     index: AskedIndex

@@ -93,6 +93,8 @@ class Node:
         self.replicas: dict[str, Replica] = {}
         self.failed_groups: dict[str, str] = {}
         self.inbox_counters = InboxCounters()
+        self.polls = 0
+        """Requests of clients that wait for something to happen."""
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._observer = observer
         self._observe_commit = observe_commit

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -70,6 +71,10 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """What the unanswered requests of one connection may ask for, or have attached; reading pauses
 above."""
+POLLS_MAX = 32_768
+"""Requests of all connections of a node that wait for something to happen; more are refused."""
+GROUPS_NAMED_MAX = 8
+"""Of a node's groups so many are named to who asked for another."""
 
 
 class ClientRequests:
@@ -112,8 +117,9 @@ class ClientRequests:
         Requests that wait for something to happen do not keep others from being read.
         """
         self._count(connection, frame, 1)
-        if self._polls > self._limits.fetch_waiters_max:
-            text = f"more than {self._limits.fetch_waiters_max} requests of this connection wait"
+        own_max = self._limits.fetch_waiters_max // 4
+        if self._polls > own_max or self._node.polls > POLLS_MAX:
+            text = f"more than {own_max} requests of this connection wait, or {POLLS_MAX} of all"
             refused = Response(code=ResponseCode.LEADER_PENDING_FULL, text=text)
             self._answer(connection, frame, refused)
             return
@@ -134,6 +140,7 @@ class ClientRequests:
         message = frame.message
         if isinstance(message, FetchRequest | QueryRequest) and message.wait_ms > 0:
             self._polls += change
+            self._node.polls += change
             return
         self._in_flight += change
         self._bytes += change * self._bytes_of(frame)
@@ -190,10 +197,13 @@ class ClientRequests:
             text = f"node {self._node.config.self_id} cannot open group {group!r}: {failed}"
             raise error_for(ResponseCode.NOT_LEADER, text)
         if replica is None:
+            hosted = self._node.replicas
+            names = ", ".join(sorted(islice(hosted, GROUPS_NAMED_MAX)))
+            more = len(hosted) - GROUPS_NAMED_MAX
             raise error_for(
                 ResponseCode.UNKNOWN_GROUP,
                 f"node {self._node.config.self_id} does not host group {group!r}; it hosts "
-                f"{', '.join(sorted(self._node.replicas))}",
+                f"{names}{f' and {more} more' if more > 0 else ''}",
             )
         if self._identity and group == self._group:
             self._check_identity(replica, group)

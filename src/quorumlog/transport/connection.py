@@ -19,6 +19,7 @@ from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
 from quorumlog.transport.turns import Kind, Turns
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
+from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ CLOSE_GRACE_SECONDS = 5.0
 """How long a connection that ends waits for the other side to read what was sent."""
 UNREAD_PAUSE_BYTES = 1024 * 1024
 """Of a client that has so much to read no further request is handled before it has read."""
+PEER_ROLES = ("control", "bulk")
 KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The other side's host is asked whether it is there after 30 s of silence (tcp(7)); one that has
 vanished has its connection ended after another 30: nothing that is sent would notice."""
@@ -99,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
             staged=share.staged if share is not None else None,
             allocates_ahead=share is None,
         )
+        if share is not None:
+            self._decoder.kinds = HELLO_KINDS
         self._transport: asyncio.Transport | None = None
         self._handler: ConnectionHandler | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -343,6 +347,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.hello = message
         self._decoder.frame_bytes_max = self._limits.frame_bytes_max
+        if self._share is not None:
+            self._decoder.kinds = PEER_KINDS if message.role in PEER_ROLES else CLIENT_KINDS
         if self._share is not None and self._share.is_member(message):
             self.is_member = self._decoder.allocates_ahead = True
             if self._memory is not None:

@@ -16,14 +16,18 @@ from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import say
 from quorumlog.model.message import Hello, Response
-from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
+from quorumlog.transport.connection import (
+    PEER_ROLES,
+    Connection,
+    ConnectionHandler,
+    TransportCounters,
+)
 from quorumlog.transport.resolver import Resolver
 from quorumlog.transport.share import Share
 
 logger = logging.getLogger(__name__)
 
 CLIENT_ROLE = "client"
-PEER_ROLES = ("control", "bulk")
 PEERS_RESERVE = 256
 """Connections beyond `connections_max` that only peers may make: clients must not lock them out."""
 TOLD_MAX = 16

@@ -16,7 +16,7 @@ from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import Message
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, RefusedFrame
-from quorumlog.wire.kinds import MESSAGE_OF_KIND
+from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: a stranger costs no more memory than this."""
@@ -61,6 +61,8 @@ class FrameDecoder:
         self._limits = limits
         self.frame_bytes_max = frame_bytes_max or limits.frame_bytes_max
         self.allocates_ahead = allocates_ahead
+        self.kinds: frozenset[int] | None = None
+        """What may come; nothing else is decoded. None: anything may."""
         self._is_shared = staged is not None
         self._staged = memoryview(bytearray(STAGED_BYTES_MIN)) if staged is None else staged
         self._aside = b""
@@ -236,6 +238,13 @@ class FrameDecoder:
         decoder = _DECODERS.get(kind)
         if decoder is None:
             text = f"kind {kind} is not known here"
+            return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED, text)
+        if self.kinds is not None and kind not in self.kinds:
+            name = MESSAGE_OF_KIND[kind].__name__
+            if self.kinds is HELLO_KINDS:
+                raise RemoteProtocolError(f"{name} before Hello")
+            who = "client" if self.kinds is CLIENT_KINDS else "peer"
+            text = f"{name} is not a {who}'s message"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED, text)
         try:
             message: Message = decoder.decode(payload[:length])

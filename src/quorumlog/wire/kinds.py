@@ -55,3 +55,15 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()
 }
+
+
+def _kinds_of(*bases: type[m.Message]) -> frozenset[int]:
+    return frozenset(kind for kind, made in MESSAGE_OF_KIND.items() if issubclass(made, bases))
+
+
+HELLO_KINDS = _kinds_of(m.Hello)
+"""All that may come before the handshake is done."""
+CLIENT_KINDS = _kinds_of(m.Request)
+"""What clients send."""
+PEER_KINDS = _kinds_of(m.PeerMessage, m.NodeMessage) | {KIND_OF_MESSAGE[m.Response]}
+"""What peers send on the connections that they make; a response: it could not read something."""
