@@ -114,6 +114,14 @@ class Network:
         for sender, receiver in self.pairs():
             self.join(sender, receiver)
 
+    def unplug(self, node_id):
+        """Lose everything to and from a node, also of clients."""
+        ip("link", "set", f"{PREFIX}-{node_id}", "down")
+
+    def plug(self, node_id):
+        """Undo `unplug`."""
+        ip("link", "set", f"{PREFIX}-{node_id}", "up")
+
     def _neighbour(self, sender, receiver, hardware):
         arguments = ("lladdr", hardware, "nud", "permanent", "dev", "eth0")
         space = self.namespace(sender)
@@ -123,14 +131,15 @@ class Network:
 class NetworkCluster:
     """Node processes n0, n1 … of group g, each in its namespace of a network."""
 
-    def __init__(self, directory, network):
+    def __init__(self, directory, network, **group_options):
         self.network = network
         self.node_ids = network.node_ids
         self.addresses = {name: f"{network.address(name)}:{PORT}" for name in self.node_ids}
         self._directory = directory
         self._processes = {}
         peers = ";".join(f"{node_id}-{address}" for node_id, address in self.addresses.items())
-        group = GroupConfig(group="g", peers=peers, mapped_file_size_for_entry_data=8 << 20)
+        options = {"mapped_file_size_for_entry_data": 8 << 20, **group_options}
+        group = GroupConfig(group="g", peers=peers, **options)
         for node_id in self.node_ids:
             config = NodeConfig(
                 self_id=node_id,
