@@ -138,7 +138,7 @@ async def test_a_follower_whose_entries_are_removed_is_told(kv_cluster):
     async with Client(kv_cluster.servers, "g", timeout_ms=TIMEOUT_MS) as client:
         kv = KV(client)
         await kv.put("key", "first")
-        entries, events = client.read(), kv.watch(first_index=0)
+        entries, events = client.read(include_all=True), kv.watch(first_index=0)
         first, _ = await anext(entries), await anext(events)
         for node_id in kv_cluster.node_ids:  # each saves snapshots, and removes, by itself
             with contextlib.suppress(UnexpectedArgumentError):  # it leads already
