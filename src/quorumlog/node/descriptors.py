@@ -1,7 +1,7 @@
 """File descriptors: how many a node needs for itself, and how many are left for connections."""
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
@@ -40,6 +40,21 @@ class DescriptorPlan:
 
 def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
     """Divide `limit` descriptors. Raises `ConfigError` when that is too few for the groups."""
+    plan = _divided(config, limit)
+    if plan.connections < CONNECTIONS_MIN:
+        enough = limit
+        while (missing := CONNECTIONS_MIN - _divided(config, enough).connections) > 0:
+            enough += missing  # with more of them, some shares are larger, too
+        raise ConfigError(
+            f"{limit} file descriptors are too few: the groups of this node ({len(config.groups)}) "
+            f"and their members need {enough}; raise the limit (ulimit -n, or LimitNOFILE of "
+            "systemd)"
+        )
+    return replace(plan, connections=min(config.limits.connections_max, plan.connections))
+
+
+def _divided(config: NodeConfig, limit: int) -> DescriptorPlan:
+    """Return a plan in which all that is left is for connections: below 0 if it is too little."""
     groups = config.groups
     stored = [group for group in groups if group.store_type == "FILE"]
     maps_max = max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, len(stored)))))
@@ -48,14 +63,7 @@ def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
     own += sum(len(group.data_directories) for group in stored)
     own += sum(PER_MACHINE for group in stored if group.state_machine)
     peers = min(PEERS_RESERVE, max(4 * len(members), limit // 8))
-    left = limit - own - RESERVE - peers
-    if left < CONNECTIONS_MIN:
-        raise ConfigError(
-            f"{limit} file descriptors are too few: {len(groups)} groups and their members need "
-            f"{limit - left + CONNECTIONS_MIN}; raise the limit (ulimit -n, or LimitNOFILE of "
-            "systemd)"
-        )
-    return DescriptorPlan(limit, own, peers, min(config.limits.connections_max, left), maps_max)
+    return DescriptorPlan(limit, own, peers, limit - own - RESERVE - peers, maps_max)
 
 
 def present_limit() -> int:

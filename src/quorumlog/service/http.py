@@ -1,5 +1,6 @@
 """The admin port: /metrics for Prometheus and /health for people and load balancers."""
 
+import io
 import json
 import logging
 import socket
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any
+from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -92,8 +93,23 @@ class _Server(ThreadingMixIn, WSGIServer):
         say(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
 
 
+class _Told(io.StringIO):
+    """Takes what `wsgiref` says of an error, which is a traceback, as one log line."""
+
+    def flush(self) -> None:
+        """See `io.IOBase`; it is the end of a traceback."""
+        if text := self.getvalue():
+            self.seek(0)
+            self.truncate()
+            say(logger, logging.WARNING, "answering failed", traceback=text)
+
+
 class _QuietHandler(WSGIRequestHandler):
     timeout = REQUEST_SECONDS
+
+    def get_stderr(self) -> TextIO:
+        """See `WSGIRequestHandler`: standard error is for log lines."""
+        return _Told()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
         say(logger, logging.DEBUG, "admin request", text=format % args)

@@ -45,7 +45,8 @@ def _utc(seconds: float) -> str:
 class LineWriter:
     """Writes lines to a descriptor from a thread of its own: a pipe that nobody reads stops nobody.
 
-    Lines beyond `LINES_BYTES_MAX` are dropped and counted.
+    Lines beyond `LINES_BYTES_MAX` are dropped and counted; a line behind those that were kept says
+    how many.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -65,16 +66,16 @@ class LineWriter:
             if self._size + len(line) > LINES_BYTES_MAX:
                 self.dropped += 1
                 self._unsaid += 1
-                return
-            self._lines.append(line)
-            self._size += len(line)
+            else:
+                self._lines.append(line)
+                self._size += len(line)
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all is written, but not for longer; return whether it is."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not self._lines and not self._is_writing, timeout=seconds
+                lambda: not (self._lines or self._unsaid or self._is_writing), timeout=seconds
             )
 
     def _run(self) -> None:
@@ -82,7 +83,7 @@ class LineWriter:
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines)
+                self._changed.wait_for(lambda: self._lines or self._unsaid)
                 piece = b"".join(self._lines)
                 self._lines.clear()
                 self._is_writing = True

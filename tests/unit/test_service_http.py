@@ -1,0 +1,151 @@
+"""The admin port answers a bounded number of connections, each for a bounded time."""
+
+import http.client
+import json
+import logging
+import socket
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.log_lines import EVENT_FIELDS
+from quorumlog.service import http as admin_http
+from quorumlog.service.http import CONNECTIONS_MAX, AdminPort
+
+PATIENCE_S = 60.0
+"""For what happens on another thread; nothing is judged by it."""
+
+
+class Config:
+    self_id = "n0"
+
+
+class Node:
+    def __init__(self):
+        self.config, self.replicas, self.failed_groups = Config(), {}, {}
+
+
+class BrokenNode:
+    config = Config()
+
+    @property
+    def replicas(self):
+        raise RuntimeError("as in a bug")
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch):
+    monkeypatch.setattr(admin_http, "REQUEST_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(admin_http._QuietHandler, "timeout", PATIENCE_S)
+
+
+@pytest.fixture
+def opened():
+    ports = []
+
+    def open_port(node=None):
+        ports.append(AdminPort("127.0.0.1:0", node or Node(), CollectorRegistry()))
+        ports[-1].start()
+        return ports[-1]
+
+    yield open_port
+    for port in ports:
+        port.stop()
+
+
+def connected(port):
+    return socket.create_connection(port._server.server_address, timeout=PATIENCE_S)
+
+
+def asked(port, path):
+    host, number = port._server.server_address
+    connection = http.client.HTTPConnection(host, number, timeout=PATIENCE_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def ended(connection):
+    """Wait until the other side has ended a connection; return what came before."""
+    came = b""
+    with connection:
+        while piece := connection.recv(4_096):
+            came += piece
+    return came
+
+
+def test_pages_and_what_is_none(opened):
+    port = opened()
+    status, body = asked(port, "/health")
+    assert (status, json.loads(body)) == (200, {"node": "n0", "healthy": True, "groups": {}})
+    assert asked(port, "/metrics")[0] == 200
+    assert asked(port, "/other") == (404, "try /metrics or /health\n")
+
+
+def test_who_comes_when_all_places_are_taken_gets_that_of_the_oldest(opened):
+    port = opened()
+    idle = [connected(port) for _ in range(CONNECTIONS_MAX + 3)]
+    for connection in idle[:3]:
+        assert ended(connection) == b""
+    for connection in idle[3:]:
+        connection.sendall(b"GET /other HTTP/1.0\r\n\r\n")
+        assert b"404" in ended(connection), "the others are still there"
+
+
+def test_any_number_of_connections_takes_no_more_than_those_places(opened):
+    port = opened()
+    idle = []
+    for _ in range(3 * CONNECTIONS_MAX):
+        idle.append(connected(port))
+        assert len(port._server._open) <= CONNECTIONS_MAX
+    assert asked(port, "/health")[0] == 200
+    for connection in idle:
+        connection.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.0\r\nHost: slow\r\n"])
+def test_a_request_that_does_not_come_to_an_end_is_ended(opened, monkeypatch, begun):
+    monkeypatch.setattr(admin_http, "REQUEST_SECONDS", 0.0)
+    connection = connected(opened())
+    connection.sendall(begun)
+    ended(connection)
+
+
+@pytest.mark.parametrize(
+    "request_sent",
+    [
+        b"G" * 65_537,
+        b"GET / HTTP/1.0\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+    ],
+)
+def test_a_request_without_measure_is_refused(opened, request_sent):
+    connection = connected(opened())
+    connection.sendall(request_sent)
+    assert ended(connection).split()[1] in {b"414", b"431"}
+
+
+def test_no_name_is_looked_up(opened, monkeypatch):
+    def never(*_):
+        raise AssertionError("asks a name server")
+
+    for name in ("getfqdn", "gethostbyaddr", "getnameinfo"):
+        monkeypatch.setattr(socket, name, never)
+    assert asked(opened(), "/health")[0] == 200
+
+
+def test_a_page_that_cannot_be_made_is_a_log_line_and_nothing_else(opened, caplog, capfd):
+    caplog.set_level(logging.WARNING)
+    assert asked(opened(BrokenNode()), "/health")[0] == 500
+    (record,) = caplog.records
+    assert record.message == "answering failed"
+    assert "RuntimeError: as in a bug" in getattr(record, EVENT_FIELDS)["traceback"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_is_named(opened):
+    host, number = opened()._server.server_address
+    with pytest.raises(ConfigError, match=f"adminListen {host}:{number}: Address already in use"):
+        AdminPort(f"{host}:{number}", Node(), CollectorRegistry())
