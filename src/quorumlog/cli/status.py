@@ -71,7 +71,8 @@ def status_command(
         elif status.role == Role.LEADER.value:
             _print_uses(status)
         if answered(status) and status.address_text:
-            print_line(f"{status.node_id}: {status.address_text}")
+            said_by = "" if _is_elsewhere(status) else f"{status.node_id}: "
+            print_line(f"{said_by}{status.address_text}")
 
 
 def _print_uses(status: StatusResponse) -> None:
@@ -228,8 +229,15 @@ def vote_text(status: StatusResponse) -> str:
     return "leaving" if status.node_id in status.outgoing else "no member"
 
 
+def _is_elsewhere(status: StatusResponse) -> bool:
+    """Whether a replica takes no part as its log has it at another address."""
+    return not status.healthy and status.health_text == status.address_text != ""
+
+
 def _health_cell(status: StatusResponse) -> Text:
     if not status.healthy:
+        if _is_elsewhere(status):
+            return Text("takes no part, see below", BAD_STYLE)
         first_line = status.health_text.partition("\n")[0]  # a traceback follows, say
         return Text(first_line or "unhealthy", BAD_STYLE)
     if vote_text(status) == "no member" and status.membership_index >= 0:

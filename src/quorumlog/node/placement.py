@@ -81,9 +81,9 @@ class Placement:
         return (
             f"{self_id} is at {log_address} according to the log of group {group}, but at "
             f"{own_address} according to peers in its configuration: its data directory was copied "
-            f"or moved, so it takes no part. Put {log_address} into peers and start it again; for "
-            "another address remove it and add it there (quorumlog members), with an empty "
-            "directory"
+            "or moved, so it takes no part. If it was moved, and nothing runs there any more, "
+            f"put {log_address} into peers and start it again; for another address remove it and "
+            "add it there (quorumlog members), with an empty directory. Do not run a copy"
         )
 
     def _others(self) -> str:
