@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import InternalError, RequestError, UnsupportedError
 from quorumlog.model.machine_message import QueryRequest
+from quorumlog.node import node as nodes
 
 COUNTER = {"state_machine": "counting:Counter"}
 
@@ -42,6 +44,25 @@ async def test_137_a_command_is_answered_with_the_machines_result(make_cluster):
             answered = await client.query(b"")
             assert answered.answer == b"32"
             assert answered.applied_index >= found[1].index
+
+
+async def test_a_machine_that_takes_long_to_open_keeps_nothing_from_the_loop(
+    make_cluster, monkeypatch
+):
+    """Its files may be large; whatever it does there, signals and other groups are heard."""
+    threads, opened = [], nodes.open_machine
+
+    def slow(*arguments):
+        threads.append(threading.current_thread())
+        return opened(*arguments)
+
+    monkeypatch.setattr(nodes, "open_machine", slow)
+    async with make_cluster(count=1, groups=("g", "h"), **COUNTER) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            assert (await client.execute(b"1")).result == b"1"
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 async def test_commands_of_one_moment_travel_together_and_each_gets_its_own_result(make_cluster):

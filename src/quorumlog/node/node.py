@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.model.log_lines import described, say
@@ -269,17 +270,21 @@ class Node:
         # what takes long, or waits for a disk, keeps no signal from being noticed
         opened = await asyncio.to_thread(self._open_group, files, group)
         try:
-            self.replicas[group.group] = self._make_replica(group, opened)
+            machine = await asyncio.to_thread(open_machine, group, self._directory_of(group))
+            self.replicas[group.group] = self._make_replica(group, opened, machine)
         except BaseException:
             opened.close()
             raise
         self._opened.append(opened)
 
+    def _directory_of(self, group: GroupConfig) -> str:
+        return str(Path(self.config.store_base_dir) / group.group)
+
     def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
         limits, self_id = self.config.limits, self.config.self_id
         if group.store_type == "MEMORY":
             return open_memory_group(files)
-        directory = str(Path(self.config.store_base_dir) / group.group)
+        directory = self._directory_of(group)
         opened = open_group(
             files,
             directory,
@@ -304,12 +309,14 @@ class Node:
         )
         return opened
 
-    def _make_replica(self, group: GroupConfig, opened: OpenedGroup) -> Replica:
+    def _make_replica(
+        self, group: GroupConfig, opened: OpenedGroup, machine: StateMachine | None
+    ) -> Replica:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
         config = raft_config(group, self.config, opened.incarnation)
         core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
         wake = self._wakes.new()
-        directory = f"{self.config.store_base_dir}/{group.group}"
+        directory = self._directory_of(group)
         doors = Doors(
             disk=self._disk,
             network=self._network,
@@ -330,7 +337,6 @@ class Node:
             remake=lambda machine: remake_machine(machine, group, directory),
             is_same_place=self._places.is_same,
         )
-        machine = open_machine(group, directory)
         replica = Replica(group, core, opened, doors, self.config.limits, machine)
         wake.tick = replica.tick
         return replica
