@@ -1,10 +1,17 @@
 """Machines that are damaged, or unlike the others: found, made again, never believed."""
 
+import errno
+
 import pytest
 
 from counting import Counter
-from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import (
+    CorruptionError,
+    NoSpaceError,
+    OutOfDescriptorsError,
+    StorageError,
+)
 from quorumlog.model.message import StateDigest
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of
@@ -44,7 +51,15 @@ def _sick(name):
     setattr(Sick, name, call)
 
 
-for _name in ("apply", "query", "save_snapshot", "load_snapshot", "freeze", "digest"):
+for _name in (
+    "apply",
+    "query",
+    "save_snapshot",
+    "load_snapshot",
+    "freeze",
+    "digest",
+    "on_role_change",
+):
     _sick(_name)
 
 
@@ -247,6 +262,107 @@ def test_a_machine_that_keeps_its_state_applies_again_once_the_disk_has_room():
         assert machine.total == 4
     finally:
         del type(machine).applied_index
+
+
+NO_DESCRIPTOR = [
+    OutOfDescriptorsError("state.mdb: opening failed: Too many open files"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENFILE, "Too many open files in system"),
+]
+
+
+def status_text(node):
+    return status_of(node.running, node.node_id).machine_text
+
+
+@pytest.mark.parametrize("error", NO_DESCRIPTOR, ids=repr)
+@pytest.mark.parametrize("call", ["apply", "on_role_change"])
+def test_a_machine_without_descriptors_ends_nothing_says_so_and_goes_on_later(call, error, caplog):
+    group = Group(1)
+    group.fill(3)
+    node = group.leader()
+    machine, applier = group.machine(node), node.running.applier
+    type(machine).applied_index = property(lambda self: applier.applied_index)
+    try:
+        machine.ails[call] = error
+        if call == "on_role_change":
+            node.enter(lambda: applier.role_changed(99, Role.LEADER))
+        group.append()
+        group.until(lambda: status_text(node))
+        assert "Too many open files" in status_text(node)
+        assert "entries cannot be applied now" in caplog.text
+        group.run_until(group.world.now_ms + 2_500)
+        assert not applier.failed_text
+        assert group.rebuilds() == {"n0": 0}
+        del machine.ails[call]
+        group.until(lambda: machine.total == 4)
+        group.until(lambda: not status_text(node))
+    finally:
+        del type(machine).applied_index
+
+
+@pytest.mark.parametrize("error", [*NO_DESCRIPTOR, NoSpaceError("the disk is full")], ids=repr)
+@pytest.mark.parametrize("call", ["digest", "freeze"])
+def test_a_comparison_or_snapshot_that_cannot_be_had_now_costs_no_more_than_itself(call, error):
+    group = Group(1)
+    group.fill(3)
+    node = group.leader()
+    machine, applier = group.machine(node), node.running.applier
+    machine.ails[call] = error
+    node.enter(lambda: applier.saves.ask(lambda *_: None))
+    group.fill(12)  # beyond where states are compared
+    group.until(lambda: machine.total == 15)
+    del machine.ails[call]
+    group.settled(15)
+    assert not applier.failed_text
+    assert group.rebuilds() == {"n0": 0}
+
+
+@pytest.mark.parametrize("error", NO_DESCRIPTOR, ids=repr)
+def test_a_machine_in_memory_that_could_not_apply_all_is_made_again(error):
+    group = Group(1)
+    group.fill(3)
+    node = group.leader()
+    group.machine(node).ails["apply"] = error
+    group.append()
+    group.settled(4)
+    assert not node.running.applier.failed_text
+    assert group.rebuilds() == {"n0": 1}
+
+
+@pytest.mark.parametrize("error", [*NO_DESCRIPTOR, NoSpaceError("the disk is full")], ids=repr)
+def test_a_question_that_cannot_be_answered_now_harms_nothing(error):
+    group = Group(1)
+    group.fill(3)
+    node = group.leader()
+    group.machine(node).ails["query"] = error
+    answers = group.ask(node)
+    group.until(lambda: answers)
+    expected = ResponseCode.INTERNAL_ERROR
+    if not isinstance(error, OSError):
+        expected = ResponseCode.LEADER_PENDING_FULL
+    assert answers[0][0] is expected
+    assert group.rebuilds() == {"n0": 0}
+
+
+@pytest.mark.parametrize("error", NO_DESCRIPTOR, ids=repr)
+def test_a_snapshot_that_cannot_be_loaded_for_want_of_descriptors_is_loaded_later(error):
+    group = Group(1)
+    group.fill(3)
+    node, saved = group.leader(), []
+    machine, applier = group.machine(node), node.running.applier
+    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    machine.ails["load_snapshot"] = error
+    node.enter(lambda: applier.load(applier.saves.newest))
+    group.until(lambda: status_text(node))
+    assert "Too many open files" in status_text(node)
+    assert applier.is_loading
+    assert not applier.failed_text
+    del machine.ails["load_snapshot"]
+    group.until(lambda: not applier.is_loading)
+    assert group.rebuilds() == {"n0": 0}
+    assert machine.total == 3
 
 
 def test_the_scrub_finds_a_damaged_snapshot_before_it_is_needed_and_another_is_saved():

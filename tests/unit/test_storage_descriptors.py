@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from quorumlog.machine.kv_database import named, open_environment
 from quorumlog.model.errors import OutOfDescriptorsError
 from quorumlog.node.disk import DiskWorker
 from quorumlog.storage import files as files_module
@@ -151,3 +152,21 @@ def test_full_files_are_closed_however_many_there_are(tmp_path):
     assert made >= 30
     assert open_below(tmp_path / "g") < 12
     log.close()
+
+
+def test_a_key_value_file_is_opened_with_the_spare_descriptors(spares, tmp_path):
+    path = str(tmp_path / "state.mdb")
+    spares.hold(6)
+    with no_descriptor_left():
+        open_environment(path).close()
+
+
+def test_lmdb_without_descriptors_is_no_damage(monkeypatch, tmp_path):
+    monkeypatch.setattr(files_module, "DESCRIPTOR_WAIT_S", 0.02)
+    path = str(tmp_path / "state.mdb")
+    with (
+        no_descriptor_left(),
+        pytest.raises(OutOfDescriptorsError, match="Too many open files"),
+        named(path),
+    ):
+        open_environment(path)

@@ -64,8 +64,9 @@ class StateMachine(ABC):
 
         Raises `CorruptionError` if it is damaged, as every other method may: the replica then
         closes the machine, removes the directory, opens another and has it load the newest
-        snapshot. `StorageError` counts as that, too, but not `NoSpaceError`: after it the same is
-        tried again later, so nothing may have changed.
+        snapshot. `StorageError` counts as that, too, but not `NoSpaceError` and
+        `OutOfDescriptorsError` (or an `OSError` with EMFILE): after them the same is tried again
+        later, so nothing may have changed.
         """
         self.check()
 

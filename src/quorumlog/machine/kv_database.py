@@ -16,13 +16,18 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import lmdb
 
-from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.model.errors import (
+    CorruptionError,
+    NoSpaceError,
+    OutOfDescriptorsError,
+    StorageError,
+)
 from quorumlog.model.log_lines import say
-from quorumlog.storage.files import FILE_MODE, OsFileSystem
+from quorumlog.storage.files import FILE_MODE, OUT_OF_DESCRIPTORS, SPARES, OsFileSystem
 
 CLOSED_NAME = "closed"
 """SHA-256 of the database and its length, from closing it to opening it again."""
@@ -69,8 +74,34 @@ def named(path: str) -> Iterator[None]:
     except lmdb.Error as error:
         if isinstance(error, _DAMAGE):
             raise CorruptionError(f"{path}: {error}", path, 0) from error
-        kind = NoSpaceError if error.code in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        kind: type[StorageError] = StorageError
+        if error.code in (errno.ENOSPC, errno.EDQUOT):
+            kind = NoSpaceError
+        elif error.code in OUT_OF_DESCRIPTORS:
+            kind = OutOfDescriptorsError
         raise kind(f"{path}: {error}") from error
+
+
+def open_environment(path: str, **options: Any) -> lmdb.Environment:
+    """Open a database file; with spare descriptors, or later, if no other is free.
+
+    Raises `lmdb.Error`, also if there was none later.
+    """
+    refused: list[lmdb.Error] = []
+
+    def call() -> lmdb.Environment:
+        try:
+            return lmdb.open(path, subdir=False, **options)
+        except lmdb.Error as error:
+            if error.code not in OUT_OF_DESCRIPTORS:
+                raise
+            refused.append(error)
+            raise OSError(error.code, str(error)) from error
+
+    try:
+        return SPARES.use(path, call)
+    except OSError:
+        raise refused[-1] from None
 
 
 def hash_of(key: bytes, body: bytes) -> bytes:
@@ -201,10 +232,9 @@ class Database:
 
     def __init__(self, path: str, map_bytes: int) -> None:
         self.path = path
-        self.environment = lmdb.open(
+        self.environment = open_environment(
             path,
             map_size=map_bytes,
-            subdir=False,
             mode=FILE_MODE,
             max_dbs=len(TABLES) + 1,
             sync=False,

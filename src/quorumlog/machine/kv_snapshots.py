@@ -31,9 +31,10 @@ from quorumlog.machine.kv_database import (
     Transaction,
     added,
     named,
+    open_environment,
 )
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files import OsFileSystem, storage_error
+from quorumlog.storage.files import OUT_OF_DESCRIPTORS, OsFileSystem, storage_error
 
 MAGIC = b"quorumlog key-value snapshot 2\n"
 EARLIER_FORMAT = b"quorumlog key-value 1"
@@ -220,6 +221,8 @@ class Loading:
             self._receive(copied, head, reader)
             return self._copy(copied)
         except lmdb.Error as error:
+            if error.code in OUT_OF_DESCRIPTORS:
+                raise
             raise self._damaged(f"it is no database: {error}") from error
         finally:
             self._files.remove(copied)
@@ -243,9 +246,8 @@ class Loading:
             raise self._damaged("its hash is another")
 
     def _copy(self, path: str) -> _End:
-        with lmdb.open(
+        with open_environment(
             path,
-            subdir=False,
             readonly=True,
             create=False,
             lock=False,

@@ -72,6 +72,10 @@ class OutOfDescriptorsError(StorageError):
     """
 
 
+PASSING_ERRORS = (NoSpaceError, OutOfDescriptorsError)
+"""Errors that changed nothing and say nothing about what is stored: the same may succeed later."""
+
+
 class CorruptionError(StorageError):
     """Stored bytes are damaged.
 

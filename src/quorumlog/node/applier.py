@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
+    PASSING_ERRORS,
     CorruptionError,
     IndexRemovedError,
     LeaderPendingFullError,
-    NoSpaceError,
+    OutOfDescriptorsError,
     RequestError,
     StorageError,
 )
@@ -118,6 +119,7 @@ class Applier:
         self.comparisons = Comparisons(replica, doors)
         self._applied = -1
         self.failed_text = ""
+        self._passing_text = ""
         self._is_recovering = machine is not None
         self._rebuild: _Rebuild | None = None
         self._rebuilt_ms = -REBUILD_PAUSE_MS
@@ -160,7 +162,9 @@ class Applier:
 
     @property
     def condition_text(self) -> str:
-        """The same in a sentence."""
+        """The same in a sentence, or what the machine cannot do at present."""
+        if self._passing_text:
+            return self._passing_text
         if self._rebuild is not None:
             return f"the state machine is made again from snapshot and log: {self._rebuild.why}"
         if self._ask_peers_ms != NEVER_MS:
@@ -301,6 +305,7 @@ class Applier:
 
     def _done(self, work: Work, found: object) -> None:
         self._is_busy = False
+        self._passing_text = ""
         try:
             work.done(found)
         finally:  # whatever an answer met on its way: others wait
@@ -364,7 +369,10 @@ class Applier:
 
         def run() -> None:
             try:
-                machine.on_role_change(*role)
+                with damage_of_machine():
+                    machine.on_role_change(*role)
+            except PASSING_ERRORS:
+                raise
             except Exception as error:
                 text = "".join(traceback.format_exception(error))
                 raise MachineError(f"{described(error)} in on_role_change\n{text}") from error
@@ -379,7 +387,7 @@ class Applier:
         self._is_busy = False
         self._has_applied = True
         replica = self._replica
-        if isinstance(error, LeaderPendingFullError):
+        if isinstance(error, (LeaderPendingFullError, *PASSING_ERRORS)):
             work.refused()
         if isinstance(error, MachineError):
             self._end(str(error))
@@ -394,6 +402,8 @@ class Applier:
             self._end(described(error))
             return
         # removed: the log begins anew behind a snapshot, which is loaded next
+        if isinstance(error, PASSING_ERRORS):
+            self._passing_text = f"it cannot go on now, and tries again: {error}"
         self._retry_ms = self._doors.now_ms() + RETRY_MS
         say(
             logger,
@@ -584,8 +594,10 @@ class Applier:
         """Have entries applied; on the machine's thread."""
         try:
             return handed.apply_to(machine, self.results)
-        except NoSpaceError as error:
+        except PASSING_ERRORS as error:
             if machine.applied_index != self._applied:  # it does not keep its state itself
+                if isinstance(error, OutOfDescriptorsError):
+                    raise MachineDamagedError(f"{error} while entries were applied") from error
                 raise MachineError(f"{described(error)} while entries were applied") from error
             self.results = CommandResults.of(machine.kept())  # as they were before
             raise
@@ -597,9 +609,10 @@ class Applier:
         try:
             with damage_of_machine():
                 digest = machine.digest()
-        except (MachineDamagedError, NoSpaceError):
+        except MachineDamagedError:
             raise
-        except Exception as error:  # costs a comparison, and the next snapshot says so, too
+        # costs a comparison, and the next snapshot says so, too; the entries have been applied
+        except Exception as error:
             say(
                 logger,
                 logging.WARNING,
@@ -701,6 +714,8 @@ def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes
     """Answer one question; what it raises is told to whoever asked."""
     try:
         return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
+    except PASSING_ERRORS as error:
+        return ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later", b""
     except StorageError as error:
         raise MachineDamagedError(str(error)) from error
     except RequestError as error:

@@ -9,10 +9,11 @@ from typing import Any, overload
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
-from quorumlog.model.errors import NoSpaceError, QuorumlogError, StorageError
+from quorumlog.model.errors import PASSING_ERRORS, QuorumlogError, StorageError
 from quorumlog.model.log_lines import described
 from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
+from quorumlog.storage.files import is_out_of_descriptors, storage_error
 
 
 class MachineError(QuorumlogError):
@@ -25,13 +26,20 @@ class MachineDamagedError(QuorumlogError):
 
 @contextmanager
 def damage_of_machine() -> Iterator[None]:
-    """Tell damage that a machine met, in files of its own, from that of the log."""
+    """Tell damage that a machine met, in files of its own, from that of the log.
+
+    What will pass is no damage.
+    """
     try:
         yield
-    except NoSpaceError:
+    except PASSING_ERRORS:
         raise
     except StorageError as error:
         raise MachineDamagedError(str(error)) from error
+    except OSError as error:
+        if not is_out_of_descriptors(error):
+            raise
+        raise storage_error(str(error.filename or "a file"), "opening", error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Handed(Sequence[Entry]):
     def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
         """Apply all; return index → result. Raises `MachineError` if the machine does.
 
-        `MachineDamagedError`: its files are damaged; `NoSpaceError`: it has no room for it now.
+        `MachineDamagedError`: its files are damaged; those of `PASSING_ERRORS`: it cannot now.
 
         `known` takes the results of commands that were sent in sessions.
         """
@@ -101,7 +109,7 @@ class Handed(Sequence[Entry]):
         try:
             with damage_of_machine():
                 keep(machine.apply_keeping(self, keep))
-        except (MachineError, MachineDamagedError, NoSpaceError):
+        except (MachineError, MachineDamagedError, *PASSING_ERRORS):
             raise
         except Exception as error:
             index = self._entries[self._last].index

@@ -5,7 +5,7 @@ import logging
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError
+from quorumlog.model.errors import PASSING_ERRORS, ConfigError, StorageError
 from quorumlog.model.log_lines import described, say
 from quorumlog.storage.files import remove_tree
 
@@ -46,7 +46,7 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
     made, directory = machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
     try:
         return made.open(directory)
-    except NoSpaceError:
+    except PASSING_ERRORS:
         raise
     except StorageError as error:
         say(

@@ -14,14 +14,15 @@ import msgspec
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
+    PASSING_ERRORS,
     CorruptionError,
     LeaderPendingFullError,
-    NoSpaceError,
     StorageError,
 )
 from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, MachineError, Work, damage_of_machine
+from quorumlog.storage.files import is_out_of_descriptors, storage_error
 from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
 
 if TYPE_CHECKING:
@@ -314,11 +315,13 @@ class Saves:
         except CorruptionError as error:
             self._refused.add(index)
             raise MachineDamagedError(f"snapshot {index} cannot be loaded: {error}") from error
-        except NoSpaceError:
+        except PASSING_ERRORS:
             raise
         except StorageError as error:
             raise MachineDamagedError(f"{error} while it loaded snapshot {index}") from error
         except Exception as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise storage_error(f"snapshot {index}", "loading", error) from error
             raise MachineError(f"{described(error)} while it loaded snapshot {index}") from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
@@ -356,7 +359,7 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
     try:
         with damage_of_machine():
             return machine.freeze()
-    except (MachineDamagedError, NoSpaceError):
+    except (MachineDamagedError, *PASSING_ERRORS):
         raise
     except Exception as error:
         raise MachineError(f"{described(error)} while it was frozen at {index}") from error

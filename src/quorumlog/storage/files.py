@@ -156,6 +156,9 @@ class FileSystem(Protocol):
         ...
 
 
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
 def storage_error(path: str, operation: str, error: OSError) -> StorageError:
     """Return the error that tells what the operating system refused to do, to which file."""
     kind: type[StorageError] = StorageError
@@ -176,7 +179,7 @@ def _named(path: str, operation: str) -> Iterator[None]:
 
 def is_out_of_descriptors(error: OSError) -> bool:
     """Whether this process (EMFILE) or the machine (ENFILE) has no descriptor left."""
-    return error.errno in (errno.EMFILE, errno.ENFILE)
+    return error.errno in OUT_OF_DESCRIPTORS
 
 
 class SpareDescriptors:
