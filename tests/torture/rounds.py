@@ -341,7 +341,8 @@ class Torture:
         for node_id in self.members:
             if not self.nodes.is_up(node_id):
                 log = (self.nodes.directory / f"{node_id}.log").read_text().splitlines()
-                raise AssertionError(f"{node_id} ended by itself: {log[-3:]}")
+                last = "\n".join(log[-3:])
+                raise AssertionError(f"{node_id} ended by itself:\n{last}")
         begun = time.monotonic()
         await self.until_served()
         print(f"    served {time.monotonic() - begun:.1f} s after the last fault", flush=True)
@@ -434,13 +435,18 @@ async def run(directory, rounds, seed):
             final = await load.verify(",".join(servers))
             await check_keys(nodes, torture.members, known)
             fates = {fate.value: count for fate, count in load.history.fates().items()}
-            print(f"seed {seed}: {dict(torture.done)}; undone {dict(torture.undone)}")
-            print(f"appends {fates}, {final.next_index} entries, {len(known)} keys: nothing found")
+            print(f"seed {seed}: {counted(torture.done)}; undone: {counted(torture.undone)}")
+            held = f"{final.next_index} entries, {len(known)} keys"
+            print(f"appends: {counted(fates)}; {held}: nothing found")
     finally:
         if nodes is not None:
             for node_id in nodes.ids:
                 nodes.kill(node_id)
         network.remove()
+
+
+def counted(counts):
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing"
 
 
 def main():
