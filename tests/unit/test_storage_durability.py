@@ -4,9 +4,12 @@ import mmap
 
 import pytest
 
+from quorumlog.model.errors import NoSpaceError
 from quorumlog.model.hard_state import HardState
+from quorumlog.model.session import SessionTable
 from quorumlog.storage.files import OsFile, OsFileSystem
 from quorumlog.storage.hard_state import FILE_NAME
+from quorumlog.storage.session_file import SessionFile
 from quorumlog.storage.slots import SLOT_SIZE, SlotFile
 from store_access import Opened
 
@@ -120,3 +123,23 @@ def test_entries_found_at_start_are_fsynced_and_read_from_the_disk(tmp_path, see
     Opened(tmp_path / "g").close()
     assert f"file data/{0:020d}" in seen
     assert dropped == [str(tmp_path / "g" / room / f"{0:020d}") for room in ("data", "index")]
+
+
+def test_a_checkpoint_without_room_for_the_sessions_is_put_off(tmp_path, monkeypatch):
+    """The one before holds as well; the sessions are saved with the next one, changed or not."""
+
+    def full(self, value):
+        raise NoSpaceError("no room")
+
+    opened = Opened(tmp_path / "g")
+    opened.append([b"one", b"two"])
+    opened.log.note_committed(1)
+    sessions = SessionTable(1).encode()
+    opened.log.keep_sessions(iter([sessions, None]).__next__)
+    with monkeypatch.context() as context:
+        context.setattr(SessionFile, "save", full)
+        opened.checkpoint()
+    assert not (tmp_path / "g" / "quorumlog.sessions").exists()
+    opened.checkpoint()
+    assert SessionFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
+    opened.close()

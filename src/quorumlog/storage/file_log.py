@@ -1,5 +1,6 @@
 """A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
     IndexRemovedError,
+    NoSpaceError,
     StorageError,
     UnexpectedArgumentError,
     check,
@@ -53,6 +55,8 @@ from quorumlog.storage.staged import Staged
 from quorumlog.storage.tail import Piece, TailCache
 from quorumlog.storage.term_runs import TermRuns
 
+logger = logging.getLogger(__name__)
+
 
 class FileLog:
     """See `Log`. Staging methods are called on one thread; `read` and `verify` on any."""
@@ -77,6 +81,7 @@ class FileLog:
         self._committed_index = -1
         self._planned: Checkpoint | None = None
         self._sessions_to_save: Callable[[], bytes | None] = lambda: None
+        self._unsaved_sessions: bytes | None = None
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
         self.damaged = self._noted_damage = recovered.damaged
@@ -316,7 +321,7 @@ class FileLog:
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
         after, configs = self._planned, self._configs_until(end)
-        sessions = self._sessions_to_save()
+        sessions = self._sessions_to_save() or self._unsaved_sessions
 
         def remove() -> None:
             sync_made([*index, *data])
@@ -479,13 +484,21 @@ class FileLog:
         self._planned = checkpoint
         index, data = self._covered_files(self._durable)
         configs = self._configs_until(self._durable)
-        sessions = self._sessions_to_save()
+        sessions = self._sessions_to_save() or self._unsaved_sessions
 
         def write() -> None:
             sync_made([*index, *data])
             for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
                 full.close()
-            self._notes.save_sessions(sessions)
+            try:
+                self._notes.save_sessions(sessions)
+            except NoSpaceError as error:
+                # the checkpoint before holds as well: the next opening reads more
+                if self._unsaved_sessions is None:
+                    logger.warning("no checkpoint is written while the disk is full: %s", error)
+                self._planned, self._unsaved_sessions = None, sessions
+                return
+            self._unsaved_sessions = None
             self._notes.save_checkpoint(checkpoint, configs)
 
         return Plan(self, [Do(write)])

@@ -7,6 +7,7 @@ import logging
 
 from isal.isal_zlib import crc32
 
+from quorumlog.model.errors import NoSpaceError
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.slots import COPY
 
@@ -66,7 +67,7 @@ class SessionFile:
         return value if is_whole else None
 
     def save(self, value: bytes) -> None:
-        """Replace them, durably."""
+        """Replace them, durably. Raises `NoSpaceError`: one of them may be what it was."""
         for path in self._paths:
             self._write(path, value)
 
@@ -74,8 +75,13 @@ class SessionFile:
         beside = f"{path}.new"
         self._files.remove(beside)
         file = self._files.open(beside, create=True)
-        file.write_at([_MAGIC, crc32(value).to_bytes(4, "big"), value], 0)
-        file.sync()
-        file.close()
+        try:
+            file.write_at([_MAGIC, crc32(value).to_bytes(4, "big"), value], 0)
+            file.sync()
+        except NoSpaceError:
+            self._files.remove(beside)
+            raise
+        finally:
+            file.close()
         self._files.replace(beside, path)
         self._files.sync_directory(self._directory)
