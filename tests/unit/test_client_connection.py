@@ -386,3 +386,6 @@ async def test_a_handler_that_fails_in_the_end_still_lets_the_connection_go(worl
     with pytest.raises(ValueError, match="closed by the other side"):
         connection.connection_lost(None)
     assert lost == [connection]
+    connection._handler = Failing()
+    with pytest.raises(ValueError, match=r"^Connection reset by peer$"):
+        connection.connection_lost(ConnectionResetError(104, "Connection reset by peer"))

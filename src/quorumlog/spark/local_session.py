@@ -17,6 +17,7 @@ from weakref import WeakSet
 from pyspark.sql import SparkSession
 
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.log_lines import reason_of
 from quorumlog.spark.class_archive import class_archive_options
 from quorumlog.spark.java import JavaChoice, java_home
 from quorumlog.spark.listener import PositionListener
@@ -130,8 +131,8 @@ def check_remote(remote: str) -> None:
         socket.create_connection((found.hostname, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise ConfigError(
-            f"no Spark Connect server answers at {remote} ({error}); is the address right, and "
-            "does it run (start-connect-server.sh)?"
+            f"no Spark Connect server answers at {remote} ({reason_of(error)}); is the address "
+            "right, and does it run (start-connect-server.sh)?"
         ) from error
 
 
@@ -180,7 +181,7 @@ def own_address() -> str:
     except OSError as error:
         raise ConfigError(
             "this machine's own name has no address; set SPARK_LOCAL_IP to one that Spark's "
-            f"executors can reach: {error}"
+            f"executors can reach: {reason_of(error)}"
         ) from error
 
 

@@ -12,7 +12,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import described, say
+from quorumlog.model.log_lines import described, reason_of, say
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
@@ -280,7 +280,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._share is not None and self._memory is not None:
             self._memory.forget(self)
             self._share.budgets.answers.forget(self)
-        reason = self.reason or (str(exc) if exc else "closed by the other side")
+        reason = self.reason or "closed by the other side"
+        if exc is not None and not self.reason:
+            reason = reason_of(exc) if isinstance(exc, OSError) else described(exc)
         handler, self._handler = self._handler, None
         try:
             if handler is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import say
+from quorumlog.model.log_lines import reason_of, say
 from quorumlog.model.message import Hello, Response
 from quorumlog.transport.connection import (
     PEER_ROLES,
@@ -97,7 +97,7 @@ class Listener:
         except OSError as error:
             self._close_sockets()
             raise ConfigError(
-                f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
+                f"cannot listen on {self._host}:{self.port}: {reason_of(error)}"
             ) from error
         self.port = self._sockets[0].getsockname()[1]
         self._listen()
@@ -178,8 +178,7 @@ class Listener:
     def _accept_later(self, error: OSError) -> None:
         """No descriptor is free, or no memory: who wants to connect waits in the backlog."""
         if self._pause_s == ACCEPT_PAUSE_MIN_S:
-            reason = error.strerror or str(error)
-            say(logger, logging.WARNING, "cannot accept connections now", reason=reason)
+            say(logger, logging.WARNING, "cannot accept connections now", reason=reason_of(error))
         self.counters.accept_failures += 1
         loop = asyncio.get_running_loop()
         for one in self._sockets:
