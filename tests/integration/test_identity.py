@@ -10,7 +10,14 @@ from integration.stranger import Stranger
 from quorumlog.client import Producer
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import WrongClusterError
-from quorumlog.model.message import HeartBeatRequest, Hello, Introduction
+from quorumlog.model.message import (
+    GroupIdentity,
+    HeartBeatRequest,
+    Hello,
+    Introduction,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 
 async def bodies_in(client):
@@ -63,6 +70,27 @@ async def test_a_client_never_goes_on_in_a_cluster_founded_anew(make_cluster, un
             async with cluster.client() as fresh:
                 assert await bodies_in(fresh) == [b"first"]
                 await fresh.append(b"of this one")
+
+
+async def test_a_client_that_came_before_the_group_began_is_told_with_its_first_answer(
+    make_cluster, until
+):
+    async with make_cluster() as cluster:
+        await cluster.start("n0")
+        early = await Stranger.at(cluster.addresses["n0"])
+        early.say(Hello(cluster="quorumlog", node_id="", role="client", group="g"))
+        assert isinstance(await early.hear(), Hello)
+        await cluster.start("n1", "n2")
+        await until(lambda: bool(cluster.replica("n0").core.identity))
+        early.say(MetadataRequest(group="g"), correlation_id=1)
+        early.say(MetadataRequest(group="g"), correlation_id=2)
+        heard = [await early.hear() for _ in range(3)]
+        early.close()
+    (identity,) = {one.identity for one in heard if isinstance(one, GroupIdentity)}
+    kinds = [type(one) for one in heard]
+    assert kinds.count(GroupIdentity) == 1
+    assert kinds.index(GroupIdentity) < kinds.index(MetadataResponse)
+    assert [one.groups[0].identity for one in heard[1:]] == [identity] * 2
 
 
 async def sent_before_and_after(cluster, until):

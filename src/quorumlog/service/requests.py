@@ -89,6 +89,7 @@ class ClientRequests:
         self._polls = 0
         self._paused = False
         self._group, self._identity = "", b""
+        self._is_told = False
         self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
             AppendRequest: self._append,
             FetchRequest: self._fetch,
@@ -106,10 +107,14 @@ class ClientRequests:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._group, self._identity = hello.group, hello.identity
-        replica = self._node.replicas.get(hello.group)
+        self._tell_identity(connection)
+
+    def _tell_identity(self, connection: Connection) -> None:
+        """Say once of which founding the client's group is, before any answer that follows it."""
+        replica = None if self._is_told else self._node.replicas.get(self._group)
         if replica is not None and replica.core.identity:
-            identity = replica.core.identity
-            connection.send(GroupIdentity(group=hello.group, identity=identity))
+            self._is_told = True
+            connection.send(GroupIdentity(group=self._group, identity=replica.core.identity))
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Answer a request, now or later; every request gets an answer (spec 90, 167).
@@ -179,6 +184,7 @@ class ClientRequests:
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
         self._count(connection, frame, -1)
+        self._tell_identity(connection)
         number = frame.correlation_id
         try:
             sent = connection.send(response, correlation_id=number, attachments=attachments or ())

@@ -1,0 +1,131 @@
+"""Messages in a member's name that it never sent: what a confused node, or anybody, could say.
+
+They carry what no member can mean here and now, so nothing durable may come of them: offers to
+begin elsewhere that the leader did not make, answers to questions about them that nobody asked, and
+terms that no group reaches. What a member could mean needs authentication to be told apart. All of
+it has chance and time of its own, so that what else happens in a run stays as it was.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from quorumlog.model.bounds import TERM_JUMP_MAX
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.message import (
+    HeartBeatRequest,
+    InstallSnapshotRequest,
+    OfferAnswer,
+    PeerMessage,
+    VoteRequest,
+)
+from quorumlog.model.session import SessionTable
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimulatedCluster
+    from quorumlog.sim.node import SimulatedNode
+
+PAUSE_MS = (50, 1_500)
+"""From one message to the next."""
+BEYOND = (-20, 1_000)
+"""Where a log would begin that is offered, relative to the end of the receiver's own."""
+
+
+class Impostors:
+    """Speak in members' names for as long as they are told to."""
+
+    def __init__(self, cluster: "SimulatedCluster", random: Random) -> None:
+        self._cluster = cluster
+        self._random = random
+        self.is_on = False
+        self.happened: list[str] = []
+
+    def start(self) -> None:
+        """Begin to speak."""
+        self.is_on = True
+        self._speak_later()
+
+    def end(self) -> None:
+        """Speak no more."""
+        self.is_on = False
+
+    def _speak_later(self) -> None:
+        pause_ms = self._random.uniform(*PAUSE_MS)
+        self._cluster.world.after_ms(pause_ms, lambda: self._speak() if self.is_on else None)
+
+    def _speak(self) -> None:
+        node = self._random.choice(list(self._cluster.nodes.values()))
+        make = self._random.choice((self._offer, self._answer, self._beat, self._vote))
+        sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
+        # one that knows no term yet takes the group's, whatever it is
+        if node.is_up and not node.running.broken and node.core.term > 0:
+            self._say(node, sender, make)
+        self._speak_later()
+
+    def _say(
+        self,
+        node: "SimulatedNode",
+        sender: str,
+        make: "Callable[[SimulatedNode, str], tuple[PeerMessage, bytes] | None]",
+    ) -> None:
+        made = make(node, sender)
+        if made is not None:
+            message, data = made
+            now_ms = self._cluster.world.now_ms
+            told = f"{type(message).__name__} to {node.node_id} in the name of {message.local_id}"
+            self.happened.append(f"{now_ms} ms: {told}")
+            node.enter(lambda: node.receive(message, memoryview(bytearray(data))))
+
+    def _offer(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        """An offer of the leader that this replica follows, which has made none like it."""
+        core = node.core
+        leader = core.leader_id
+        if leader in (None, node.node_id):
+            return None
+        index = max(0, node.log.end_index + self._random.randint(*BEYOND))
+        has_machine = bool(self._cluster.state_machine)
+        offer = InstallSnapshotRequest(
+            group="g",
+            local_id=str(leader),
+            remote_id=node.node_id,
+            term=core.term,
+            request_id=self._random.randrange(1 << 32),
+            last_included_index=index,
+            last_included_term=core.term,
+            size_bytes=100 * has_machine,
+            sha256=bytes(32) if has_machine else b"",
+        )
+        return offer, SessionTable(index).encode()
+
+    def _answer(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        answer = OfferAnswer(
+            group="g",
+            local_id=sender,
+            remote_id=node.node_id,
+            term=node.core.term,
+            request_id=self._random.getrandbits(62),
+            code=ResponseCode.SUCCESS,
+        )
+        return answer, b""
+
+    def _beat(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        beat = HeartBeatRequest(
+            group="g", local_id=sender, remote_id=node.node_id, term=self._far(node), round=1
+        )
+        return beat, b""
+
+    def _vote(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        term = self._far(node)
+        request = VoteRequest(
+            group="g",
+            local_id=sender,
+            remote_id=node.node_id,
+            term=term,
+            ledger_end_index=node.log.end_index + 1_000,
+            ledger_end_term=term - 1,
+        )
+        return request, b""
+
+    def _far(self, node: "SimulatedNode") -> int:
+        """Return a term that no group reaches."""
+        return node.core.term + TERM_JUMP_MAX + self._random.randint(1_000, TERM_JUMP_MAX)
