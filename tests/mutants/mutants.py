@@ -380,6 +380,11 @@ def r36_who_is_asked_to_stop_acknowledges_what_nobody_else_has(put):
     put(replica.Replica, "leave", hasty)
 
 
+def r37_offers_to_begin_elsewhere_are_taken_unconfirmed(put):
+    install = Follower.install
+    put(Follower, "install", lambda self, offer, **_: install(self, offer, is_confirmed=True))
+
+
 MUTANTS = [
     bug for name, bug in sorted(globals().items()) if name.startswith("r") and name[1:3].isdigit()
 ]

@@ -9,6 +9,7 @@ from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.finding import Finding
+from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
 from quorumlog.sim.machines import KEY_VALUES, REGISTERS
 
@@ -34,6 +35,8 @@ ROTTEN_MACHINES = 0.6
 """Share of runs with a state machine, and with rot, in which one node's machine rots, too."""
 CLEAN_STOPS = 0.3
 """Share of runs in which nodes are also asked to stop."""
+IMPOSTORS = 0.3
+"""Share of runs in which somebody speaks in members' names."""
 SESSIONS = 0.5
 """Share of runs in which clients are idempotent producers."""
 TRANSACTIONS = 0.6
@@ -84,8 +87,12 @@ def run_seed(
     stops_chance = _drawn("who stops", seed)
     has_stops = stops_chance.random() < CLEAN_STOPS
     stops = CleanStops(cluster, faults.start_node, stops_chance)
-    others: list[MachineFaults | CleanStops] = [rot] if rots else []
+    lies_chance = _drawn("impostors", seed)
+    has_lies = lies_chance.random() < IMPOSTORS
+    impostors = Impostors(cluster, lies_chance)
+    others: list[MachineFaults | CleanStops | Impostors] = [rot] if rots else []
     others += [stops] if has_stops else []
+    others += [impostors] if has_lies else []
     finding: Finding | None = None
     try:
         _live_through(cluster, faults, others, seconds)
@@ -103,8 +110,10 @@ def run_seed(
         cluster.clients.appended,
         cluster.clients.reads,
         f"{cluster.network.trace:08x}-{world.events}-{world.now_us}",
-        [kind.__name__ for kind in faults.kinds] + ["clean_stops"] * has_stops,
-        _stories(cluster, faults, stops),
+        [kind.__name__ for kind in faults.kinds]
+        + ["clean_stops"] * has_stops
+        + ["impostors"] * has_lies,
+        _stories(cluster, faults, stops, impostors),
         finding,
     )
 
@@ -157,7 +166,7 @@ def _machine(seed: int) -> dict[str, object]:
 def _live_through(
     cluster: SimulatedCluster,
     faults: Faults,
-    others: list[MachineFaults | CleanStops],
+    others: list[MachineFaults | CleanStops | Impostors],
     seconds: float,
 ) -> None:
     for node_id in cluster.founders:
@@ -193,10 +202,13 @@ def _live_through(
         raise Finding("liveness", "nothing was ever appended")
 
 
-def _stories(cluster: SimulatedCluster, faults: Faults, stops: CleanStops) -> dict[str, list[str]]:
+def _stories(
+    cluster: SimulatedCluster, faults: Faults, stops: CleanStops, impostors: Impostors
+) -> dict[str, list[str]]:
     stories = {node_id: node.story() for node_id, node in cluster.nodes.items()}
     stories["faults"] = faults.happened
     stories["clean stops"] = stops.happened
+    stories["impostors"] = impostors.happened
     try:
         stories["state"] = cluster.describe().split("; ")
     except QuorumlogError as error:
