@@ -16,7 +16,8 @@ from integration.hostile_process import (
     shout_together,
 )
 from quorumlog.client.client import Client
-from quorumlog.model.message import AppendRequest, FetchRequest
+from quorumlog.model.codes import PushType
+from quorumlog.model.message import AppendRequest, FetchRequest, PushRequest
 from quorumlog.wire.frame import encode_frame
 
 pytestmark = pytest.mark.processes
@@ -145,5 +146,55 @@ async def test_11_small_requests_in_numbers_wait_for_their_turn(node_of):
         for task in shouts:
             task.cancel()
         await asyncio.gather(*shouts, return_exceptions=True)
+    assert most < RSS_MIB_MAX
+    assert node.is_alive()
+
+
+def members_push():
+    """A list that takes some thirty times its bytes once it is decoded."""
+    return PushRequest(
+        group="g",
+        local_id="n1",
+        remote_id="n0",
+        term=1,
+        type=PushType.APPEND,
+        request_id=1,
+        prev_index=0,
+        prev_term=0,
+        commit_index=0,
+        term_runs=[(1, 1)] * 60_000,
+    )
+
+
+WAITING = {"group": "g", "begin_index": 1 << 40, "wait_ms": 30_000}
+SAID = {
+    "long polls": [FetchRequest(**WAITING, machine="m" * 1_000)] * 2_500,
+    "polls with endless names": [FetchRequest(**WAITING, machine="m" * 250_000)] * 40,
+    "groups that do not exist": [FetchRequest(group="none", begin_index=0)] * 5_000,
+    "lists that only members send": [members_push()] * 40,
+}
+
+
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
+async def test_11_whatever_many_strangers_ask_memory_is_bounded_and_others_are_served(
+    node_of, said
+):
+    node = node_of()
+    raw = CLIENT_HELLO + b"".join(
+        bytes(part)
+        for number, message in enumerate(said, 1)
+        for part in encode_frame(message, correlation_id=number)
+    )
+    async with Client(node.server, "g") as client:
+        await appends(client, 20)
+        shouts = [asyncio.create_task(shout(node.address, raw, seconds=60)) for _ in range(16)]
+        most = 0.0
+        for _ in range(20):
+            await appends(client, 5)
+            most = max(most, node.rss_mib)
+        for task in shouts:
+            task.cancel()
+        await asyncio.gather(*shouts, return_exceptions=True)
+        await appends(client, 5)
     assert most < RSS_MIB_MAX
     assert node.is_alive()
