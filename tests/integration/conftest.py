@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from loop_watch import LoopWatch
 from quorumlog.client.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import Role
@@ -25,6 +26,23 @@ SMALL_LIMITS = {
     "push_bytes_max": 128 * 1024,
     "push_window_bytes": 512 * 1024,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watched_loops(tmp_path_factory):
+    """All node processes of these tests say where their loops stood still."""
+    watch = LoopWatch(tmp_path_factory.mktemp("loops") / "findings")
+    watch.begin()
+    yield watch
+    watch.end()
+    watch.check()  # of nodes that outlived the last test
+
+
+@pytest.fixture(autouse=True)
+def _no_loop_stands_still(_watched_loops):
+    """Set up before whatever starts nodes for one test, so that it looks after they have ended."""
+    yield
+    _watched_loops.check()
 
 
 class Nobody:

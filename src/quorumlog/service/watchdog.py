@@ -2,7 +2,10 @@
 
 A machine that is busy with other things makes a loop late as well. So a turn of the loop is a
 finding only if its thread used that much processor time itself, or if it was seen within a call
-that blocks, and was not merely waiting for a processor.
+that blocks, and was not merely waiting for a processor. What the scheduler says it waited for one
+is taken off, and so is the time in which this watcher's own thread did not run: it also waits for
+the interpreter's lock, and stands still in a stopped process. A wait in code of the event loop
+itself cannot be told from having nothing to do: there only processor time counts.
 """
 
 import asyncio
@@ -73,7 +76,8 @@ class Watchdog:
     def _report(self, text: str, samples: list[str]) -> None:
         places = dict.fromkeys(samples)
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(f"process {os.getpid()}: the loop {text}\n" + "\n".join(places) + "\n")
+            who = f"process {os.getpid()} ({sys.argv[-1]})"
+            file.write(f"{who}: the loop {text}\n" + "\n".join(places) + "\n")
 
     def _watch(self) -> None:
         """Look where the loop's thread is while it is late."""

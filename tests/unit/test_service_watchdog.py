@@ -1,0 +1,150 @@
+"""What the watchdog of an event loop finds, and what it must not take for a finding."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loop_watch import LoopWatch
+from quorumlog.service.watchdog import VARIABLE
+
+TESTS = Path(__file__).parents[1]
+LOOP = """
+import asyncio, sys, threading, time
+import uvloop
+from quorumlog.service.watchdog import watchdog_if_wanted
+
+def compute(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+def sleep_on_the_loop():
+    time.sleep(0.3)
+
+def compute_on_the_loop():
+    compute(0.3)
+
+async def short_turns(seconds):
+    until = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < until:
+        compute(0.01)
+        await asyncio.sleep(0.001)
+
+async def main():
+    watchdog = watchdog_if_wanted()
+    await asyncio.sleep(0.1)
+    await work()
+    await asyncio.sleep(0.1)
+    watchdog.stop()
+
+{work}
+
+uvloop.run(main())
+"""
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """`begun(code of work)`: a process with a watched loop, and the file of its findings."""
+    made = []
+
+    def begin(work):
+        path = tmp_path / f"findings{len(made)}"
+        program = tmp_path / f"loop{len(made)}.py"
+        program.write_text(LOOP.replace("{work}", work))
+        made.append(
+            subprocess.Popen(
+                [sys.executable, program],
+                env=os.environ | {VARIABLE: str(path)},
+                stdout=subprocess.PIPE,
+            )
+        )
+        return made[-1], path
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def busy():
+    """As many processes that compute as there are processors, beside what is tested."""
+    made = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    yield
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def findings(process, path):
+    assert process.wait(60) == 0
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
+def test_a_loop_that_stands_still_is_found_with_its_place(begun, name):
+    found = findings(*begun(f"async def work():\n    {name}()"))
+    what = "was blocked for" if name.startswith("sleep") else "used the processor for"
+    assert f"the loop {what} 0." in found
+    assert f"in {name}" in found
+
+
+@pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
+def test_it_is_found_on_a_busy_machine_as_well(begun, busy, name):
+    work = f"""
+async def work():
+    for _ in range(3):
+        {name}()
+        await asyncio.sleep(0)
+"""
+    assert f"in {name}" in findings(*begun(work))
+
+
+def test_a_busy_machine_is_no_finding(begun, busy):
+    assert findings(*begun("async def work():\n    await short_turns(4)")) == ""
+
+
+def test_other_threads_that_compute_are_no_finding(begun, busy):
+    work = """
+async def work():
+    for _ in range(2):
+        threading.Thread(target=compute, args=(1.0,), daemon=True).start()
+    await short_turns(4)
+"""
+    assert findings(*begun(work)) == ""
+
+
+def test_a_process_that_is_stopped_for_a_while_is_no_finding(begun):
+    process, path = begun(
+        "async def work():\n    print('go', flush=True)\n    await short_turns(2)"
+    )
+    assert process.stdout.readline() == b"go\n"
+    for _ in range(3):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        subprocess.run(["sleep", "0.3"], check=True)
+        process.send_signal(signal.SIGCONT)
+    assert findings(process, path) == ""
+
+
+def test_a_finding_fails_the_test_in_which_it_was_made(tmp_path, begun, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    watch = LoopWatch(tmp_path / "findings")
+    watch.begin()
+    assert os.environ[VARIABLE] == str(tmp_path / "findings")
+    watch.check()
+    (tmp_path / "findings").write_text("the loop was blocked\n")
+    with pytest.raises(AssertionError, match="stood still:\nthe loop was blocked"):
+        watch.check()
+    watch.check()  # the next one is not to blame
+    watch.end()
+    assert VARIABLE not in os.environ
