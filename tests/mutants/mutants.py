@@ -264,9 +264,13 @@ def r22_a_repeated_append_is_not_answered(put):
 
 
 def r12_the_log_is_purged_and_the_snapshot_is_not_there(put):
-    def tidy_everything(self, snapshots, fetched):
+    tidy = Saves._tidy
+
+    def tidy_everything(self, snapshots, fetched, before_begin_index):
+        oldest = tidy(self, snapshots, fetched, before_begin_index)
         for index in snapshots.indexes():
             snapshots._files.remove(snapshots.path_of(index))
+        return oldest
 
     put(Saves, "_tidy", tidy_everything)
 
