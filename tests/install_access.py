@@ -121,6 +121,7 @@ class Side:
         return self.sent.pop()[0] if self.sent else None
 
     def is_offered(self, offer):
+        self.offer = offer
         self.installs.fetch(FetchSnapshot(offer))
         self.work()
 
@@ -143,6 +144,9 @@ class Side:
         while self.installs.is_installing:
             before = len(self.sent)
             self.next_piece(data)
+            if self.alarms and len(self.sent) == before and self.installs.is_installing:
+                self.now_ms += TIME_OUT_MS  # it came damaged
+                self.is_offered(self.offer)
             assert len(self.sent) > before or not self.installs.is_installing, "it goes on"
 
     def data_at(self, index):

@@ -213,16 +213,29 @@ def test_damaged_bytes_are_fetched_again_with_one_alarm(follower, offer):
     follower.is_offered(offer)
     follower.next_piece()
     follower.answers(b"?" * PIECE)
-    while follower.offset_asked():
+    while not follower.alarms:
         follower.next_piece()
     (alarm,) = follower.alarms
     assert "40 came damaged" in alarm
     assert follower.told == []
     assert follower.installs.state == "installing"
+    assert follower.offset_asked() > 0, "it does not begin again before the next offer"
+    follower.now_ms += TIME_OUT_MS
+    follower.is_offered(offer)
     follower.fetches_all()
     assert follower.told == [SnapshotFetched(offer)]
     assert len(follower.alarms) == 1
     assert follower.data_at(40) == DATA
+
+
+def test_one_fetched_in_the_place_of_another_of_its_index_is_the_one_that_is_offered(
+    follower, offer
+):
+    before = msgspec.structs.replace(follower.has(40), sha256=b"of another replica")
+    follower.saves.newest, follower.saves.newest_index = before, 40
+    follower.is_offered(offer)
+    follower.fetches_all()
+    assert follower.saves.newest == follower.snapshots.meta_of(40) != before
 
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])

@@ -513,8 +513,7 @@ class Installs:
             self._replica.raise_alarm(
                 f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
             )
-            self.state = "installing"
-            self._go_on()
+            self.state = "installing"  # with the next offer: what is damaged there stays so a while
             return
         self._staged = None
         self._arrived(staged.meta)
@@ -528,6 +527,8 @@ class Installs:
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
         applier = self._replica.applier
+        if applier.saves.newest_index == meta.last_included_index:
+            applier.saves.newest = meta  # it has taken that one's place, and need not be alike
         if not applier.is_loading and applier.applied_index < meta.last_included_index:
             # the log holds what the snapshot does, but the machine could not be given it
             applier.load(meta)

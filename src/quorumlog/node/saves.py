@@ -222,7 +222,7 @@ class Saves:
             self._withdraw(meta)
             return
         self.saved += 1
-        if meta.last_included_index > self.newest_index:
+        if meta.last_included_index >= self.newest_index:
             self.newest = meta
         say(
             logger,
