@@ -175,7 +175,7 @@ async def test_68_a_follower_whose_writes_fail_stops_and_comes_back(cluster, unt
                 await asyncio.sleep(0.05)
 
 
-async def test_68_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluster):
+async def test_68_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluster, until):
     leader = await asyncio.to_thread(cluster.leader, "g")
     async with Client(cluster.servers, "g", timeout_ms=20_000, retry_unknown=True) as client:
         await client.append(b"before")
@@ -186,7 +186,7 @@ async def test_68_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluste
             bodies = [f"{batch} {i}".encode().ljust(1_000) for i in range(300)]
             await client.append_batch(bodies)
             acknowledged += bodies
-        assert leader not in cluster.running()
+        await until(lambda: leader not in cluster.running())
         found = {entry.body async for entry in client.read(0, follow=False)}
         assert set(acknowledged) <= found
 

@@ -3,7 +3,13 @@
 import msgspec
 import pytest
 
-from quorumlog.model.bounds import INDEX_JUMP_MAX, INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
+from quorumlog.model.bounds import (
+    FIRST_TERM_MAX,
+    INDEX_JUMP_MAX,
+    INDEX_MAX,
+    TERM_JUMP_MAX,
+    TERM_MAX,
+)
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.message import InstallSnapshotRequest, TimeoutNowRequest
@@ -90,6 +96,26 @@ def test_one_that_knows_nothing_yet_takes_the_term_of_its_group():
     cluster = Cluster(3, states={"n2": HardState()}).start("n2")
     cluster.ask(heartbeat("n0", "n2", 9 * TERM_JUMP_MAX))
     assert cluster.core("n2").term == 9 * TERM_JUMP_MAX
+
+
+@pytest.mark.parametrize("number", range(len(of_term(1))))
+def test_nor_does_it_take_one_that_leaves_no_room_for_elections(number):
+    cluster = Cluster(3, states={"n2": HardState()}).start("n2")
+    cluster.deliver(of_term(TERM_MAX)[number])
+    cluster.run_for(50)
+    assert cluster.core("n2").term < 10
+    assert [text for _, text in cluster.alarms if f"speaks of term {TERM_MAX}" in text]
+    cluster.start("n0", "n1")
+    cluster.settle()
+    assert cluster.leader is not None
+
+
+def test_a_group_that_begins_with_the_newest_term_that_is_taken_elects_leaders():
+    cluster = Cluster(3, states=dict.fromkeys(("n0", "n1", "n2"), HardState())).start()
+    for name in ("n0", "n1", "n2"):
+        cluster.ask(heartbeat("n0" if name != "n0" else "n1", name, FIRST_TERM_MAX))
+    cluster.settle()
+    assert cluster.core(cluster.leader).term > FIRST_TERM_MAX
 
 
 @pytest.mark.parametrize("index", [INDEX_MAX, INDEX_JUMP_MAX + 10])

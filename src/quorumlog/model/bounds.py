@@ -22,6 +22,9 @@ SIZE_MAX: Final = 1 << 60
 TERM_JUMP_MAX: Final = 1_000_000
 """How far a term may be beyond what a replica knows. Who was away is behind by the elections held
 meanwhile, which pre-vote keeps few; what is further off is no term of this group."""
+FIRST_TERM_MAX: Final = 1 << 40
+"""The newest term that one takes over who knows none yet: no group holds so many elections, and so
+many more can follow."""
 INDEX_JUMP_MAX: Final = 1 << 48
 """How far an index may be beyond the end of a log: what no group writes in decades."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorumlog.model.bounds import INDEX_JUMP_MAX, TERM_JUMP_MAX
+from quorumlog.model.bounds import FIRST_TERM_MAX, INDEX_JUMP_MAX, TERM_JUMP_MAX
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
@@ -152,15 +152,21 @@ class RaftState:
 
         A term is durable and only rises: one near the end of its range, once adopted, leaves the
         group without a leader for good. Whoever has neither a term nor a log has nothing to
-        compare with, and nothing to lose.
+        compare with, and nothing to lose: it takes over whatever leaves room for further elections.
         """
         known = self.known_term
-        if message.term <= known + TERM_JUMP_MAX or (known == 0 and self.log.end_index < 0):
+        is_new = known == 0 and self.log.end_index < 0
+        if message.term <= (FIRST_TERM_MAX if is_new else known + TERM_JUMP_MAX):
             return False
+        advice = f"stop {message.local_id} and look at it"
+        if not is_new:
+            advice = (
+                "if the group has really come so far, start this replica with an empty directory; "
+                f"else {advice}"
+            )
         self.alarm_once(
-            f"{message.local_id} speaks of term {message.term}, more than {TERM_JUMP_MAX} beyond "
-            f"{known}, the newest known here: not believed. If the group has really come so far, "
-            "start this replica with an empty directory; else stop that node and look at it"
+            f"{message.local_id} speaks of term {message.term}, and {known} is the newest term "
+            f"known here: not believed, no group moves on so far; {advice}"
         )
         return True
 
