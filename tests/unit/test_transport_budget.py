@@ -21,13 +21,14 @@ MIB = 1024 * KIB
 class Holder:
     """A connection as its memory sees it."""
 
-    def __init__(self, began=1.0):
-        self.frame_began = began
+    def __init__(self):
         self.bytes_in = self.bytes_out = self.outbox_bytes = 0
         self.is_kept_waiting = False
+        self.is_waiting = False
         self.told = []
 
     def go_on(self):
+        self.is_waiting = False
         self.told.append("go on")
 
     def abort(self, reason):
@@ -41,7 +42,7 @@ def quick(monkeypatch):
 
 async def test_what_does_not_fit_waits_until_another_has_finished(quick):
     memory = FrameMemory(100)
-    first, second = Holder(1), Holder(2)
+    first, second = Holder(), Holder()
     first.is_kept_waiting = True
     assert memory.hold(first, 80)
     assert not memory.hold(second, 40)
@@ -55,7 +56,7 @@ async def test_what_does_not_fit_waits_until_another_has_finished(quick):
 
 async def test_the_oldest_frame_goes_on_or_all_would_wait_for_each_other(quick):
     memory = FrameMemory(100)
-    older, younger = Holder(1), Holder(2)
+    older, younger = Holder(), Holder()
     older.is_kept_waiting = True
     assert memory.hold(older, 50)
     assert memory.hold(younger, 50)
@@ -67,7 +68,7 @@ async def test_the_oldest_frame_goes_on_or_all_would_wait_for_each_other(quick):
 
 async def test_who_holds_memory_and_sends_nothing_is_ended_while_others_wait(quick):
     memory = FrameMemory(100)
-    silent, waits = Holder(1), Holder(2)
+    silent, waits = Holder(), Holder()
     assert memory.hold(silent, 90)
     assert not memory.hold(waits, 90)
     for _ in range(3):
@@ -79,7 +80,7 @@ async def test_who_holds_memory_and_sends_nothing_is_ended_while_others_wait(qui
 
 async def test_who_comes_along_is_not_ended(quick):
     memory = FrameMemory(100)
-    comes, waits = Holder(1), Holder(2)
+    comes, waits = Holder(), Holder()
     assert memory.hold(comes, 90)
     assert not memory.hold(waits, 90)
     for _ in range(20):
@@ -179,19 +180,23 @@ class Client:
     def closed(self, connection, reason):
         pass
 
+    def receive(self, raw):
+        """Take bytes as from a socket; return how many were taken."""
+        space = self.connection.get_buffer(-1)
+        count = min(len(space), len(raw))
+        space[:count] = raw[:count]
+        self.connection.buffer_updated(count)
+        return count
+
     async def send(self, raw):
         """Send as much as is read; return the rest."""
-        raw, turns = memoryview(raw), 0
-        while raw and turns < 200:
+        raw, unread = memoryview(raw), 0
+        while raw and unread < 200:
             if not self.transport.is_read:
-                turns += 1
+                unread += 1
                 await asyncio.sleep(0)
                 continue
-            space = self.connection.get_buffer(-1)
-            count = min(len(space), len(raw))
-            space[:count] = raw[:count]
-            raw = raw[count:]
-            self.connection.buffer_updated(count)
+            raw = raw[self.receive(raw) :]
         return raw
 
 
@@ -235,6 +240,51 @@ async def test_strangers_with_all_but_one_byte_of_a_frame_hold_no_more_than_thei
         tracemalloc.stop()
     assert share.budgets.unproven.used <= limits.receive_bytes_max // 4 + 8 * MIB
     assert held < 2 * limits.receive_bytes_max
+
+
+async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(share, limits):
+    """A frame's time begins later by as long as nothing was read of it."""
+    memory, left = share.budgets.unproven, {}
+    for _ in range(20):
+        left[await connected(share, limits)] = memoryview(append(4 * MIB)[:-1])
+    for number in range(2_000):
+        for client, rest in left.items():
+            if client.transport.is_read and rest and not client.transport.closed:
+                left[client] = rest[client.receive(rest[: 64 * KIB]) :]
+        await asyncio.sleep(0)
+        if number % 5 == 0:
+            memory._look()
+        held = sum(one.connection._decoder.held_bytes for one in left if not one.transport.closed)
+        assert held <= memory.used <= limits.receive_bytes_max // 4 + limits.frame_bytes_max
+    assert memory.ended == len(left)  # none came to its last byte, and each gave way to the others
+
+
+async def test_who_sends_one_frame_after_the_other_comes_after_those_that_wait(share, limits):
+    share.turns.is_slice_over = lambda: True
+    many, one = await connected(share, limits), await connected(share, limits)
+    many.receive(append(10) * 5)
+    one.receive(append(1 * MIB)[: 40 * KIB])
+    memory = share.budgets.unproven
+    assert list(memory._came) == [many.connection, one.connection]
+    await asyncio.sleep(0)
+    assert list(memory._came) == [one.connection, many.connection]
+
+
+@pytest.mark.parametrize("ends", ["is closed", "is lost"])
+async def test_what_came_of_a_frame_is_freed_with_its_connection(share, limits, ends):
+    """Requests that wait may keep the object of a connection that has ended."""
+    client = await connected(share, limits)
+    tracemalloc.start()
+    try:
+        await client.send(append(4 * MIB)[:-1])
+        assert tracemalloc.get_traced_memory()[0] > 4 * MIB
+        if ends == "is closed":
+            client.connection.close("test")
+        else:
+            client.connection.connection_lost(None)
+        assert tracemalloc.get_traced_memory()[0] < 1 * MIB
+    finally:
+        tracemalloc.stop()
 
 
 async def test_memory_for_a_frame_is_at_most_twice_what_came_of_it(share, limits):

@@ -1,8 +1,8 @@
 """Memory of many connections under one bound: frames that are coming, answers that nobody reads.
 
-A frame may grow while there is room. Without room it waits, and only the oldest one goes on, so
-that one is always finished; and of those that hold memory the ones whose bytes do not come are
-ended. Of unread answers, the connection goes first that has read nothing for the longest time.
+A frame may grow while there is room. Without room it waits, and only the one that came first goes
+on, so that one is always finished; and of those that hold memory the ones whose bytes do not come
+are ended. Of unread answers, the connection goes first that has read nothing for the longest time.
 """
 
 import asyncio
@@ -20,8 +20,6 @@ come to reading what is there."""
 class Holder(Protocol):
     """A connection."""
 
-    frame_began: float
-    """When its unfinished frame began to arrive."""
     bytes_in: int
     bytes_out: int
 
@@ -45,11 +43,17 @@ class Holder(Protocol):
 
 
 class FrameMemory:
-    """Memory for unfinished frames of some connections."""
+    """Memory for unfinished frames of some connections: never more than `bytes_max` and one frame.
+
+    Whose turn it is goes by the order in which they came here, not by a time: a connection may move
+    the time of its frame, and if several were the oldest one after the other, each would hold more.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: dict[Holder, int] = {}
+        self._came: dict[Holder, None] = {}
+        """All that hold memory or wait for it; the first one goes on beyond the bound."""
         self._waiting: dict[Holder, int] = {}
         self._seen: dict[Holder, tuple[int, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -59,8 +63,11 @@ class FrameMemory:
     def hold(self, holder: Holder, size: int) -> bool:
         """Hold so much for a connection from now on; False: it must wait until it may go on."""
         held = self._held.get(holder, 0)
+        self._came.setdefault(holder)
         if size <= held or self._may_grow(holder, size - held):
             self._set(holder, size)
+            if size < held:
+                self._let_go_on()
             return True
         self._waiting[holder] = size
         if self._timer is None:
@@ -71,14 +78,13 @@ class FrameMemory:
     def forget(self, holder: Holder) -> None:
         """A connection holds nothing any more, and waits for nothing."""
         self._waiting.pop(holder, None)
+        self._came.pop(holder, None)
         self._set(holder, 0)
+        self._let_go_on()
 
     def _may_grow(self, holder: Holder, more: int) -> bool:
-        if self.used + more <= self._bytes_max:
-            return True
         # one must be finished, or all would wait for each other
-        others = (other.frame_began for other in (*self._held, *self._waiting))
-        return holder.frame_began <= min(others, default=holder.frame_began)
+        return self.used + more <= self._bytes_max or next(iter(self._came)) is holder
 
     def _set(self, holder: Holder, size: int) -> None:
         held = self._held.get(holder, 0)
@@ -87,11 +93,12 @@ class FrameMemory:
             self._held[holder] = size
         else:
             self._held.pop(holder, None)
-        if size < held and self._waiting:
-            self._let_go_on()
 
     def _let_go_on(self) -> None:
-        for holder in sorted(self._waiting, key=lambda one: one.frame_began):
+        """Let the first one go on, then those that have waited longest, as far as there is room."""
+        while self._waiting:
+            first = next(iter(self._came))
+            holder = first if first in self._waiting else next(iter(self._waiting))
             size = self._waiting[holder]
             if not self._may_grow(holder, size - self._held.get(holder, 0)):
                 return

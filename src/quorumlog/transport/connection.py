@@ -234,6 +234,9 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_began = 0.0
         elif taken or not self.frame_began:
             self.frame_began = share.now()
+        if taken and self._holds:  # what is not whole now came after those that wait
+            self._holds = False
+            memory.forget(self)
         if self.answered and memory is share.budgets.unproven and not self._holds:
             memory = self._memory = share.budgets.clients
         wanted = self._decoder.wanted_bytes
@@ -277,8 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._share is not None and self._memory is not None:
-            self._memory.forget(self)
+        self._forget_unfinished()
+        if self._share is not None:
             self._share.budgets.answers.forget(self)
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
@@ -457,12 +460,17 @@ class Connection(asyncio.BufferedProtocol):
             self._decoder.take_up()
             self._take_frames()
 
+    def _forget_unfinished(self) -> None:
+        """Nothing more is received: free what came of a frame, as requests may keep this object."""
+        self._decoder.discard()
+        if self._memory is not None:
+            self._memory.forget(self)
+
     def close(self, reason: str) -> None:
         """End the connection; what was sent is still delivered if the other side soon reads it."""
         self.reason = self.reason or reason
         if self._transport is not None and not self._transport.is_closing():
-            if self._memory is not None:
-                self._memory.forget(self)
+            self._forget_unfinished()
             self._transport.close()
             if self._deadline is not None:
                 self._deadline.cancel()

@@ -101,6 +101,11 @@ class FrameDecoder:
         self._aside = bytes(self._staged[self._begin : self._end])
         self._begin = self._end = 0
 
+    def discard(self) -> None:
+        """Let go of all that was received and not taken; nothing more may be received."""
+        self._aside, self._payload, self._header = b"", None, None
+        self._begin = self._end = 0
+
     @property
     def has_aside(self) -> bool:
         """Whether more than the beginning of a header was set aside."""
