@@ -17,6 +17,11 @@ LONGEST_SLEEP_MS = 3_600_000
 """The timer fires at least so often, also when there is nothing to do for ever."""
 TICKS_MAX = 256
 """Replicas woken in one turn of the loop; sockets are looked at before the next ones."""
+LATE_MS = 50
+"""A timer that comes so late, as the process did not run or was busy, lets sockets be read first:
+what silence it would act on may be over."""
+READ_FIRST_S = 0.001
+"""Due so soon, a timer comes after the next look at sockets; due at once it may come before."""
 STALE_MAX = 1_024
 """Deadlines that were replaced by earlier ones and are still in the heap, beyond one a wake."""
 
@@ -57,7 +62,7 @@ class Wakes:
         self._number = 0
         self._wakes = 0
         self._handle: asyncio.Handle | None = None
-        self._fires_ms = 0
+        self._fires_ms = self._due_ms = 0
         self._stopped = False
 
     def new(self) -> Wake:
@@ -82,11 +87,19 @@ class Wakes:
             if self._fires_ms <= deadline_ms:
                 return
             self._handle.cancel()
-        self._fires_ms = deadline_ms
-        delay = min(max(0, deadline_ms - self._now_ms()), LONGEST_SLEEP_MS) / 1000
+        now_ms = self._now_ms()
+        self._fires_ms, self._due_ms = deadline_ms, max(deadline_ms, now_ms)
+        delay = min(self._due_ms - now_ms, LONGEST_SLEEP_MS) / 1000
         self._handle = self._loop.call_later(delay, self._fire)
 
     def _fire(self) -> None:
+        """Wake who is due; late, only after one look at sockets (uvloop has timers come first)."""
+        if self._now_ms() - self._due_ms >= LATE_MS:
+            self._handle = self._loop.call_later(READ_FIRST_S, self._wake_due)
+        else:
+            self._wake_due()
+
+    def _wake_due(self) -> None:
         self._handle = None
         now_ms = self._now_ms()
         due: list[Wake] = []
