@@ -1,5 +1,7 @@
 """Requests of one client connection: all are answered, and waiting ones keep nobody waiting."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 from quorumlog.model.codes import ResponseCode
@@ -127,3 +129,15 @@ def test_too_many_other_requests_are_read_again_once_half_of_them_are_answered()
     while not client.is_read:
         client.replica.waiting.pop()(Response(code=ResponseCode.TIMEOUT), [])
     assert len(client.replica.waiting) == LIMITS.requests_in_flight_max // 2 - 1
+
+
+def test_the_requests_of_a_client_that_left_are_freed_at_once():
+    client = Client()
+    client.ask(StatusRequest(group="none"))
+    requests_of_it = weakref.ref(client.handler)
+    gc.disable()
+    try:
+        del client
+        assert requests_of_it() is None
+    finally:
+        gc.enable()

@@ -90,19 +90,6 @@ class ClientRequests:
         self._paused = False
         self._group, self._identity = "", b""
         self._is_told = False
-        self._handlers: dict[type[Any], Callable[[Connection, Frame, Any], None]] = {
-            AppendRequest: self._append,
-            FetchRequest: self._fetch,
-            QueryRequest: self._query,
-            SnapshotRequest: self._snapshot,
-            TransactionalRequest: self._transactional,
-            PositionReport: self._position,
-            MetadataRequest: self._metadata,
-            StatusRequest: self._status,
-            TransferRequest: self._transfer,
-            ChangeMembersRequest: self._change_members,
-            StoryRequest: self._story,
-        }
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -128,15 +115,15 @@ class ClientRequests:
             refused = Response(code=ResponseCode.LEADER_PENDING_FULL, text=text)
             self._answer(connection, frame, refused)
             return
-        handler = self._handlers.get(type(frame.message))
+        handler = _HANDLERS.get(type(frame.message))
         if handler is None:
             text = f"{type(frame.message).__name__} is not a client's request"
             self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
             return
         try:
-            handler(connection, frame, frame.message)
+            handler(self, connection, frame, frame.message)
         except RequestError as error:
-            response = AppendResponse if handler == self._append else Response
+            response = AppendResponse if handler is ClientRequests._append else Response
             answer = response(code=error.code, text=str(error), leader_id=error.leader_id)
             self._answer(connection, frame, answer)
 
@@ -420,3 +407,18 @@ class ClientRequests:
     def _story(self, connection: Connection, frame: Frame, request: StoryRequest) -> None:
         lines = self._replica(request.group).story()
         self._answer(connection, frame, StoryResponse(lines=lines))
+
+
+_HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], None]] = {
+    AppendRequest: ClientRequests._append,
+    FetchRequest: ClientRequests._fetch,
+    QueryRequest: ClientRequests._query,
+    SnapshotRequest: ClientRequests._snapshot,
+    TransactionalRequest: ClientRequests._transactional,
+    PositionReport: ClientRequests._position,
+    MetadataRequest: ClientRequests._metadata,
+    StatusRequest: ClientRequests._status,
+    TransferRequest: ClientRequests._transfer,
+    ChangeMembersRequest: ClientRequests._change_members,
+    StoryRequest: ClientRequests._story,
+}
