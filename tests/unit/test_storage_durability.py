@@ -143,3 +143,47 @@ def test_a_checkpoint_without_room_for_the_sessions_is_put_off(tmp_path, monkeyp
     opened.checkpoint()
     assert SessionFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
     opened.close()
+
+
+def test_a_removal_behind_a_checkpoint_without_room_saves_the_sessions_first(tmp_path, monkeypatch):
+    """The removal is planned before it is known that the checkpoint could not save them."""
+    saves = [NoSpaceError("no room")]
+    real = SessionFile.save
+
+    def first_full(self, value):
+        if saves:
+            raise saves.pop()
+        real(self, value)
+
+    opened = Opened(tmp_path / "g", data_file=2_000, index_file=256)
+    opened.append([b"x"] * 35)
+    opened.log.note_committed(34)
+    sessions = SessionTable(30).encode()
+    opened.log.keep_sessions(iter([sessions, None, None]).__next__)
+    monkeypatch.setattr(SessionFile, "save", first_full)
+    opened.submit(opened.log.checkpoint(), run=False)
+    opened.submit(opened.log.reset(20))
+    assert SessionFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
+    opened.close()
+    again = Opened(tmp_path / "g", data_file=2_000, index_file=256)
+    assert (again.log.before_begin_index, again.group.sessions) == (20, sessions)
+    again.close()
+
+
+def test_sessions_are_saved_until_they_are_durable_and_then_no_more(tmp_path, monkeypatch):
+    saved = []
+    opened = Opened(tmp_path / "g", data_file=2_000, index_file=256)
+    opened.append([b"x"] * 35)
+    opened.log.note_committed(34)
+    older, newer = SessionTable(30).encode(), SessionTable(34).encode()
+    opened.log.keep_sessions(iter([older, newer, None]).__next__)
+    monkeypatch.setattr(SessionFile, "save", lambda _, value: saved.append(value))
+    opened.submit(opened.log.checkpoint(), run=False)
+    opened.submit(opened.log.reset(10), run=False)
+    opened.run(1)
+    opened.submit(opened.log.reset(20))  # planned before the newer ones were durable
+    assert saved == [older, newer, newer]
+    opened.log.keep_sessions(lambda: None)
+    opened.submit(opened.log.reset(30))
+    assert len(saved) == 3
+    opened.close()

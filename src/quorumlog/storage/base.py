@@ -245,7 +245,8 @@ class Log(Protocol):
     def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
         """Have `to_save` asked, before each checkpoint, for the producer sessions to go with it.
 
-        None: what was saved last will do. Kept in memory only where the log is.
+        None: what was returned last will do; the log saves that until it is durable. Kept in
+        memory only where the log is.
         """
         ...
 

@@ -82,6 +82,7 @@ class FileLog:
         self._planned: Checkpoint | None = None
         self._sessions_to_save: Callable[[], bytes | None] = lambda: None
         self._unsaved_sessions: bytes | None = None
+        self._is_checkpoint_put_off = False
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
         self.damaged = self._noted_damage = recovered.damaged
@@ -321,7 +322,7 @@ class FileLog:
         ended = self._checkpoint_of(end, is_end=True)
         self._planned = self._checkpoint_of(end)
         after, configs = self._planned, self._configs_until(end)
-        sessions = self._sessions_to_save() or self._unsaved_sessions
+        sessions = self._sessions()
 
         def remove() -> None:
             sync_made([*index, *data])
@@ -333,8 +334,12 @@ class FileLog:
             self._notes.save_damage(damaged)
             self._notes.save_checkpoint(after, configs)
 
+        def done() -> None:
+            self._sessions_saved(sessions)
+            self._completed()
+
         self._staged.append(Staged(end))
-        return Plan(self, [Do(remove)], done=self._completed)
+        return Plan(self, [Do(remove)], done=done)
 
     def _mark_before(self, from_index: int) -> Mark:
         """Return the end of the log without from_index and what follows."""
@@ -484,7 +489,7 @@ class FileLog:
         self._planned = checkpoint
         index, data = self._covered_files(self._durable)
         configs = self._configs_until(self._durable)
-        sessions = self._sessions_to_save() or self._unsaved_sessions
+        sessions, put_off = self._sessions(), list[NoSpaceError]()
 
         def write() -> None:
             sync_made([*index, *data])
@@ -493,15 +498,32 @@ class FileLog:
             try:
                 self._notes.save_sessions(sessions)
             except NoSpaceError as error:
-                # the checkpoint before holds as well: the next opening reads more
-                if self._unsaved_sessions is None:
-                    logger.warning("no checkpoint is written while the disk is full: %s", error)
-                self._planned, self._unsaved_sessions = None, sessions
+                put_off.append(error)
                 return
-            self._unsaved_sessions = None
             self._notes.save_checkpoint(checkpoint, configs)
 
-        return Plan(self, [Do(write)])
+        def done() -> None:
+            if not put_off:
+                self._sessions_saved(sessions)
+                return
+            if not self._is_checkpoint_put_off:
+                text = "no checkpoint is written while the disk is full: %s"
+                logger.warning(text, put_off[0])
+            # the checkpoint before holds as well: the next opening reads more
+            self._planned, self._is_checkpoint_put_off = None, True
+
+        return Plan(self, [Do(write)], done=done)
+
+    def _sessions(self) -> bytes | None:
+        """Return the producer sessions that the next write has to save; None: they are durable."""
+        self._unsaved_sessions = self._sessions_to_save() or self._unsaved_sessions
+        return self._unsaved_sessions
+
+    def _sessions_saved(self, sessions: bytes | None) -> None:
+        """Take note that these are durable; later ones are not."""
+        self._is_checkpoint_put_off = False
+        if self._unsaved_sessions is sessions:
+            self._unsaved_sessions = None
 
     def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`."""
