@@ -13,6 +13,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.transport.resolver import NAMES_MAX, Resolver, connect_to, literal
 from scripted_cluster import SOON_S, World, passed, soon
 
+NO_THREAD = RuntimeError("can't start new thread")
 LOOPBACK = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
 
 
@@ -91,6 +92,26 @@ async def test_no_more_than_so_many_names_are_looked_up(names):
     names.answer.set()
     failed = await asyncio.gather(*looking, return_exceptions=True)
     assert all(isinstance(error, socket.gaierror) for error in failed)
+
+
+async def test_a_name_that_no_thread_was_there_for_is_looked_up_when_there_is_one(
+    names, monkeypatch
+):
+    resolver = Resolver()
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(NO_THREAD))
+        with pytest.raises(OSError, match="here: no thread to look it up: can't start new thread"):
+            await resolver.resolve("here", 7, SOON_S)
+    assert await soon(resolver.resolve("here", 7)) == [(socket.AF_INET, ("127.0.0.1", 7))]
+
+
+async def test_of_the_names_that_are_remembered_the_oldest_is_forgotten(names, monkeypatch):
+    monkeypatch.setattr("quorumlog.transport.resolver.KNOWN_MAX", 2)
+    resolver = Resolver()
+    for name in ("here", "there", "here", "elsewhere"):
+        names.known[name] = [LOOPBACK]
+        await soon(resolver.resolve(name, 7))
+    assert list(resolver._known) == ["here", "elsewhere"]
 
 
 async def test_the_next_address_is_tried(world):

@@ -21,6 +21,8 @@ Found: TypeAlias = list[tuple[socket.AddressFamily, tuple[str, int]]]
 
 NAMES_MAX = 64
 """Names that are looked up at a time; more fail at once."""
+KNOWN_MAX = 1_024
+"""Names whose addresses are remembered; the one that was looked up longest ago is forgotten."""
 
 
 def literal(host: str, port: int) -> Found | None:
@@ -62,17 +64,24 @@ class Resolver:
             if len(self._looking) >= NAMES_MAX:
                 raise OSError(f"{host}: {NAMES_MAX} other names are being looked up")
             loop = asyncio.get_running_loop()
-            looking = self._looking[host] = loop.create_future()
+            looking = loop.create_future()
+            try:
+                threading.Thread(
+                    target=_work, args=(loop, looking, host), name="quorumlog-name", daemon=True
+                ).start()
+            except RuntimeError as error:  # the system allows no further thread for now
+                raise OSError(f"{host}: no thread to look it up: {error}") from error
+            self._looking[host] = looking
             looking.add_done_callback(lambda done: self._looked_up(host, done))
-            threading.Thread(
-                target=_work, args=(loop, looking, host), name="quorumlog-name", daemon=True
-            ).start()
         return looking
 
     def _looked_up(self, host: str, done: "asyncio.Future[Found]") -> None:
         del self._looking[host]
         if not done.cancelled() and done.exception() is None:  # nobody may be waiting any more
+            self._known.pop(host, None)
             self._known[host] = done.result()
+            if len(self._known) > KNOWN_MAX:
+                del self._known[next(iter(self._known))]
 
 
 async def connect_to(found: Found, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
