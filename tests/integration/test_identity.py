@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 
 import msgspec
 import pytest
@@ -174,6 +175,55 @@ async def test_another_name_of_the_same_address_is_no_other_address(make_cluster
             statuses = await client.status()
         assert {status.address_text for status in statuses} == {""}
         assert all(status.healthy for status in statuses)
+
+
+async def test_names_without_an_answer_keep_no_group_from_its_leader(
+    make_cluster, until, monkeypatch
+):
+    def unanswered(host, *_, **__):
+        raise socket.gaierror(socket.EAI_AGAIN, f"{host}: no name server answers")
+
+    async with make_cluster() as cluster:
+        await begun(cluster, until)
+        await cluster.stop()
+        for node_id, config in cluster.configs.items():
+            (group,) = config.groups
+            peers = group.peers.replace("127.0.0.1", "node.example")
+            cluster.configs[node_id] = msgspec.structs.replace(
+                config,
+                groups=[msgspec.structs.replace(group, peers=peers)],
+                listen=cluster.addresses[node_id],
+            )
+        monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+        await begun(cluster, until)
+        async with cluster.client() as client:
+            assert await bodies_in(client) == [b"first"] * 2
+            assert all(status.healthy for status in await client.status())
+
+
+async def test_a_copy_whose_names_have_no_answer_takes_no_part(
+    make_cluster, until, monkeypatch, tmp_path
+):
+    async with make_cluster() as cluster, make_cluster(directory=tmp_path / "copy") as copy:
+        await begun(cluster, until)
+        await cluster.stop("n0")
+        shutil.copytree(cluster.configs["n0"].store_base_dir, copy.configs["n0"].store_base_dir)
+        await cluster.start("n0")
+        await until(lambda: cluster.leader_id() is not None)
+        (group,) = copy.configs["n0"].groups
+        peers = ";".join(
+            f"{name}-{address.replace('127.0.0.1', 'node.example')}"
+            for name, address in cluster.addresses.items()
+        )
+        copy.configs["n0"] = msgspec.structs.replace(
+            copy.configs["n0"],
+            groups=[msgspec.structs.replace(group, peers=peers)],
+            listen=copy.addresses["n0"].replace("127.0.0.1", "127.0.0.2"),
+        )
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
+        await copy.start("n0")
+        assert "a name has no answer" in copy.replica("n0").placement.misplaced_text
+        assert not copy.nodes["n0"].links.addresses
 
 
 # -- members --------------------------------------------------------------------------------------

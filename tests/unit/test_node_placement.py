@@ -8,7 +8,7 @@ import pytest
 from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.membership import Member, Membership, founding, identity_of
 from quorumlog.node.placement import Placement
-from quorumlog.node.places import Places
+from quorumlog.node.places import Places, is_here
 
 AT = {"n0": "a:1", "n1": "b:2", "n2": "c:3"}
 
@@ -21,11 +21,11 @@ class Network:
         self.met = addresses
 
 
-def placed(peers, addresses=AT, *, index=5, is_same=is_written_alike):
+def placed(peers, addresses=AT, *, index=5, is_same=is_written_alike, here=()):
     membership = founding(addresses)
     core = SimpleNamespace(self_id="n0", membership=membership, membership_index=index)
     config = GroupConfig(group="g", peers=";".join(f"{name}-{at}" for name, at in peers.items()))
-    return Placement(core, config, Network(), is_same)
+    return Placement(core, config, Network(), is_same, here.__contains__)
 
 
 def seen(peers, addresses=AT, *, index=5):
@@ -78,7 +78,9 @@ def test_another_name_of_the_same_place_is_no_other_place():
 def test_while_names_are_looked_up_nothing_changes():
     known = {("b:2", "b:2"): True, ("c:3", "c:3"): True}
     placement = placed({**AT, "n0": "alias:1"}, is_same=lambda *pair: known.get(pair))
-    assert placement.text == "a:1 and alias:1 are being looked up"
+    assert placement.text.startswith("cannot look up whether a:1, where n0 is according to the log")
+    assert "alias:1, where it is according to peers: a name has no answer" in placement.text
+    assert "asked again every 10 s" in placement.text
     placement.look()
     assert placement._network.met == {}, "it may be a copy, which connects to nobody"
     assert placement.own_address == "alias:1"
@@ -92,6 +94,35 @@ def test_while_names_are_looked_up_nothing_changes():
     placement.look()
     assert placement.text == ""
     assert placement._network.met == AT
+
+
+def test_who_is_at_a_number_of_its_own_machine_takes_part_without_any_answer():
+    addresses = {**AT, "n0": "10.0.0.1:1"}
+    placement = placed(
+        {**AT, "n0": "alias:1"}, addresses, is_same=lambda *_: None, here=["10.0.0.1:1"]
+    )
+    placement.look()
+    assert placement.text == ""
+    assert placement._network.met == addresses
+    assert placement.own_address == "10.0.0.1:1", "others would refuse one that is elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("address", "listen", "expected"),
+    [
+        ("127.0.0.1:7", "127.0.0.1:7", True),
+        ("127.0.0.1:7", "127.0.0.1:8", True),  # what is forwarded there
+        ("127.0.0.1:7", "0.0.0.0:7", True),
+        ("127.0.0.1:7", "localhost:7", True),
+        ("127.0.0.1:7", "127.0.0.2:7", False),
+        ("192.0.2.1:7", "0.0.0.0:7", False),  # never a machine's (RFC 5737)
+        ("localhost:7", "127.0.0.1:7", False),
+        ("0.0.0.0:7", "0.0.0.0:7", False),
+        ("no address", "127.0.0.1:7", False),
+    ],
+)
+def test_a_number_is_here_if_this_machine_has_it(address, listen, expected):
+    assert is_here(address, listen) is expected
 
 
 # -- names of hosts -------------------------------------------------------------------------------
@@ -119,7 +150,7 @@ class Names:
         ("localhost:7", "[0:0:0:0:0:0:0:1]:7", True),
         ("localhost:7", "127.0.0.1:8", False),
         ("localhost:7", "127.0.0.2:7", False),
-        ("elsewhere:7", "127.0.0.1:7", False),
+        ("elsewhere:7", "127.0.0.1:7", None),
         ("no address", "127.0.0.1:7", False),
     ],
 )
@@ -130,7 +161,7 @@ async def test_names_are_looked_up_before_they_are_compared(one, other, expected
     await places.settle()
     assert places.is_same(one, other) is expected
     assert first in (None, expected)
-    assert len(told) == (first is None)
+    assert len(told) == (first is None and expected is not None)
     await places.stop()
 
 
@@ -140,11 +171,32 @@ async def test_a_name_that_nobody_knows_yet_is_looked_up_again(monkeypatch):
     places = Places(names, lambda: known.set() if places.is_same("a:1", "10.0.0.1:1") else None)
     places.is_same("a:1", "10.0.0.1:1")
     await places.settle()
-    assert places.is_same("a:1", "10.0.0.1:1") is False
+    assert places.is_same("a:1", "10.0.0.1:1") is None
     names.numbers["a"] = ["10.0.0.1"]
     async with asyncio.timeout(5):
         await known.wait()
     assert places.is_same("a:1", "10.0.0.1:1") is True
+    await places.stop()
+
+
+async def test_what_is_known_stays_known_without_an_answer(monkeypatch):
+    monkeypatch.setattr("quorumlog.node.places.AGAIN_S", 0.0)
+    names, asked = Names(a=["10.0.0.2"]), asyncio.Semaphore(0)
+    resolve = names.resolve
+
+    async def resolved(host, port, timeout_s=None):
+        asked.release()
+        return await resolve(host, port, timeout_s)
+
+    names.resolve = resolved
+    places = Places(names, lambda: None)
+    places.is_same("a:1", "10.0.0.1:1")
+    await places.settle()
+    names.numbers.clear()
+    async with asyncio.timeout(5):
+        for _ in range(8):  # two names are asked each time
+            await asked.acquire()
+    assert places.is_same("a:1", "10.0.0.1:1") is False
     await places.stop()
 
 

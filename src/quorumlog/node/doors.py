@@ -141,7 +141,7 @@ class Doors:
     from where the question went. `machines` runs state machines; `remake` closes one that is
     damaged and opens an empty one in its place (None: there is no such thing). `broken` is told why
     the replica stopped for good. `is_same_place` tells whether two addresses lead to the same place
-    (None: that is being looked up).
+    (None: names have no answer yet); `is_here`, without a lookup, whether this node is at one.
     """
 
     disk: Disk
@@ -162,3 +162,4 @@ class Doors:
     clocks: ClockWatch = field(default_factory=ClockWatch)
     remake: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike
+    is_here: Callable[[str], bool] = lambda address: False

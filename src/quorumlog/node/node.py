@@ -28,7 +28,7 @@ from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_inbox import Comings, InboxCounters, PeerInbox
-from quorumlog.node.places import Places
+from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
 from quorumlog.raft.core import RaftCore
@@ -336,6 +336,7 @@ class Node:
             clocks=self.clocks,
             remake=lambda machine: remake_machine(machine, group, directory),
             is_same_place=self._places.is_same,
+            is_here=lambda address: is_here(address, self.config.listen_address),
         )
         replica = Replica(group, core, opened, doors, self.config.limits, machine)
         wake.tick = replica.tick

@@ -4,6 +4,10 @@ The log names the members' addresses, `peers` only where a node looks first. A r
 address differs may be a copy of one that lives on: as that one it would vote, be counted and send
 clients there. So it connects to nobody, does not campaign and names no leader to clients. It still
 answers whoever connects to it: a member that was removed and added at another address learns so.
+
+While a name has no answer nothing changes. A replica that starts meanwhile takes part if the
+address in its log is a number of its own machine, where no copy runs beside it; else it may be a
+copy that would vote as the original, and waits for the answer.
 """
 
 import logging
@@ -13,6 +17,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.log_lines import say
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.doors import Network
+from quorumlog.node.places import AGAIN_S
 from quorumlog.raft.core import RaftCore
 
 logger = logging.getLogger(__name__)
@@ -21,8 +26,8 @@ logger = logging.getLogger(__name__)
 class Placement:
     """Of one replica: where its log and `peers` disagree about its address, and about others'.
 
-    `is_same` tells whether two addresses lead to the same place; None: it is not known yet. As long
-    as that is so, nothing changes; who has not begun yet is no copy only once that is known.
+    `is_same` tells whether two addresses lead to the same place; None: names have no answer yet.
+    `is_here` tells, without a lookup, whether this node is at an address.
     """
 
     def __init__(
@@ -31,11 +36,13 @@ class Placement:
         config: GroupConfig,
         network: Network,
         is_same: Callable[[str, str], bool | None],
+        is_here: Callable[[str], bool],
     ) -> None:
         self._core = core
         self._config = config
         self._network = network
         self._is_same = is_same
+        self._is_here = is_here
         self._said = ""
         self.misplaced_text = self._misplaced(None)
         self.others_text = self._others()
@@ -75,15 +82,23 @@ class Placement:
             return ""
         log_address, own_address, is_known = named
         if not is_known:
-            return (
-                f"{log_address} and {own_address} are being looked up" if before is None else before
-            )
+            if self._is_here(log_address):
+                return ""
+            return before if before is not None else self._unknown(log_address, own_address)
         return (
             f"{self_id} is at {log_address} according to the log of group {group}, but at "
             f"{own_address} according to peers in its configuration: its data directory was copied "
             "or moved, so it takes no part. If it was moved, and nothing runs there any more, "
             f"put {log_address} into peers and start it again; for another address remove it and "
             "add it there (quorumlog members), with an empty directory. Do not run a copy"
+        )
+
+    def _unknown(self, log_address: str, own_address: str) -> str:
+        return (
+            f"cannot look up whether {log_address}, where {self._core.self_id} is according to the "
+            f"log of group {self._config.group}, is {own_address}, where it is according to peers: "
+            "a name has no answer. It takes no part until it has; it is asked again every "
+            f"{AGAIN_S:g} s. With {log_address} in peers no name is asked"
         )
 
     def _others(self) -> str:

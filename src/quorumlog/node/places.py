@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ from quorumlog.transport.resolver import Resolver
 LOOK_S = 1.5
 """Names that take longer to look up are not known for now."""
 AGAIN_S = 10.0
-"""Pause before names that led to different places, or nowhere, are looked up again."""
+"""Pause before names that led to different places, or were not answered, are looked up again."""
 PAIRS_MAX = 1_024
 """Pairs of addresses that are looked up; further ones are different unless written alike."""
 
@@ -24,13 +25,13 @@ class Places:
         self._resolver = resolver
         self._told = told
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known: dict[tuple[str, str], bool | None] = {}
         self._is_known = asyncio.Event()
 
     def is_same(self, one: str, other: str) -> bool | None:
-        """Return whether two addresses lead to the same place; None: it is being looked up.
+        """Return whether two addresses lead to the same place; None: a name has no answer yet.
 
-        Once they were found to be the same they stay so.
+        Once they were found to be the same they stay so. What was known stays so without an answer.
         """
         if is_written_alike(one, other):
             return True
@@ -59,7 +60,8 @@ class Places:
     async def _look(self, pair: tuple[str, str]) -> None:
         while not self._known.get(pair):
             one, other = await asyncio.gather(*map(self._hosts, pair))
-            before, self._known[pair] = self._known.get(pair), bool(one & other)
+            before = self._known.get(pair)
+            self._known[pair] = bool(one & other) if one and other else before
             self._is_known.set()
             if self._known[pair] is not before:
                 self._told()
@@ -72,6 +74,31 @@ class Places:
         with suppress(OSError):
             found = await self._resolver.resolve(*parse_address(address), LOOK_S)
         return {ipaddress.ip_address(host) for _, (host, _) in found}
+
+
+def is_here(address: str, listen_address: str) -> bool:
+    """Return whether a node that listens at `listen_address` is at `address`, without any lookup.
+
+    It is if that is a number of this machine (port 0 can be bound there), unless it listens at
+    another one.
+    """
+    host, listens_at = _number(address), _number(listen_address)
+    if host is None or (listens_at and not listens_at.is_unspecified and listens_at != host):
+        return False
+    family = socket.AF_INET6 if host.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((str(host), 0))
+    except OSError:
+        return False
+    return not host.is_unspecified
+
+
+def _number(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(parse_address(address)[0])
+    except (ConfigError, ValueError):
+        return None
 
 
 def _may_be_same(one: str, other: str) -> bool:

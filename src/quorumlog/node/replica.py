@@ -101,7 +101,7 @@ class Replica:
         self.log = log = opened.log
         self.counters = ReplicaCounters()
         self.health_text = ""
-        self.placement = Placement(core, config, doors.network, doors.is_same_place)
+        self.placement = Placement(core, config, doors.network, doors.is_same_place, doors.is_here)
         self.broken = False
         self._looks_ms = 0
         self._hard_states = opened.hard_states
