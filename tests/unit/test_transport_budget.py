@@ -2,6 +2,7 @@
 
 import asyncio
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
 MIB = 1024 * KIB
+RATE = 64 * KIB
 
 
 class Holder:
@@ -92,7 +94,7 @@ async def test_who_comes_along_is_not_ended(quick):
 
 
 async def test_of_unread_answers_those_go_that_nobody_has_read_for_longest():
-    memory = AnswerMemory(100, unread_s=60)
+    memory = AnswerMemory(100, 60.0, RATE)
     reads, sleeps = Holder(), Holder()
     sleeps.bytes_out = sleeps.outbox_bytes = 70
     memory.sent(sleeps)
@@ -107,7 +109,7 @@ async def test_of_unread_answers_those_go_that_nobody_has_read_for_longest():
 
 
 async def test_who_reads_nothing_for_long_is_ended():
-    memory = AnswerMemory(100, unread_s=0.0)
+    memory = AnswerMemory(100, 0.0, RATE)
     sleeps = Holder()
     sleeps.bytes_out = sleeps.outbox_bytes = 1
     memory.sent(sleeps)
@@ -115,6 +117,48 @@ async def test_who_reads_nothing_for_long_is_ended():
     memory.look()
     assert len(sleeps.told) == 1
     assert memory.used == 0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    loop = SimpleNamespace(seconds=0.0, time=lambda: loop.seconds)
+    monkeypatch.setattr(budgets, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+    return loop
+
+
+def test_who_reads_a_byte_now_and_then_goes_before_one_that_pauses(clock):
+    memory = AnswerMemory(10 * MIB, 60.0, RATE)
+    drips, reads = Holder(), Holder()
+    drips.bytes_out = drips.outbox_bytes = 5 * MIB
+    memory.sent(drips)
+    for _ in range(100):
+        clock.seconds += 0.01
+        drips.outbox_bytes -= 1
+        if clock.seconds < 0.95:
+            reads.bytes_out += RATE
+            reads.outbox_bytes = KIB
+        memory.sent(drips)
+        memory.sent(reads)
+    reads.bytes_out += 6 * MIB
+    reads.outbox_bytes += 6 * MIB
+    memory.sent(reads)
+    assert len(drips.told) == 1
+    assert reads.told == []
+
+
+@pytest.mark.parametrize(("bytes_per_second", "is_ended"), [(100, True), (RATE, False)])
+def test_who_reads_slower_than_the_least_rate_is_ended_in_the_end(
+    clock, bytes_per_second, is_ended
+):
+    memory = AnswerMemory(100 * MIB, 30.0, RATE)
+    reads = Holder()
+    reads.bytes_out = reads.outbox_bytes = 10 * MIB
+    memory.sent(reads)
+    for _ in range(40):
+        clock.seconds += 1.0
+        reads.outbox_bytes -= bytes_per_second
+        memory.look()
+    assert bool(reads.told) is is_ended
 
 
 # -- connections ----------------------------------------------------------------------------

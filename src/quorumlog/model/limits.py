@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     send_bytes_max: int = 64 * MIB
     """Unread answers of all clients together; one client may have half of it."""
     unread_ms: int = 30_000
-    """A client that has read nothing of its answers for so long is closed."""
+    """A client that is so far behind with reading is closed, at `frame_bytes_per_second_min`."""
     connections_max: int = 4_096
     """Client and peer connections one node accepts at a time."""
     requests_in_flight_max: int = 1_024

@@ -2,7 +2,7 @@
 
 A frame may grow while there is room. Without room it waits, and only the one that came first goes
 on, so that one is always finished; and of those that hold memory the ones whose bytes do not come
-are ended. Of unread answers, the connection goes first that has read nothing for the longest time.
+are ended. Of unread answers, the connection goes first that is furthest behind with reading.
 """
 
 import asyncio
@@ -129,11 +129,16 @@ class FrameMemory:
 
 
 class AnswerMemory:
-    """Memory for unread answers of some connections."""
+    """Memory for unread answers of some connections.
 
-    def __init__(self, bytes_max: int, unread_s: float) -> None:
+    A connection that has something to read is behind by the time since then, less what its bytes
+    take at `bytes_per_second_min`: a few bytes now and then are not reading.
+    """
+
+    def __init__(self, bytes_max: int, unread_s: float, bytes_per_second_min: int) -> None:
         self._bytes_max = bytes_max
         self._unread_s = unread_s
+        self._bytes_per_second_min = bytes_per_second_min
         self._unread: dict[Holder, tuple[int, int, float]] = {}
         self.used = 0
         self.ended = 0
@@ -152,21 +157,26 @@ class AnswerMemory:
         self.used -= left
 
     def look(self) -> None:
-        """End those that have read nothing for too long. To be called now and then."""
+        """End those that are too far behind. To be called now and then."""
         now = asyncio.get_running_loop().time()
         self._refresh(now)
         for holder, (_, _, since) in list(self._unread.items()):
             if now - since > self._unread_s:
-                self._end(holder, f"it has read nothing for {self._unread_s:g} s")
+                self._end(
+                    holder,
+                    f"it is {self._unread_s:g} s behind with reading its answers, at "
+                    f"{self._bytes_per_second_min} bytes per second",
+                )
 
     def _note(self, holder: Holder, now: float) -> None:
-        """Note what a connection has left to read, and since when it has read nothing."""
+        """Note what a connection has left to read, and up to when it has read fast enough."""
         left = holder.outbox_bytes
         taken = holder.bytes_out - left
         before, taken_before, since = self._unread.get(holder, (0, taken, now))
         self.used += left - before
         if left:
-            self._unread[holder] = (left, taken, now if taken > taken_before else since)
+            since += (taken - taken_before) / self._bytes_per_second_min
+            self._unread[holder] = (left, taken, min(now, since))
         else:
             self._unread.pop(holder, None)
 
@@ -197,10 +207,11 @@ class Budgets:
         peer_receive_bytes_max: int,
         send_bytes_max: int,
         unread_ms: int,
+        bytes_per_second_min: int,
     ) -> None:
         unproven = receive_bytes_max // 4
         self.unproven = FrameMemory(unproven)
         """Of connections none of whose requests was answered: they leave the others their share."""
         self.clients = FrameMemory(receive_bytes_max - unproven)
         self.members = FrameMemory(peer_receive_bytes_max)
-        self.answers = AnswerMemory(send_bytes_max, unread_ms / 1000)
+        self.answers = AnswerMemory(send_bytes_max, unread_ms / 1000, bytes_per_second_min)

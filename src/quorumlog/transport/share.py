@@ -24,6 +24,7 @@ class Share:
             limits.peer_receive_bytes_max,
             limits.send_bytes_max,
             limits.unread_ms,
+            limits.frame_bytes_per_second_min,
         )
         self.is_member = is_member
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
