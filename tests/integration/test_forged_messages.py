@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from integration.stranger import Stranger
+from quorumlog import KV
 from quorumlog.client import Client, Producer
 from quorumlog.model.bounds import TERM_MAX
 from quorumlog.model.codes import ResponseCode
@@ -21,6 +22,7 @@ from quorumlog.model.message import (
     ReadIndexResponse,
     RepairResponse,
     SnapshotPiece,
+    StateDigest,
     TimeoutNowRequest,
     VoteRequest,
 )
@@ -187,3 +189,65 @@ async def test_answers_that_nobody_asked_for_and_beats_beyond_all_change_nothing
                 )
                 stranger.close()
         await assert_nothing_is_lost(cluster, client)
+
+
+async def test_digests_that_nobody_asked_for_have_nobody_give_up_its_state(make_cluster, until):
+    """As verdicts of the leader, and to it as reports; of entries that are applied and to come."""
+    settings = {"snapshot_threshold": 30, "digest_entries": 50}
+    kept = {"reset_snapshot_entries_but_keep_last_entries_num": 0}
+    async with make_cluster(state_machine="kv", **settings, **kept) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            for number in range(60):
+                await KV(client).put(f"k{number}", str(number))
+        await cluster.stop()
+        await cluster.start()  # what they agreed about is not known any more
+
+        def is_ready():
+            leader = cluster.leader_id()
+            least = min(cluster.replica(node_id).applied_index for node_id in cluster.ids)
+            return leader is not None and cluster.replica(leader).core.is_ready and least >= 60
+
+        await until(is_ready)
+        leader = cluster.leader_id()
+        term = cluster.replica(leader).core.term
+        for member, target in [
+            (one, other) for one in cluster.ids for other in cluster.ids if one != other
+        ]:
+            stranger = await Stranger.at(cluster.addresses[target])
+            await stranger.hear()
+            stranger.say(
+                Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:1")
+            )
+            for index in (49, 99, 149):
+                is_verdict = member == leader
+                lie = StateDigest(
+                    group="g",
+                    local_id=member,
+                    remote_id=target,
+                    term=term,
+                    index=index,
+                    digest=b"nonsense",
+                    is_verdict=is_verdict,
+                    is_majority=is_verdict,
+                )
+                stranger.say(lie)
+            unknown = InstallSnapshotRequest(
+                group="nobody's",
+                local_id=member,
+                remote_id=target,
+                term=1,
+                request_id=0,
+                last_included_index=0,
+                last_included_term=0,
+            )
+            stranger.say(unknown, correlation_id=9)
+            await stranger.hear()  # so everything before it was taken
+            stranger.close()
+        async with cluster.client() as client:
+            for number in range(100):
+                await KV(client).put(f"k{number}", str(number))
+            replicas = [cluster.replica(node_id) for node_id in cluster.ids]
+            await until(lambda: all(one.applied_index >= 160 for one in replicas))
+            assert [one.counters.machine_rebuilds for one in replicas] == [0, 0, 0]
+            assert await KV(client).get("k1") == b"1"

@@ -12,7 +12,7 @@ from quorumlog.model.errors import (
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.model.message import StateDigest
+from quorumlog.model.message import DigestQuestion, StateDigest
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of
 from quorumlog.sim.cluster import SimulatedCluster
@@ -190,23 +190,66 @@ def test_while_no_majority_agrees_those_that_differ_check_themselves():
     assert node.running.counters.alarms >= 2
 
 
-def test_only_the_leader_of_the_term_passes_verdicts():
+def told(target, sender, index, *, term, request_id=0, **kind):
+    """Have a replica told a digest in a member's name."""
+    lie = StateDigest(
+        group="g",
+        local_id=sender.node_id,
+        remote_id=target.node_id,
+        term=term,
+        index=index,
+        digest=b"nonsense",
+        request_id=request_id,
+        **kind,
+    )
+    target.enter(lambda: target.running.receive(lie, memoryview(b"")))
+
+
+VERDICT = {"is_verdict": True, "is_majority": True}
+
+
+@pytest.mark.parametrize("request_id", [0, 1, 12_345])
+def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
+    """Neither of entries that are applied nor of those to come."""
+    group = Group(**TRIMMED)
+    group.fill(45)
+    for node in group.nodes.values():  # what they agreed about is not known any more
+        node.stop(power=False)
+        node.start()
+    group.until(lambda: group.leader() is not None and group.leader().core.is_ready)
+    group.settled(45)
+    leader, followers = group.leader(), group.followers()
+    term = leader.core.term
+    for _ in range(25):
+        for node in followers:
+            point = leader.running.applier.comparisons.next_point(leader.running.applied_index)
+            for index in (point - 10, point):
+                told(node, leader, index, term=term, request_id=request_id, **VERDICT)
+                told(leader, node, index, term=term, request_id=request_id)
+        group.fill(1)
+    group.settled(70)
+    assert sum(group.rebuilds().values()) == 0
+    assert {node.running.applier.saves.newest_index for node in group.nodes.values()} != {-1}
+
+
+def test_a_question_in_anothers_name_brings_nobody_to_believe_what_follows():
     group = Group()
     group.fill(15)
     leader, (one, other) = group.leader(), group.followers()
-    for sender, term in ((other, leader.core.term), (leader, leader.core.term - 1)):
-        lie = StateDigest(
+    for target, sender in ((leader, one), (one, leader), (one, other)):
+        question = DigestQuestion(
             group="g",
             local_id=sender.node_id,
-            remote_id=one.node_id,
-            term=term,
+            remote_id=target.node_id,
+            term=leader.core.term,
+            request_id=7,
             index=9,
-            digest=b"nonsense",
-            is_verdict=True,
-            is_majority=True,
         )
-        one.enter(lambda m=lie: one.running.receive(m, memoryview(b"")))
+        target.enter(lambda t=target, m=question: t.running.receive(m, memoryview(b"")))
+        told(target, sender, 9, term=leader.core.term, request_id=7)
+        told(target, sender, 9, term=leader.core.term, request_id=7, **VERDICT)
     group.fill(15)
+    group.settled(30)
     assert sum(group.rebuilds().values()) == 0
 
 

@@ -287,17 +287,30 @@ class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
     least_index: Index = -1
 
 
+class DigestQuestion(PeerMessage, frozen=True, kw_only=True):
+    """What is the digest after the entry `index`? A follower tells its own, a leader a majority's.
+
+    Nobody else sees `request_id` (by chance). Who differs from a majority gives up its state, so it
+    is not enough that a message names its sender.
+    """
+
+    request_id: Number
+    index: Index
+
+
 class StateDigest(PeerMessage, frozen=True, kw_only=True):
-    """What a state machine's digest is after the entry `index`.
+    """Answer to that: what a state machine's digest is after the entry `index`.
 
     From a follower it is its own. From the leader (`is_verdict`) it is that of a majority; without
-    `is_majority` only another than the receiver's, which is to check its state.
+    `is_majority` only another than the receiver's, which is to check its state, and another answer
+    may follow. Earlier builds tell it unasked, without a `request_id`: they are not believed.
     """
 
     index: Index
     digest: bytes
     is_verdict: bool = False
     is_majority: bool = False
+    request_id: Number = 0
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """Replicas compare the digests of their state machines after the same entries (decision 0021).
 
-After every `digestEntries` entries each replica tells the leader its digest. The leader tells all
-of them what a majority of the voters has; whose state is another begins again from a snapshot.
-While no majority agrees, those that differ check their own state.
+After every `digestEntries` entries each follower asks the leader what a majority of the voters has,
+and the leader asks it for its digest. Whose state is another begins again from a snapshot. While no
+majority agrees, those that differ check their own state. What nobody asked for is not believed
+(decision 0028): a question's number is by chance, so only whom it went to can repeat it.
 """
 
 import logging
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from quorumlog.model.codes import Role
 from quorumlog.model.log_lines import say
-from quorumlog.model.message import StateDigest
+from quorumlog.model.message import DigestQuestion, StateDigest
 from quorumlog.node.doors import Doors
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ _Value = TypeVar("_Value")
 
 
 class Comparisons:
-    """Of one replica; called on its thread. After `agreed_index` its state was a majority's."""
+    """Of one replica; called on its thread. After `agreed_index` its state was a majority's.
+
+    `_asked` are the numbers of its own questions, `_asking` those of the followers that ask for a
+    verdict: of an entry, and of whom.
+    """
 
     def __init__(self, replica: "Replica", doors: Doors) -> None:
         self._replica = replica
@@ -38,7 +43,8 @@ class Comparisons:
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
         self._told: dict[int, dict[str, bool]] = {}
-        self._verdicts: dict[int, StateDigest] = {}
+        self._asked: dict[int, dict[str, int]] = {}
+        self._asking: dict[int, dict[str, int]] = {}
         self.agreed_index = -1
 
     def next_point(self, applied_index: int) -> int:
@@ -54,35 +60,70 @@ class Comparisons:
         """The machine has applied an entry after which states are compared."""
         core = self._replica.core
         _keep(self._own, index, digest)
-        verdict = self._verdicts.pop(index, None)
-        if verdict is not None and verdict.term == core.term:
-            self._heard(verdict.digest, index, is_majority=verdict.is_majority)
-        elif core.role is Role.LEADER:
+        if core.role is Role.LEADER:
             self._reported(core.self_id, index, digest)
         elif core.leader_id is not None:
-            self._send(core.leader_id, index, digest)
+            self._ask(core.leader_id, index)
 
     def forget(self) -> None:
         """The machine begins again: what was said of it is of another."""
         self._own.clear()
+        self._asked.clear()
 
-    def received(self, message: StateDigest) -> None:
-        """A peer tells its digest, or the leader what others have."""
-        core, index = self._replica.core, message.index
-        has_machine = self._replica.applier.machine is not None
-        if not has_machine or not self.is_point(index) or len(message.digest) > DIGEST_BYTES_MAX:
+    def received(self, message: DigestQuestion | StateDigest) -> None:
+        """A peer asks, or answers."""
+        if isinstance(message, DigestQuestion):
+            self._questioned(message)
+        else:
+            self._answered(message)
+
+    def _questioned(self, question: DigestQuestion) -> None:
+        """A follower asks for a verdict, or the leader for this replica's digest."""
+        core, index, peer = self._replica.core, question.index, question.local_id
+        if not self._compares(index):
             return
-        if message.is_verdict:
-            if message.local_id != core.leader_id or message.term != core.term:
-                return
+        if core.role is not Role.LEADER:
             if index in self._own:
-                self._heard(message.digest, index, is_majority=message.is_majority)
-            elif index > self._replica.applier.applied_index:
-                _keep(self._verdicts, index, message)
+                self._answer(question.request_id, peer, index, self._own[index])
+        elif peer in core.membership.ids and index <= core.committed_index:
+            _keep(self._asking, index, self._asking.get(index, {}) | {peer: question.request_id})
+            self._told.get(index, {}).pop(peer, None)
+            self._ask(peer, index)
+
+    def _answered(self, message: StateDigest) -> None:
+        """A peer tells what it was asked for; anything else is dropped."""
+        core, index, peer = self._replica.core, message.index, message.local_id
+        asked = self._asked.get(index, {})
+        is_fit = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
+        if not is_fit or asked.get(peer) != message.request_id:
             return
-        is_member = message.local_id in core.membership.ids
-        if core.role is Role.LEADER and is_member and index <= core.committed_index:
-            self._reported(message.local_id, index, message.digest)
+        if message.is_verdict != (core.role is not Role.LEADER):
+            return  # asked in another role
+        if not message.is_verdict:
+            del asked[peer]
+            self._reported(peer, index, message.digest)
+        elif peer == core.leader_id and message.term == core.term:
+            if message.is_majority:  # until then there may be another
+                del asked[peer]
+            self._heard(message.digest, index, is_majority=message.is_majority)
+
+    def _compares(self, index: int) -> bool:
+        return self._replica.applier.machine is not None and self.is_point(index)
+
+    def _ask(self, peer: str, index: int) -> None:
+        """Ask a follower for its digest, or the leader for its verdict."""
+        number = self._doors.nonce()
+        _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
+        core = self._replica.core
+        question = DigestQuestion(
+            group=self._replica.config.group,
+            local_id=core.self_id,
+            remote_id=peer,
+            term=core.term,
+            request_id=number,
+            index=index,
+        )
+        self._doors.network.send(peer, question)
 
     # -- the leader ---------------------------------------------------------------------------
 
@@ -111,17 +152,18 @@ class Comparisons:
 
     def _tell(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
         """Tell a replica once; again when a majority is known."""
-        told = self._told[index]
+        told, number = self._told[index], self._asking.get(index, {}).get(node_id)
         if told.get(node_id, False) or (node_id in told and not is_majority):
             return
         told[node_id] = is_majority
         if node_id == self._replica.core.self_id:
             self._heard(digest, index, is_majority=is_majority)
-        else:
-            self._send(node_id, index, digest, is_verdict=True, is_majority=is_majority)
+        elif number is not None:
+            self._answer(number, node_id, index, digest, is_verdict=True, is_majority=is_majority)
 
-    def _send(
+    def _answer(
         self,
+        request_id: int,
         node_id: str,
         index: int,
         digest: bytes,
@@ -139,6 +181,7 @@ class Comparisons:
             digest=digest,
             is_verdict=is_verdict,
             is_majority=is_majority,
+            request_id=request_id,
         )
         self._doors.network.send(node_id, message)
 

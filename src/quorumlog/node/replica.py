@@ -26,6 +26,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import described, say
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.message import (
+    DigestQuestion,
     FetchRequest,
     HeartBeatRequest,
     InstallSnapshotRequest,
@@ -242,7 +243,7 @@ class Replica:
             self.installs.serve(message)
         elif isinstance(message, SnapshotWanted):
             self.installs.wanted(message)
-        elif isinstance(message, StateDigest):
+        elif isinstance(message, DigestQuestion | StateDigest):
             self.applier.comparisons.received(message)
         elif isinstance(message, SnapshotPiece):
             self.installs.received(message, attachment)

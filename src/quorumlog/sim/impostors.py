@@ -1,9 +1,10 @@
 """Messages in a member's name that it never sent: what a confused node, or anybody, could say.
 
 They carry what no member can mean here and now, so nothing durable may come of them: offers to
-begin elsewhere that the leader did not make, answers to questions about them that nobody asked, and
-terms that no group reaches. What a member could mean needs authentication to be told apart. All of
-it has chance and time of its own, so that what else happens in a run stays as it was.
+begin elsewhere that the leader did not make, answers to questions about them that nobody asked,
+digests of states that nobody asked for, and terms that no group reaches. What a member could mean
+needs authentication to be told apart. All of it has chance and time of its own, so that what else
+happens in a run stays as it was.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from quorumlog.model.message import (
     InstallSnapshotRequest,
     OfferAnswer,
     PeerMessage,
+    StateDigest,
     VoteRequest,
 )
 from quorumlog.model.session import SessionTable
@@ -55,7 +57,8 @@ class Impostors:
 
     def _speak(self) -> None:
         node = self._random.choice(list(self._cluster.nodes.values()))
-        make = self._random.choice((self._offer, self._answer, self._beat, self._vote))
+        kinds = (self._offer, self._answer, self._beat, self._vote, self._digest)
+        make = self._random.choice(kinds)
         sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
         # one that knows no term yet takes the group's, whatever it is
         if node.is_up and not node.running.broken and node.core.term > 0:
@@ -125,6 +128,26 @@ class Impostors:
             ledger_end_term=term - 1,
         )
         return request, b""
+
+    def _digest(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        """A verdict of the leader, or to it a follower's report; of what is applied or to come."""
+        core, entries = node.core, node.running.config.digest_entries
+        is_leader = core.leader_id == node.node_id
+        if core.leader_id is None or not entries:
+            return None
+        points = max(0, node.running.applied_index // entries + self._random.randint(-1, 1))
+        digest = StateDigest(
+            group="g",
+            local_id=sender if is_leader else core.leader_id,
+            remote_id=node.node_id,
+            term=core.term,
+            index=(points + 1) * entries - 1,
+            digest=b"of no state",
+            is_verdict=not is_leader,
+            is_majority=not is_leader,
+            request_id=self._random.choice((0, self._random.getrandbits(62))),
+        )
+        return digest, b""
 
     def _far(self, node: "SimulatedNode") -> int:
         """Return a term that no group reaches."""

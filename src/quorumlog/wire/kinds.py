@@ -51,6 +51,7 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     49: m.OfferQuestion,
     50: m.OfferAnswer,
     51: m.GroupIdentity,
+    52: m.DigestQuestion,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()
