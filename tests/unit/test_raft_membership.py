@@ -294,6 +294,15 @@ def test_one_change_at_a_time():
     assert group.outcome(group.add("n4")) is OK
 
 
+def test_a_member_is_not_added_at_the_address_of_another():
+    group, leader = begun(3)
+    assert group.outcome(group.change(ev.AddMember(Member("n3", "h:9")))) is OK
+    number = group.change(ev.AddMember(Member("n4", "h:9")))
+    assert group.answers[number] is ResponseCode.UNEXPECTED_ARGUMENT
+    assert group.core(leader).membership.member("n4") is None
+    assert group.outcome(group.change(ev.AddMember(Member("n3", "h:8")))) is OK, "it moved"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_r16_a_new_leader_finishes_a_joint_change(seed):
     group, leader = with_learner(seed)

@@ -108,6 +108,29 @@ async def test_a_peer_whose_process_ended_is_lost_once_and_found_again(linked):
     assert watcher.news.empty()
 
 
+async def test_the_links_to_a_member_that_was_removed_end(linked, monkeypatch):
+    peer, watcher = linked
+    monkeypatch.setattr(peers, "LEFT_S", 0.05)
+    peer.links.meet("g", {"n0": "127.0.0.1:1"})
+    assert peer.links.knows("n1"), "it is told first"
+    async with asyncio.timeout(10):
+        while peer.links.knows("n1") or peer.listener.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_member_that_is_added_again_keeps_its_links(linked, monkeypatch):
+    peer, _ = linked
+    later = []
+    monkeypatch.setattr(peers, "LEFT_S", 0.0)
+    peer.links.meet("g", {"n0": "127.0.0.1:1"})
+    peer.links.meet("g", {"n1": f"127.0.0.1:{peer.port}"})
+    asyncio.get_running_loop().call_later(0.0, later.append, True)
+    while not later:
+        await asyncio.sleep(0)
+    assert peer.links.knows("n1")
+    assert peer.listener.connections
+
+
 class ClosedSocket:
     def setsockopt(self, *option):
         raise ValueError("negative file descriptor")

@@ -101,6 +101,10 @@ class MembershipChange:
             return ResponseCode.REPEATED_REQUEST, f"{member.node_id} is a voter already"
         if known is None and len(current.members) >= MEMBERS_MAX:
             return ResponseCode.UNEXPECTED_ARGUMENT, f"a group has at most {MEMBERS_MAX} members"
+        for other in current.members:
+            if member.address and other.address == member.address and other != known:
+                text = f"{member.address} is the address of {other.node_id}, which is a member"
+                return ResponseCode.UNEXPECTED_ARGUMENT, text
         if known == member:
             return ResponseCode.REPEATED_REQUEST, f"{member.node_id} is a learner already"
         self._append(current.with_member(member))

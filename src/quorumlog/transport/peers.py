@@ -36,6 +36,8 @@ NAME_TIMEOUT_S = 1.5
 SILENCE_MS = 1_500
 """A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
 about as long as the silence lasted."""
+LEFT_S = 60.0
+"""How long the links to a member that was removed stay."""
 VISITORS_MAX = 32
 """Nodes that are no members as far as this node knows, and yet may be (R18), or were until now."""
 
@@ -265,8 +267,11 @@ class PeerLinks:
                 self._link_to(peer_id, address)
         needed = set().union(*self._members.values(), self._left)
         for peer_id in sorted(set(self.addresses) - needed):
+            if peer_id in self._left:
+                continue
             if self._running:  # a member that was just removed is told so before the link goes
                 self._left[peer_id] = None
+                asyncio.get_running_loop().call_later(LEFT_S, self._leave, peer_id)
             else:
                 del self.addresses[peer_id]
         while len(self._left) > VISITORS_MAX:
@@ -275,6 +280,8 @@ class PeerLinks:
             link.introduce(group)
 
     def _leave(self, peer_id: str) -> None:
+        if peer_id not in self._left:
+            return  # it was added again, or had to make room
         del self._left[peer_id]
         self.addresses.pop(peer_id, None)
         self._close(peer_id)
