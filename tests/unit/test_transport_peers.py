@@ -109,13 +109,14 @@ async def test_a_peer_whose_process_ended_is_lost_once_and_found_again(linked):
 
 
 async def test_the_links_to_a_member_that_was_removed_end(linked, monkeypatch):
-    peer, watcher = linked
+    peer, _ = linked
+    gone = asyncio.Event()
+    monkeypatch.setattr(peer, "closed", lambda connection, reason: gone.set(), raising=False)
     monkeypatch.setattr(peers, "LEFT_S", 0.05)
     peer.links.meet("g", {"n0": "127.0.0.1:1"})
     assert peer.links.knows("n1"), "it is told first"
-    async with asyncio.timeout(10):
-        while peer.links.knows("n1") or peer.listener.connections:
-            await asyncio.sleep(0.01)
+    await asyncio.wait_for(gone.wait(), 10)
+    assert not peer.links.knows("n1")
 
 
 async def test_a_member_that_is_added_again_keeps_its_links(linked, monkeypatch):
