@@ -121,13 +121,12 @@ async def test_the_links_to_a_member_that_was_removed_end(linked, monkeypatch):
 
 async def test_a_member_that_is_added_again_keeps_its_links(linked, monkeypatch):
     peer, _ = linked
-    later = []
+    later = asyncio.Event()
     monkeypatch.setattr(peers, "LEFT_S", 0.0)
     peer.links.meet("g", {"n0": "127.0.0.1:1"})
     peer.links.meet("g", {"n1": f"127.0.0.1:{peer.port}"})
-    asyncio.get_running_loop().call_later(0.0, later.append, True)
-    while not later:
-        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.0, later.set)
+    await later.wait()
     assert peer.links.knows("n1")
     assert peer.listener.connections
 
