@@ -9,6 +9,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import SnapshotPieceRequest
 from quorumlog.node.installs import SILENT_OFFERS
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
+from quorumlog.transport.peers import VISITORS_MAX
 
 SILENCE_MS = SILENT_OFFERS * TIME_OUT_MS
 
@@ -49,6 +50,15 @@ def test_who_fetches_a_snapshot_is_offered_it_to_the_end_others_the_newest(leade
     assert leader.installs.served_indexes() == [40]
     assert offered(leader, "n2") == 54
     assert sorted(leader.installs.served_indexes()) == [40, 54]
+
+
+def test_of_those_that_are_no_members_only_so_many_are_known(leader):
+    for number in range(1, 100):
+        offered(leader, f"n{number}")
+    served = leader.installs._served
+    assert [*served][-1] == "n99"
+    assert len(served) <= VISITORS_MAX + len(leader.installs._replica.core.membership.ids)
+    assert "n1" in served, "a member"
 
 
 def test_it_is_kept_although_many_newer_ones_are(leader):

@@ -31,6 +31,7 @@ from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot, R
 from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.raft.quota import Quota
 from quorumlog.storage.snapshots import Installing, SnapshotMeta, Snapshots
+from quorumlog.transport.peers import VISITORS_MAX
 
 if TYPE_CHECKING:
     from quorumlog.node.replica import Replica
@@ -192,7 +193,12 @@ class Installs:
             return served.meta
         meta = self._place_to_begin()
         if meta is not None and self._snapshots is not None:
+            self._served.pop(peer_id, None)
             self._served[peer_id] = _Served(meta, self._doors.now_ms())
+            known = self._replica.core.membership.ids
+            visitors = [peer for peer in self._served if peer not in known]
+            for peer in visitors[:-VISITORS_MAX]:
+                del self._served[peer]
         return meta
 
     def _is_fetched(self, served: _Served) -> bool:
