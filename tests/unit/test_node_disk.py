@@ -131,6 +131,20 @@ def test_stopping_writes_what_is_queued(world):
     assert [names for names, _ in store.executed if names] == [["a"]]
 
 
+@pytest.mark.parametrize("failure", [None, StorageError("fdatasync: no more")])
+def test_owners_are_told_of_nothing_once_it_is_stopped(world, failure):
+    store, loop, worker, failures = world
+    owner = Owner()
+    worker.submit(owner, 1, Plan("a"))
+    store.fail_with = failure
+    for _ in range(3):
+        store.gate.release()
+    worker.stop()
+    loop.run_next()
+    assert owner.news == []
+    assert failures == ([] if failure is None else [failure])
+
+
 def test_unsafe_mode_reports_first_and_fsyncs_soon_after():
     store, loop = GatedStore(), Loop()
     for _ in range(10):

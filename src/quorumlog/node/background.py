@@ -27,6 +27,7 @@ class Threads:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = 0
+        self._is_stopped = False
 
     def run(
         self,
@@ -34,7 +35,9 @@ class Threads:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Run `work` on a thread, then `done` or `failed` on the loop."""
+        """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`."""
+        if self._is_stopped:
+            return
         if self._waiting >= WAITING_MAX:
             failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
@@ -42,6 +45,8 @@ class Threads:
 
         def finish(future: Future[T]) -> None:
             self._waiting -= 1
+            if self._is_stopped:
+                return  # who asked is closed
             error = future.exception()
             if error is None:
                 done(future.result())
@@ -58,5 +63,6 @@ class Threads:
             self._loop.call_soon_threadsafe(finish, future)
 
     def stop(self) -> None:
-        """Wait for what runs; drop what is queued."""
+        """Wait for what runs; drop what is queued. Nobody is told of either any more."""
+        self._is_stopped = True
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -70,6 +70,7 @@ class DiskWorker:
         self._thread = threading.Thread(target=self._run, name="quorumlog-disk", daemon=True)
         self._owners: set[WriteOwner] = set()
         self._failure: StorageError | None = None
+        self._is_stopped = False
         self.queued_bytes = 0
 
     def start(self) -> None:
@@ -77,7 +78,11 @@ class DiskWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, then end the thread; returns when it has ended."""
+        """Write what is queued, then end the thread; returns when it has ended.
+
+        From now on owners are told of nothing: they are about to be closed.
+        """
+        self._is_stopped = True
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -146,11 +151,12 @@ class DiskWorker:
         """On the loop's thread: report a group commit to the owners."""
         self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
         check(self.queued_bytes >= 0, "queued bytes must not fall below 0", self.queued_bytes)
-        report_commit(batch)
+        if not self._is_stopped:
+            report_commit(batch)
 
     def _failed(self, error: StorageError) -> None:
         """On the loop's thread: the directory is poisoned (RELIABILITY 2.2), everyone must stop."""
         self._failure = error
-        for owner in list(self._owners):
+        for owner in () if self._is_stopped else list(self._owners):
             owner.write_failed(error)
         self._on_failure(error)
