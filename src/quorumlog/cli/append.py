@@ -41,6 +41,8 @@ def append_command(
     as_json: AsJson = False,
 ) -> None:
     """Append entries; each is printed once a majority has it on disk."""
+    if not bodies and sys.stdin is None:
+        raise CommandError("nothing to append: no body is given, and standard input is closed")
     target = find_target(directory, servers, group, timeout)
     noun = "body" if bodies else "line"
     given: Iterable[list[bytes]] = (

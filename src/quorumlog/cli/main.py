@@ -4,6 +4,7 @@
 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.
 """
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
 from quorumlog.model.log_lines import reason_of
+from quorumlog.transport.standard_streams import fill_standard_streams
 
 app = typer.Typer(
     name="quorumlog",
@@ -73,11 +75,21 @@ def _options(
     pass
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with `arguments` (default: those of the process); return its exit status."""
+def _set_up_streams() -> None:
+    """What is printed has somewhere to go; a closed standard input stays None."""
+    fill_standard_streams()
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "wb", closefd=False), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "wb", closefd=False), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a poor locale must not end a command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: those of the process); return its exit status."""
+    _set_up_streams()
     try:
         app(None if arguments is None else list(arguments), prog_name="quorumlog")
     except SystemExit as ended:

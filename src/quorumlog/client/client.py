@@ -17,6 +17,7 @@ from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.joined import JoinedAppends
 from quorumlog.client.machine import MachineCalls
+from quorumlog.client.process import open_standard_streams
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.retry import Backoff
 from quorumlog.client.values import (
@@ -113,6 +114,7 @@ class Client:
         retry_unknown: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        open_standard_streams()
         addresses = arguments.addresses_of(servers)
         for address in addresses:
             parse_address(address)

@@ -149,7 +149,7 @@ def last_words(text: str) -> None:
 
 def set_up_logs(level: str) -> None:
     """Send all log lines of this process to standard error, from `level` on."""
-    handler = LineHandler(LineWriter(sys.stderr.fileno()))
+    handler = LineHandler(LineWriter(2 if sys.stderr is None else sys.stderr.fileno()))
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     atexit.register(handler.writer.flush, LAST_WORDS_S)

@@ -19,6 +19,7 @@ from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.requests import ClientRequests
 from quorumlog.service.watchdog import watchdog_if_wanted
 from quorumlog.storage.files import SPARES
+from quorumlog.transport.standard_streams import fill_standard_streams
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ def serve(config: NodeConfig) -> int:
     0 after a clean stop; 1 when it could not start, or when it had to stop because its disk failed
     or a check found a bug. The reason goes to standard error as one line.
     """
-    set_up_logs(config.log_level)
     try:
+        fill_standard_streams()
+        set_up_logs(config.log_level)
         before, after = raise_limit(config)
         SPARES.hold(SPARE)
         say(
