@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -12,7 +13,7 @@ from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import HardStateStore
-from quorumlog.storage.slots import COPY
+from quorumlog.storage.slots import COPY, restore
 from quorumlog.storage.space import used_ratio
 
 logger = logging.getLogger(__name__)
@@ -188,16 +189,18 @@ def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> 
         if _identity_at(files, path) != identity:
             if path == first or files.exists(path):
                 logger.warning("%s was damaged; it is restored from its other copy", path)
-            _write_identity(files, directory, path, identity)
+            restore(path, partial(_write_identity, files, directory, path, identity))
 
 
 def _write_identity(files: FileSystem, directory: str, path: str, identity: Identity) -> None:
     beside = f"{path}.new"
     file = files.open(beside, create=True)
-    file.resize(0)
-    file.write_at([msgspec.json.encode(identity)], 0)
-    file.sync()
-    file.close()
+    try:
+        file.resize(0)
+        file.write_at([msgspec.json.encode(identity)], 0)
+        file.sync()
+    finally:
+        file.close()
     files.replace(beside, path)
     files.sync_directory(directory)
 

@@ -135,6 +135,8 @@ class Notes:
 
     def save_sessions(self, sessions: bytes | None) -> None:
         """Replace the producer sessions, durably; None: what was saved last will do."""
+        if sessions is None:
+            sessions = self.sessions.half_saved
         if sessions is not None:
             self.sessions.save(sessions)
             self.lost.discard(SESSIONS_NAME)

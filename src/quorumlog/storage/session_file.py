@@ -4,12 +4,13 @@ Two files hold them: what the log has removed is known from nowhere else.
 """
 
 import logging
+from functools import partial
 
 from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.storage.files import FileSystem
-from quorumlog.storage.slots import COPY
+from quorumlog.storage.slots import COPY, restore
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ class SessionFile:
         self._path = f"{directory}/{FILE_NAME}"
         self._paths = [self._path, self._path + COPY]
         self.is_lost = False
+        self.half_saved: bytes | None = None
+        """What is in one file only."""
 
     def exists(self) -> bool:
         """Whether there is a file of them, whatever is in it."""
@@ -35,6 +38,7 @@ class SessionFile:
     def load(self, *, read_only: bool = False) -> bytes | None:
         """Return what was saved last, and (unless `read_only`) make both files hold it.
 
+        On a full disk one of them may stay as it is: `half_saved` is to be saved again.
         None: nothing was ever saved, or (`is_lost`) neither file is whole.
         """
         there = [path for path in self._paths if self._files.exists(path)]
@@ -46,8 +50,9 @@ class SessionFile:
         if None in values.values() or self._path not in values:
             logger.warning("%s was damaged; it is restored from its other copy", self._path)
         for path in self._paths:
-            if values.get(path) != whole[0]:
-                self._write(path, whole[0])
+            is_same = values.get(path) == whole[0]
+            if not is_same and not restore(path, partial(self._write, path, whole[0])):
+                self.half_saved = whole[0]
         return whole[0]
 
     def damaged(self) -> list[str]:
@@ -70,6 +75,7 @@ class SessionFile:
         """Replace them, durably. Raises `NoSpaceError`: one of them may be what it was."""
         for path in self._paths:
             self._write(path, value)
+        self.half_saved = None
 
     def _write(self, path: str, value: bytes) -> None:
         beside = f"{path}.new"

@@ -8,11 +8,13 @@ that is lost as a whole costs nothing.
 
 import logging
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from isal.isal_zlib import crc32
 
-from quorumlog.model.errors import CorruptionError, check
+from quorumlog.model.errors import CorruptionError, NoSpaceError, check
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.files import File, FileSystem
 
@@ -42,6 +44,19 @@ def _unpacked(slot: bytes) -> _Slot | None:
     if crc32(slot[:end]) != int.from_bytes(slot[end : end + 4], "big"):
         return None
     return sequence, slot[_HEADER.size : end]
+
+
+def restore(path: str, write: Callable[[], None]) -> bool:
+    """Make a copy of a file what the whole one is; False: it waits, as the disk is full.
+
+    What is read is known from the whole one: that the other cannot be written stops no opening.
+    """
+    try:
+        write()
+    except NoSpaceError as error:
+        logger.warning("%s is restored from its other copy once there is room: %s", path, error)
+        return False
+    return True
 
 
 class _Slots:
@@ -81,12 +96,27 @@ class _Slots:
     def _create(self, slot: bytes) -> None:
         """Write a new file beside, then give it its name: it is never seen half made."""
         beside = f"{self.path}.new"
-        self._file = self._files.open(beside, create=True)
-        self._file.write_at([slot] * len(self._offsets), 0)
-        self._file.sync()
+        file = self._files.open(beside, create=True)
+        try:
+            file.write_at([slot] * len(self._offsets), 0)
+            file.sync()
+        except NoSpaceError:
+            file.close()
+            self._files.remove(beside)
+            raise
         self._files.replace(beside, self.path)
         self._files.sync_directory(self.path.rpartition("/")[0])
-        self._file.path = self.path
+        file.path = self.path
+        self._file = file
+
+    def settle(self) -> None:
+        """Make what is there durable as it is."""
+        if self.exists():
+            file = self._files.open(self.path)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def close(self) -> None:
         if self._file is not None:
@@ -152,7 +182,9 @@ class SlotFile:
         newest = [number for number, one in enumerate(pair) if one and one[0] == self._sequence]
         last = [self._pair, *self._mirrors] if not newest else [*self._mirrors, self._pair]
         for one in last:
-            one.write(slot, first=1 if one is self._pair and newest[:1] == [0] else 0)
+            first = 1 if one is self._pair and newest[:1] == [0] else 0
+            if not restore(one.path, partial(one.write, slot, first=first)):
+                one.settle()  # which needs no room
 
     def read_or_lose(self, *, read_only: bool = False) -> bytes | None:
         """Return the value like `read`; None, and `is_lost`, when all copies are damaged."""
