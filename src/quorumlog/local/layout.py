@@ -152,7 +152,10 @@ class Layout:
         beside.replace(self.cluster_file)
 
     def machines(self, node_id: str) -> dict[str, str]:
-        """Return group → state machine as a node's configuration has it; empty: a plain log."""
+        """Return group → state machine as a node's configuration has it; empty: a plain log.
+
+        Raises `ConfigError`.
+        """
         groups = load_config(self.config(node_id)).groups
         return {group.group: group.state_machine for group in groups}
 
@@ -166,7 +169,8 @@ class Layout:
         if Path(stated).resolve() != self.store(node_id).resolve():
             raise LocalClusterError(
                 f"{path}: storeBaseDir is {stated}, but this cluster is in {self.directory}; "
-                "if it was moved here, correct storeBaseDir in every .toml file"
+                "if it was moved here, correct storeBaseDir in every .toml file. If it is a copy, "
+                "do not, unless the original is gone for good: never run both"
             )
 
 
