@@ -12,6 +12,7 @@ import pytest
 
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.ports import free_ports, unusable
+from quorumlog.model.errors import ConfigError
 
 pytestmark = pytest.mark.processes
 
@@ -353,3 +354,31 @@ def test_one_node_cluster_with_two_groups_from_up_to_down(tmp_path):
     status, _, err = command("status", *where, "--group", "a")
     assert status == 1
     assert "cluster up" in err
+
+
+def test_a_node_that_could_not_start_again_is_not_stopped(tmp_path):
+    where = ("--dir", tmp_path / "c")
+    cluster = LocalCluster.create(tmp_path / "c", nodes=1)
+    config = tmp_path / "c" / "n0.toml"
+    good = config.read_text()
+    try:
+        cluster.up()
+        before = cluster.running()
+        for change, said in [
+            (('stateMachine = ""', 'stateMachine = "nowhere:Gone"'), "'nowhere:Gone' cannot be"),
+            (('selfId = "n0"', 'selfId = "n7"'), "selfId 'n7' is not in peers"),
+        ]:
+            config.write_text(good.replace(*change))
+            status, out, err = command("cluster", "restart", "n0", *where)
+            assert (status, out) == (1, "")
+            assert said in err
+            assert cluster.running() == before
+        with pytest.raises(ConfigError, match="selfId"):
+            cluster.restart("n0")
+        assert cluster.running() == before
+    finally:
+        cluster.down()
+    config.write_text(good.replace('stateMachine = ""', 'stateMachine = "nowhere:Gone"'))
+    status, out, err = command("cluster", "up", *where)
+    assert (status, out) == (1, "")
+    assert err.startswith("quorumlog: stateMachine 'nowhere:Gone' cannot be imported")

@@ -67,6 +67,10 @@ def up_command(
         cluster = LocalCluster.open(directory)
         _check_same(cluster, nodes, groups, port)
         _check_same_machine(cluster, machine)
+        running = cluster.running()
+        for node_id in cluster.node_ids:
+            if node_id not in running:
+                _check_machines(cluster, node_id)
     else:
         if machine:
             machine_class(machine)  # else the nodes would say so, one by one
@@ -153,7 +157,10 @@ def restart_command(
 ) -> None:
     """Stop nodes cleanly if they run, and start them again."""
     cluster = LocalCluster.open(directory)
-    for node_id in cluster.node_ids if node is None else [node]:
+    node_ids = cluster.node_ids if node is None else [node]
+    for node_id in node_ids:
+        _check_machines(cluster, node_id)  # before any of them is stopped
+    for node_id in node_ids:
         cluster.restart(node_id)
         print_line(f"restarted {node_id}")
 
@@ -188,6 +195,12 @@ def _check_same_machine(cluster: LocalCluster, machine: str | None) -> None:
                 f"group {group} of the cluster in {cluster.directory} {has}, not "
                 f"{machine or 'none'}; choose another directory for a new cluster"
             )
+
+
+def _check_machines(cluster: LocalCluster, node_id: str) -> None:
+    """Raise `ConfigError` unless a node to be started can import the state machines it needs."""
+    for name in set(cluster.machines_of(node_id).values()) - {""}:
+        machine_class(name)
 
 
 def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:

@@ -112,7 +112,15 @@ class LocalCluster:
     @property
     def machines(self) -> dict[str, str]:
         """Group → its state machine, as the first node's configuration says; empty: a plain log."""
-        return self._layout.machines(self.node_ids[0])
+        return self.machines_of(self.node_ids[0])
+
+    def machines_of(self, node_id: str) -> dict[str, str]:
+        """Return group → its state machine, as a node's configuration says; empty: a plain log.
+
+        Raises `ConfigError`.
+        """
+        self._process(node_id)
+        return self._layout.machines(node_id)
 
     @property
     def servers(self) -> str:
@@ -228,9 +236,11 @@ class LocalCluster:
         """Stop one node cleanly if it runs, and start it again.
 
         When all nodes run, waits until it knows the leaders, so that the next may be restarted.
+        A node whose configuration does not do is left as it is: raises `ConfigError` then.
         """
         process = self._process(node_id)
         with self._layout.locked():
+            self._layout.check_config(node_id)
             if process.pid is not None:
                 self._stop([node_id])
             self._start(node_id)
