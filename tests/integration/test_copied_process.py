@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from quorumlog.client import SyncClient
-from quorumlog.local import LocalCluster
+from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import WrongClusterError
 
@@ -94,6 +94,14 @@ def test_a_copy_takes_no_part_and_says_why_and_what_to_do(cluster, copied, is_or
     else:
         cluster.up()
     assert bodies(cluster) == [b"first"]
+
+
+def test_up_and_restart_say_at_once_that_a_cluster_was_copied(copied):
+    for wait in (copied.up, lambda: copied.restart("n1")):
+        with pytest.raises(LocalClusterError, match=r"^not ready: .*copied or moved") as told:
+            wait()
+    assert "n1 (g: n1 is at" in str(told.value)
+    assert "n0 (" not in str(told.value)
 
 
 def test_at_its_addresses_a_copy_is_the_cluster_as_it_was(cluster, copied):

@@ -3,9 +3,12 @@
 import os
 import socket
 
+import msgspec
 import pytest
 
 from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local.cluster import _needs_help
+from quorumlog.local.health import NodeHealth
 from quorumlog.local.ports import free_ports
 from quorumlog.model.config import load_config, parse_address
 from quorumlog.model.errors import ConfigError
@@ -134,3 +137,29 @@ def test_addresses_are_on_the_loopback_only(tmp_path):
     for node_id in cluster.node_ids:
         assert parse_address(cluster.address(node_id))[0] == "127.0.0.1"
         assert parse_address(cluster.admin_address(node_id))[0] == "127.0.0.1"
+
+
+def told(**groups):
+    said = {"healthy": False, "role": "CANDIDATE", **groups.pop("g")}
+    return msgspec.convert({"node": "n", "healthy": False, "groups": {"g": said}}, NodeHealth)
+
+
+LEADER = told(g={"role": "LEADER", "term": 3})
+COPY = told(g={"misplaced": True})
+FAILED = told(g={"role": "FAILED", "text": "its files are no good"})
+ELECTING = told(g={})
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        (COPY, COPY, True),
+        (COPY, None, True),
+        (COPY, LEADER, False),  # which may tell it where it was added
+        (FAILED, LEADER, True),
+        (ELECTING, COPY, False),
+        (None, COPY, False),
+    ],
+)
+def test_who_is_copied_or_failed_is_not_waited_for(own, other, expected):
+    assert _needs_help(own, {"n0": own, "n1": other}) is expected

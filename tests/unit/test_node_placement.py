@@ -82,11 +82,13 @@ def test_while_names_are_looked_up_nothing_changes():
     assert "alias:1, where it is according to peers: a name has no answer" in placement.text
     assert "asked again every 10 s" in placement.text
     placement.look()
+    assert not placement.is_elsewhere, "nobody knows"
     assert placement._network.met == {}, "it may be a copy, which connects to nobody"
     assert placement.own_address == "alias:1"
     known["a:1", "alias:1"] = False
     placement.look()
     assert "copied or moved" in placement.text
+    assert placement.is_elsewhere
     known["a:1", "alias:1"] = True
     placement.look()
     assert placement.text == ""

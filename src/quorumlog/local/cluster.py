@@ -12,7 +12,7 @@ from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
 from quorumlog.local.ports import told, unusable
 from quorumlog.local.process import NodeProcess
-from quorumlog.model.codes import Role
+from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
@@ -198,7 +198,8 @@ class LocalCluster:
         Returns the nodes that were started; `starting` is told of them before, when their ports
         have been found free. A port that is in use is an error, and nothing is started. A node that
         ends again is an error with its last words, as is a group without a leader after
-        `timeout_s`.
+        `timeout_s`. When all that are not ready say that they will not be without help, such as a
+        copied cluster, that is an error at once.
         """
         with self._layout.locked():
             running = self.running()
@@ -329,9 +330,11 @@ class LocalCluster:
             health = self.health()
             pause = max(POLL_SECONDS, LOOK_PAUSE * (time.monotonic() - begun))
             waiting = [node_id for node_id in waiting if not _is_healthy(health[node_id])]
-            if waiting and time.monotonic() > deadline:
+            is_in_vain = all(_needs_help(health[node_id], health) for node_id in waiting)
+            if waiting and (is_in_vain or time.monotonic() > deadline):
+                how_long = "" if is_in_vain else f"after {timeout_s:.0f} s "
                 raise LocalClusterError(
-                    f"after {timeout_s:.0f} s not ready: "
+                    f"{how_long}not ready: "
                     f"{'; '.join(_complaint(node_id, health[node_id]) for node_id in waiting)}; "
                     f"see the .log files in {self.directory}"
                 )
@@ -358,6 +361,17 @@ def leader_of(group: str, health: dict[str, NodeHealth | None]) -> str | None:
 
 def _is_healthy(health: NodeHealth | None) -> bool:
     return health is not None and health.healthy
+
+
+def _needs_help(own: NodeHealth | None, health: dict[str, NodeHealth | None]) -> bool:
+    """Whether a node does not get ready by itself: a group failed, or is a copy that nobody leads.
+
+    A replica that was removed and added at another address learns that from who leads.
+    """
+    return own is not None and any(
+        group.role == FAILED or (group.misplaced and leader_of(name, health) is None)
+        for name, group in own.groups.items()
+    )
 
 
 def _complaint(node_id: str, health: NodeHealth | None) -> str:

@@ -11,14 +11,19 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class GroupHealth(msgspec.Struct, frozen=True):
-    """One replica as its node describes it; `leader` is the leader it believes in."""
+    """One replica as its node describes it; `leader` is the leader it believes in.
+
+    `misplaced`: its log has it at another address, so it takes no part. Of a group whose data could
+    not be opened only role, health and text are told.
+    """
 
     healthy: bool
     role: str
-    term: int
-    leader: str | None
-    committed_index: int
+    term: int = -1
+    leader: str | None = None
+    committed_index: int = -1
     text: str = ""
+    misplaced: bool = False
 
     @property
     def first_line(self) -> str:

@@ -95,6 +95,10 @@ class Role(Enum):
     LEADER = "LEADER"
 
 
+FAILED = "FAILED"
+"""In the place of the role of a replica that cannot be opened."""
+
+
 class PushType(IntEnum):
     """The steps of a dispatcher (spec 30 section 4)."""
 

@@ -53,6 +53,12 @@ class Placement:
         return self.misplaced_text or self.others_text
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is known that this replica is not where its log says."""
+        own = self._named_elsewhere().get(self._core.self_id) if self.misplaced_text else None
+        return own is not None and own[2]
+
+    @property
     def own_address(self) -> str:
         """Where this replica is: as its log writes it, where that is the same place."""
         member = self._core.membership.member(self._core.self_id)

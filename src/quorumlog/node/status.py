@@ -1,12 +1,11 @@
 """A replica's state as an answer to a status request."""
 
+from quorumlog.model.codes import FAILED
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import StatusResponse
 from quorumlog.node.replica import Replica
 
-FAILED = "FAILED"
-"""In the place of the role of a replica that cannot be opened."""
 READERS_SHOWN = 100
 """Of the readers that reported last."""
 

@@ -15,12 +15,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from quorumlog.model.codes import Role
+from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.log_lines import reason_of, say
 from quorumlog.node.node import Node
-from quorumlog.node.status import FAILED, status_of
+from quorumlog.node.status import status_of
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +133,7 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
             "leader": status.leader_id,
             "committed_index": status.committed_index,
             "lag": [peer.lag for peer in status.peers] if status.role == Role.LEADER.value else [],
+            "misplaced": replica.placement.is_elsewhere,
             "text": status.health_text or ("" if status.leader_id else "no leader known"),
         }
     for name, reason in node.failed_groups.items():
