@@ -175,6 +175,83 @@ def test_what_it_saved_meanwhile_is_not_believed_and_a_peer_gives_what_is_right(
     group.settled(60)
 
 
+def aside(node):
+    names = node.files.names("/node/g/snapshot")
+    return sorted(int(name.removeprefix("aside_")) for name in names if name.startswith("aside_"))
+
+
+def distrust(node, trusted_index=-1):
+    node.enter(lambda: node.running.applier.rebuild("a test says so", trusted_index=trusted_index))
+
+
+def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
+    """Nothing is left of the state elsewhere: the log begins behind them everywhere."""
+    group = Group(**TRIMMED)
+    group.fill(45)
+    group.settled(45)
+    assert min(node.running.log.before_begin_index for node in group.nodes.values()) >= 0
+    for node in group.nodes.values():
+        distrust(node)
+    group.until(lambda: all(aside(node) for node in group.nodes.values()))
+    group.until(lambda: all(node.running.applier.is_fit for node in group.nodes.values()), 120_000)
+    group.settled(45)
+    assert any(node.running.counters.alarms for node in group.nodes.values())
+    group.fill(15)
+    group.settled(60)
+
+
+def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_again():
+    group = Group(**TRIMMED)
+    group.fill(45)
+    group.settled(45)
+    node = group.followers()[0]
+    before = node.running.applier.saves.newest_index
+    distrust(node)
+    group.until(lambda: aside(node))
+    group.settled(45)
+    assert aside(node) == [before]
+    assert node.running.applier.saves.newest_index >= 0, "a peer gave one"
+    group.fill(20)
+    group.settled(65)
+    group.until(lambda: not aside(node))
+    assert node.running.counters.alarms == 0
+
+
+def test_what_is_not_trusted_is_not_used_after_a_restart_either():
+    group = Group(**TRIMMED)
+    group.fill(45)
+    group.settled(45)
+    node = group.followers()[0]
+    group.machine(node).total += 1_000
+    saved = []
+    group.fill(1)
+    group.until(lambda: node.running.applied_index == group.leader().running.applied_index)
+    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    distrust(node)
+    group.until(lambda: aside(node))
+    node.stop(power=True)
+    node.start()
+    group.settled(46)
+    assert aside(node)
+
+
+@pytest.mark.parametrize("later", [7, -1])
+def test_less_that_is_trusted_while_a_machine_is_made_again_counts(later, caplog):
+    group = Group(1, **{**TRIMMED, "max_snapshot_reserved_num": 3})
+    group.fill(50)
+    node = group.leader()
+    group.settled(50)
+    node.enter(lambda: node.running.applier.rebuild("damage"))
+    distrust(node, 40)
+    distrust(node, later)
+    kept = node.running.applier.saves._snapshots.indexes()
+    assert len(kept) == 3
+    group.until(lambda: not node.running.applier.condition)
+    group.settled(50)  # alone, it has taken them back at once
+    assert [f"snapshot {index} is set aside" in caplog.text for index in kept] == [True] * 3
+
+
 def test_while_no_majority_agrees_those_that_differ_check_themselves():
     group = Group(2)
     group.fill(5)
@@ -271,7 +348,16 @@ def test_damage_that_a_machine_meets_has_it_made_again(name, error):
     else:
         node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
     if (name, type(error)) == ("save_snapshot", StorageError):
-        return  # it says nothing of the state: saving is tried again later
+        group.until(lambda: asked)
+        assert asked[0][0] is ResponseCode.DISK_ERROR
+        group.fill(1)
+        assert group.rebuilds() == {"n0": 0}, "it says nothing of the state"
+        assert group.machine(node) is first
+        del first.ails[name]
+        node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+        group.until(lambda: len(asked) == 2)
+        assert asked[1][0] is OK
+        return
     group.until(lambda: group.machine(node) is not first)
     group.until(lambda: node.running.applier.is_fit)
     assert group.rebuilds() == {"n0": 1}

@@ -8,7 +8,7 @@ import pytest
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
+from quorumlog.storage.snapshots import ASIDE_MAX, SnapshotMeta, Snapshots
 
 DIRECTORY = "/node/g"
 SIZES = {"data_file": 1_000, "index_file": 32 * 6, "cache": 1}
@@ -127,6 +127,34 @@ def test_only_the_newest_are_kept(kept):
     disk.snapshots.keep_newest(kept)
     assert disk.snapshots.indexes() == [7, 9, 30, 100][-kept:]
     assert data_of(disk.snapshots, disk.snapshots.newest()) == b"100"
+
+
+def test_what_is_set_aside_is_kept_out_of_use_until_it_is_taken_back():
+    disk = Disk()
+    snapshots = disk.snapshots
+    for index in (7, 9, 11):
+        save(snapshots, index, b"%d" % index)
+    snapshots.set_aside([9, 11])
+    assert (snapshots.indexes(), snapshots.aside()) == ([7], [9, 11])
+    assert snapshots.newest().last_included_index == 7
+    assert len(disk.reports) == 2
+    save(snapshots, 11, b"better")
+    snapshots.keep_newest(1)
+    assert snapshots.aside() == [9, 11], "it is no matter of how many are kept"
+    snapshots.take_back()
+    assert (snapshots.indexes(), snapshots.aside()) == ([9, 11], [])
+    assert data_of(snapshots, snapshots.newest()) == b"better"
+    snapshots.set_aside([9])
+    snapshots.remove_aside()
+    assert (snapshots.indexes(), snapshots.aside()) == ([11], [])
+
+
+def test_only_so_many_are_set_aside():
+    disk = Disk()
+    for index in range(ASIDE_MAX + 2):
+        save(disk.snapshots, index, b"%d" % index)
+        disk.snapshots.set_aside([index])
+    assert disk.snapshots.aside() == list(range(2, ASIDE_MAX + 2))
 
 
 def test_names_that_are_no_snapshots_are_left_alone():

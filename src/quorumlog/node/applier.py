@@ -69,6 +69,8 @@ RETRY_MS = 1_000
 REBUILD_PAUSE_MS = 60_000
 """From making a machine again to doing so once more, if it differs each time from what it should
 be; `RETRY_MS` if it is damaged."""
+ASIDE_WAIT_MS = 60_000
+"""How long peers are asked for a snapshot before those are used whose state may be another's."""
 NEVER_MS = 1 << 62
 
 
@@ -125,6 +127,8 @@ class Applier:
         self._rebuilt_ms = -REBUILD_PAUSE_MS
         self._least_applied = -1
         self._ask_peers_ms = NEVER_MS
+        self._ask_until_ms = NEVER_MS
+        self._takes_back = False
         self._asked_peers = 0
         self._load: SnapshotMeta | None = None
         self._role: tuple[int, Role] | None = None
@@ -195,6 +199,7 @@ class Applier:
         """A snapshot was fetched, and the log begins behind it: the machine must have it."""
         self._load = meta
         self._retry_ms = self._ask_peers_ms = NEVER_MS
+        self._takes_back = False
         self.saves.newest = meta
         self._replica.tell_fitness()
         self.go_on()
@@ -318,13 +323,13 @@ class Applier:
         if self._is_recovering:
             return self._recovering(machine)
         if self._ask_peers_ms != NEVER_MS:
-            return None
+            return self.saves.taking_back(self._taken_back) if self._takes_back else None
         if self._load is not None:
             return self._loading(machine, self._load)
         if self._role is not None:
             return self._telling(machine, self._role)
-        if self.saves.is_due:
-            return self.saves.freezing(machine)
+        if self.saves.is_settled or self.saves.is_due:
+            return self.saves.next_work(machine)
         if self.scrub.is_due and self.is_fit:
             return self.scrub.checking(machine)
         core = self._replica.core
@@ -344,12 +349,11 @@ class Applier:
         """
         now_ms = self._doors.now_ms()
         replica = self._replica
-        is_awaited = bool(replica.core.role is Role.LEADER or self._waiting or self._ready)
-        is_awaited = (
-            is_awaited or len(replica.appends.pending) > 0
-        )  # it led when they were committed
+        is_asked = bool(self._waiting or self._ready or self.saves.is_asked)
+        led = len(replica.appends.pending) > 0  # when they were committed
+        is_awaited = replica.core.role is Role.LEADER or led or is_asked
         is_due = self._applied < self._due_index
-        if is_awaited or is_due or last - self._applied >= APPLY_ENTRIES or self.saves.is_asked:
+        if is_awaited or is_due or last - self._applied >= APPLY_ENTRIES:
             self._apply_at_ms = NEVER_MS
             self._due_index = last
             return True
@@ -473,13 +477,12 @@ class Applier:
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
         """Make the machine again from a snapshot and the log: what it holds cannot be believed.
 
-        Nor can snapshots behind `trusted_index`, if that is given.
+        Nor can snapshots behind `trusted_index`, if that is given: they are set aside.
         """
         if self.machine is None or self.failed_text:
             return
-        if self._rebuild is not None:  # that failed
-            self._retry_ms = self._doors.now_ms() + RETRY_MS
-            self._replica.wake()
+        if self._rebuild is not None:
+            self._rebuild_again(self._rebuild, trusted_index)
             return
         if self._doors.remake is None:
             self._end(why)
@@ -492,9 +495,9 @@ class Applier:
         pause_ms = REBUILD_PAUSE_MS if differs else RETRY_MS
         self._retry_ms = max(now_ms, self._rebuilt_ms + pause_ms)
         self._rebuilt_ms = self._retry_ms
-        self._load, self._ask_peers_ms = None, NEVER_MS
+        self._load, self._ask_peers_ms, self._takes_back = None, NEVER_MS, False
         if trusted_index is not None:
-            self.saves.distrust()
+            self.saves.distrust(trusted_index)
         replica.counters.machine_rebuilds += 1
         say(
             logger,
@@ -507,18 +510,32 @@ class Applier:
         replica.tell_fitness()
         replica.wake()
 
+    def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
+        """It failed, or less can be trusted than was known when it was asked for."""
+        if trusted_index is not None:
+            before = rebuild.trusted_index
+            least = trusted_index if before is None else min(before, trusted_index)
+            self._rebuild = _Rebuild(rebuild.why, least)
+            self.saves.distrust(least)
+        elif self._retry_ms == NEVER_MS:
+            self._retry_ms = self._doors.now_ms() + RETRY_MS
+        self._replica.wake()
+
     def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> Work:
         remake = self._doors.remake
 
         def run() -> StateMachine:
             if rebuild.trusted_index is not None:
-                self.saves.remove_behind(rebuild.trusted_index)
+                self.saves.set_aside_behind(rebuild.trusted_index)
             with damage_of_machine():
                 return machine if remake is None else remake(machine)
 
         def done(made: StateMachine) -> None:
-            self.machine, self._rebuild = made, None
+            self.machine = made
             self._applied, self.results = -1, CommandResults()
+            if self._rebuild is not rebuild:
+                return  # less is trusted by now: once more
+            self._rebuild = None
             core = self._replica.core
             self._role = self._role or (core.term, core.role)
             self.comparisons.forget()
@@ -531,16 +548,19 @@ class Applier:
 
     def _no_snapshot_text(self) -> str:
         begin = self._replica.log.before_begin_index + 1
-        return f"no whole snapshot is left, and the log begins at {begin}"
+        what = "trusted" if self.saves.has_aside else "whole"
+        return f"no {what} snapshot is left, and the log begins at {begin}"
 
     def _ask_peers(self) -> None:
-        if len(self._replica.core.membership.ids) <= 1:
+        is_alone = len(self._replica.core.membership.ids) <= 1
+        if is_alone and not self.saves.has_aside:
             self._end(
                 f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
                 "replica's directory, or the snapshots in it, from a backup"
             )
             return
         self._ask_peers_ms = self._doors.now_ms()
+        self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else ASIDE_WAIT_MS)
         say(
             logger,
             logging.ERROR,
@@ -550,15 +570,34 @@ class Applier:
         )
 
     def _ask_a_peer(self, now_ms: int) -> None:
-        """Ask the leader, if one is known, else one after the other."""
+        """Ask the leader, if one is known, else one after the other.
+
+        If nobody has given one for long, what was set aside is used.
+        """
         core = self._replica.core
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         self._ask_peers_ms = now_ms + RETRY_MS
         self._asked_peers += 1
-        if self._replica.installs.is_installing or not peers:
+        if self._replica.installs.is_installing:
+            return
+        if self.saves.has_aside and now_ms >= self._ask_until_ms:
+            self._takes_back = True
+            return
+        if not peers:
             return
         peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
         self._replica.installs.want(str(peer), self._replica.log.before_begin_index)
+
+    def _taken_back(self) -> None:
+        self._takes_back = False
+        if self._load is not None:
+            return  # one has come meanwhile
+        self._ask_peers_ms = NEVER_MS
+        self._replica.raise_alarm(
+            "nobody gives a snapshot: those are used that were set aside, although their state "
+            "may be another's"
+        )
+        self._begin()
 
     # -- applying -----------------------------------------------------------------------------
 

@@ -191,6 +191,7 @@ class Comparisons:
         if self._own.get(index) == digest:
             if is_majority:
                 self.agreed_index = max(self.agreed_index, index)
+                self._replica.applier.saves.agreed()
             return
         applier = self._replica.applier
         if index not in self._own:

@@ -78,6 +78,8 @@ class Saves:
         self._state_number = 0
         # whole, but no machine becomes what was saved: not for this process to remove
         self._refused: set[int] = set()
+        self.has_aside = bool(snapshots.aside()) if snapshots is not None else False
+        self._is_settled = False
 
     # -- when -----------------------------------------------------------------------------------
 
@@ -145,7 +147,11 @@ class Saves:
 
     # -- saving -------------------------------------------------------------------------------
 
-    def freezing(self, machine: StateMachine) -> Work:
+    def next_work(self, machine: StateMachine) -> Work:
+        """Return what is to be done, if it `is_settled` or `is_due`."""
+        return self._forgetting() if self.is_settled else self._freezing(machine)
+
+    def _freezing(self, machine: StateMachine) -> Work:
         """Return what has the machine's state saved: beside it, if it can be frozen."""
         snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
         self._is_saving = True
@@ -271,30 +277,112 @@ class Saves:
 
     def lost(self, index: int, error: CorruptionError) -> None:
         """A snapshot turned out to be damaged: another is saved in its place."""
-        if self._snapshots is None:
-            return
-        self._snapshots.remove_broken(index, error)
-        self.find_newest()
-        if not self._asked and self._applier.is_fit:
-            self.ask(lambda code, text, saved_index: None)
-
-    def distrust(self) -> None:
-        """The present state is not what it should be: what is being saved of it is not kept."""
-        self._state_number += 1
-
-    def remove_behind(self, index: int) -> None:
-        """Remove snapshots behind an index, on any thread."""
-        if self._snapshots is not None:
-            self._snapshots.remove_behind(index)
-
-    def _withdraw(self, meta: SnapshotMeta) -> None:
-        """Remove what was saved of a state that is not trusted any more."""
         snapshots = self._snapshots
         if snapshots is None:
             return
-        error = CorruptionError("it was saved of a damaged state", snapshots.directory, 0)
-        snapshots.remove_broken(meta.last_included_index, error)
-        self.find_newest()
+
+        def done() -> None:
+            if not self._asked and self._applier.is_fit:
+                self.ask(lambda code, text, saved_index: None)
+
+        self._change(lambda: snapshots.remove_broken(index, error), done)
+
+    def distrust(self, trusted_index: int) -> None:
+        """The present state is not what it should be, nor are snapshots behind an index.
+
+        What is being saved of it is not used. They are set aside, by `set_aside_behind`, and not
+        removed: they may be all that is left of the state.
+        """
+        self._state_number += 1
+        self._is_settled = False
+        if self.newest_index > trusted_index:
+            self.newest = None
+
+    def set_aside_behind(self, index: int) -> None:
+        """Set snapshots behind an index aside; on the machine's thread."""
+        snapshots = self._snapshots
+        if snapshots is not None:
+            behind = [found for found in snapshots.indexes() if found > index]
+            if behind:
+                snapshots.set_aside(behind)
+                self.has_aside = True
+
+    def agreed(self) -> None:
+        """The machine's state is a majority's.
+
+        With a snapshot of its own again it needs none of those that were set aside.
+        """
+        if self.has_aside and self.newest is not None and self._applier.is_fit:
+            self._is_settled = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was set aside is to be removed."""
+        return self._is_settled
+
+    def _forgetting(self) -> Work:
+        """Return what removes it: on the machine's thread, as setting aside is."""
+
+        def run() -> None:
+            if self._snapshots is not None and self._is_settled:
+                self._snapshots.remove_aside()
+
+        def done(_: object) -> None:
+            if self._is_settled:
+                self.has_aside = self._is_settled = False
+
+        return Work(run, done)
+
+    def taking_back(self, done: Callable[[], None]) -> Work:
+        """Return what has those used after all that were set aside."""
+
+        def run() -> None:
+            if self._snapshots is not None:
+                self._snapshots.take_back()
+
+        def taken(_: object) -> None:
+            self.has_aside = self._is_settled = False
+            done()
+
+        return Work(run, taken)
+
+    def _withdraw(self, meta: SnapshotMeta) -> None:
+        """Set aside what was saved of a state that is not trusted any more."""
+        snapshots, index = self._snapshots, meta.last_included_index
+        if snapshots is None:
+            return
+        self._refused.add(index)
+
+        def run() -> None:
+            if index in snapshots.indexes():
+                snapshots.set_aside([index])
+                self.has_aside = True
+
+        def done() -> None:
+            self._refused.discard(index)
+
+        self._change(run, done)
+
+    def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
+        """Take snapshots out of use, and find which is the newest then: beside the loop."""
+        snapshots, before = self._snapshots, self.newest
+        if snapshots is None:
+            return
+
+        def run() -> SnapshotMeta | None:
+            change()
+            return snapshots.newest(self._refused)
+
+        def changed(found: SnapshotMeta | None) -> None:
+            if self.newest is before:  # else another came meanwhile
+                self.newest = found
+            done()
+
+        def failed(error: Exception) -> None:
+            text = "a snapshot that is not to be used cannot be removed now"
+            say(logger, logging.WARNING, text, group=self._config.group, reason=described(error))
+
+        self._doors.background.run(run, changed, failed)
 
     # -- loading ------------------------------------------------------------------------------
 

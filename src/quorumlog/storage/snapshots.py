@@ -1,6 +1,7 @@
 """Snapshots of a state machine: one file each, whole or not there at all (spec 40 section 3).
 
     <group>/snapshot/snapshot_<last included index in 20 digits>   data, what it is, a footer
+    <group>/snapshot/aside_<the same>                               its state may be another's
     <group>/snapshot/saving                                         being written by this replica
     <group>/snapshot/installing                                     being fetched from another
 
@@ -26,6 +27,10 @@ INSTALLING = "installing"
 META_SUFFIX = ".json"
 """Of the file beside `installing` that says what is being fetched."""
 PREFIX = "snapshot_"
+ASIDE = "aside_"
+"""Of the name of one that is used only if there is no other source of the state."""
+ASIDE_MAX = 4
+"""Kept of those, the newest."""
 DIGITS = 20
 META_BYTES_MAX = 1024 * 1024
 COPY_BYTES = 1024 * 1024
@@ -196,13 +201,23 @@ class Snapshots:
 
     def indexes(self) -> list[int]:
         """Return the last included index of each, ascending."""
+        return self._indexes_of(PREFIX)
+
+    def aside(self) -> list[int]:
+        """Return the same of those that were set aside."""
+        return self._indexes_of(ASIDE)
+
+    def _indexes_of(self, prefix: str) -> list[int]:
         names = self._files.names(self.directory)
-        digits = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+        digits = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
         return sorted(int(digit) for digit in digits if digit.isdecimal() and len(digit) == DIGITS)
 
     def path_of(self, index: int) -> str:
         """Return where a snapshot lies."""
         return f"{self.directory}/{PREFIX}{index:0{DIGITS}d}"
+
+    def _aside_of(self, index: int) -> str:
+        return f"{self.directory}/{ASIDE}{index:0{DIGITS}d}"
 
     def newest(self, refused: Container[int] = ()) -> SnapshotMeta | None:
         """Return what the newest whole one is; broken ones are reported and removed (spec 40).
@@ -351,13 +366,29 @@ class Snapshots:
                 self._files.remove(self.path_of(index))
         return useful[0] if useful else -1
 
-    def remove_behind(self, index: int) -> None:
-        """Remove those that hold more than a state which is trusted."""
-        for found in self.indexes():
-            if found > index:
-                self._report(f"snapshot {found} was removed: its state may be another's")
-                self._files.remove(self.path_of(found))
-                self._files.sync_directory(self.directory)
+    def set_aside(self, indexes: list[int]) -> None:
+        """Use some no more, since their state may be another's, but keep them for the worst."""
+        for index in indexes:
+            self._report(f"snapshot {index} is set aside: its state may be another's")
+            self._files.replace(self.path_of(index), self._aside_of(index))
+        self._remove_aside(self.aside()[:-ASIDE_MAX])
+
+    def take_back(self) -> None:
+        """Use again what was set aside."""
+        present = self.indexes()
+        for index in self.aside():
+            if index not in present:
+                self._files.replace(self._aside_of(index), self.path_of(index))
+        self._remove_aside(self.aside())
+
+    def remove_aside(self) -> None:
+        """Remove what was set aside."""
+        self._remove_aside(self.aside())
+
+    def _remove_aside(self, indexes: list[int]) -> None:
+        for index in indexes:
+            self._files.remove(self._aside_of(index))
+        self._files.sync_directory(self.directory)
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:
         """Remove one that cannot be used, and say so."""
