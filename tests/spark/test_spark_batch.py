@@ -102,8 +102,8 @@ def test_several_groups_are_told_apart(spark, cluster, bounds):
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_conditions_on_the_index_are_ranges_that_are_fetched(spark, cluster, enabled):
-    everything = load(spark, cluster, minPartitions="4")
-    few = everything.where("index >= 100 AND index < 103")
+    options = {"minPartitions": "4", "pushDownPredicate": "true"}
+    few = load(spark, cluster, **options).where("index >= 100 AND index < 103")
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, enabled)
     try:
@@ -111,10 +111,21 @@ def test_conditions_on_the_index_are_ranges_that_are_fetched(spark, cluster, ena
         assert few.rdd.getNumPartitions() == (3 if enabled == "true" else 4)
         plan = few._jdf.queryExecution().executedPlan().toString()
         assert ("Filter (" in plan) == (enabled == "false")
-        assert everything.where("term >= 1 AND term < 1000000").count() == ENTRIES
-        assert everything.where("term >= 1000000").count() == 0
+        for condition, count in (("term >= 1 AND term < 1000000", ENTRIES), ("term > 999999", 0)):
+            assert load(spark, cluster, **options).where(condition).count() == count
     finally:
         spark.conf.set(PUSHDOWN, before)
+
+
+def test_a_frame_that_was_read_with_a_condition_is_whole_without_it(spark, cluster):
+    assert spark.conf.get(PUSHDOWN) == "true"
+    log = load(spark, cluster)
+    few = log.where("index >= 100 AND index < 103")
+    assert (log.count(), few.count(), log.count()) == (ENTRIES, 3, ENTRIES)
+    assert few.unionAll(log).count() == ENTRIES + 3
+    log.createOrReplaceTempView("whole")
+    assert spark.sql("SELECT count(*) FROM whole WHERE term > 999999").first()[0] == 0
+    assert spark.sql("SELECT count(*) FROM whole").first()[0] == ENTRIES
 
 
 def test_sql_finds_the_source_without_registering(spark, cluster):

@@ -63,6 +63,7 @@ def test_a_users_schema_is_the_projection(spark, store):
         file.seek(row.pos + 48)
         assert file.read(len(row.body)) == row.body
     assert load(spark, str(store), "index long", includeAll="true").count() == 2_000
+    assert frame.count() == len(BODIES), "the condition is not kept"
 
 
 def test_damage_is_an_error_or_a_row_that_says_so(spark, tmp_path):

@@ -45,6 +45,10 @@ KNOWN = {
         "true (default): what the replica that is asked has in files that this machine can read is "
         "read there; false: all is sent by the servers"
     ),
+    "pushDownPredicate": (
+        "of a batch: false (default): Spark checks conditions itself, on all entries; true: those "
+        "on index and term narrow what is fetched, for a frame that is read with one condition only"
+    ),
     "verifyCrc": (
         "screen (default): check all bodies of a block by one CRC; all: each by its own, which "
         "takes several times as long; none: trust the servers"
@@ -66,7 +70,7 @@ SYNONYMS = {
     "minOffsetsPerTrigger": "minEntriesPerTrigger",
 }
 NAME_LENGTH_MAX = 200
-BATCH_ONLY = ("endingIndex",)
+BATCH_ONLY = ("endingIndex", "pushDownPredicate")
 STREAM_ONLY = (
     "maxEntriesPerTrigger",
     "maxBytesPerTrigger",
@@ -101,6 +105,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     leader_only: bool
     local_reads: bool
+    pushes_conditions: bool
     verify: Verify
     include_headers: bool
     isolation: Isolation
@@ -119,7 +124,7 @@ class ReadOptions:
 
     def for_stream(self) -> "ReadOptions":
         """Return these, or raise `UnexpectedArgumentError` for one that only a batch has."""
-        return self._without(BATCH_ONLY, "read", "a stream has no end")
+        return self._without(BATCH_ONLY, "read", "a stream reads all, and has no end")
 
     def _without(self, names: tuple[str, ...], only: str, reason: str) -> "ReadOptions":
         for name in names:
@@ -155,6 +160,7 @@ def parse_options(raw: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=values.choice("failOnDataLoss", {"true": True, "false": False}),
         leader_only=values.choice("readFrom", {"leader": True, "any": False}),
         local_reads=values.choice("localReads", {"true": True, "false": False}),
+        pushes_conditions=values.choice("pushDownPredicate", _BOOLEAN),
         verify=values.choice("verifyCrc", {kind.value: kind for kind in Verify}),
         include_headers=values.choice("includeHeaders", _BOOLEAN),
         isolation=values.choice("isolationLevel", _ISOLATION),

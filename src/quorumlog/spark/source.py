@@ -43,8 +43,9 @@ class QuorumlogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns that the schema names."""
-        kind = FilteringLogReader if offers_filters() else LogReader
-        return kind(parse_options(dict(self.options)).for_batch(), wanted_columns(schema))
+        options = parse_options(dict(self.options)).for_batch()
+        kind = FilteringLogReader if options.pushes_conditions and offers_filters() else LogReader
+        return kind(options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's)
         """Return a reader of the columns that the schema names, for a stream."""

@@ -19,6 +19,10 @@ KNOWN = {
     "dataPaths": "where data files are, joined by commas (default: the directory data of the path)",
     "startingIndex": "earliest (default) or an index",
     "endingIndex": "latest (default), or the index behind the last",
+    "pushDownPredicate": (
+        "false (default): Spark checks conditions itself, on all entries; true: those on the index "
+        "narrow what is read, for a frame that is read with one condition only"
+    ),
     "mode": ("failfast (default): damage is an error; permissive: it is a row with crc_ok = false"),
     "verifyCrc": "all (default): check what has a CRC; none: only that headers are possible",
     "includeHeaders": "true: also magic, size, header_pos and chain_crc (default false)",
@@ -49,6 +53,7 @@ class StoreOptions:
     data_directories: tuple[str, ...]
     start: int | None
     end: int | None
+    pushes_conditions: bool
     is_permissive: bool
     verify_crc: bool
     include_headers: bool
@@ -74,6 +79,7 @@ def parse_options(raw: Mapping[str, str]) -> StoreOptions:
         data_directories,
         _index(values, "startingIndex", "earliest"),
         _index(values, "endingIndex", "latest"),
+        pushes_conditions=values.choice("pushDownPredicate", _BOOLEAN),
         is_permissive=values.choice("mode", {"failfast": False, "permissive": True}),
         verify_crc=values.choice("verifyCrc", {"all": True, "none": False}),
         include_headers=values.choice("includeHeaders", _BOOLEAN),

@@ -27,5 +27,7 @@ class QuorumlogStoreSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns that the schema names."""
-        kind = FilteringStoreReader if offers_filters() else StoreReader
-        return kind(parse_options(dict(self.options)), wanted_columns(schema))
+        options = parse_options(dict(self.options))
+        narrows = options.pushes_conditions and offers_filters()
+        kind = FilteringStoreReader if narrows else StoreReader
+        return kind(options, wanted_columns(schema))
