@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quorumlog.client.checked import INDEX, LABEL, NODE_ID, TERM, address, flag, seconds, takes
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.admin_message import (
     ChangeMembersRequest,
@@ -44,6 +45,7 @@ class GroupAdmin:
     def __init__(self, client: "Client") -> None:
         self._client = client
 
+    @takes(node_id=NODE_ID, term=TERM)
     async def transfer(self, node_id: str, *, term: int = -1) -> None:
         """Hand leadership over to a member; return once it leads.
 
@@ -55,6 +57,7 @@ class GroupAdmin:
         await self._ask_leader(request)
         self._client.view.forget_leader()  # what comes next is for the new one
 
+    @takes(node_id=NODE_ID, address=address, learner=flag)
     async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
         """Add a member; unless it is to stay a `learner` it becomes a voter once caught up.
 
@@ -63,10 +66,12 @@ class GroupAdmin:
         """
         await self._change(MemberAction.ADD, node_id, address, learner=learner)
 
+    @takes(node_id=NODE_ID)
     async def promote_member(self, node_id: str) -> None:
         """Make a voter of a learner. Raises `RequestError`; MEMBER_NOT_READY: it lags too far."""
         await self._change(MemberAction.PROMOTE, node_id)
 
+    @takes(node_id=NODE_ID)
     async def remove_member(self, node_id: str) -> None:
         """Remove a member; a leader that is removed hands over when that is committed."""
         await self._change(MemberAction.REMOVE, node_id)
@@ -97,6 +102,7 @@ class GroupAdmin:
         response = await client.retrying(client.view.leader, ask, None, repeat_unknown=True)
         return response.last_included_index
 
+    @takes(node_id=NODE_ID, timeout_s=seconds)
     async def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
         """Wait until a member votes. Raises `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
@@ -119,9 +125,9 @@ class GroupAdmin:
         return list(await asyncio.gather(*map(self._status_of, view.addresses())))
 
     async def _learn_members(self) -> None:
-        for address in self._client.view.addresses():
+        for server in self._client.view.addresses():
             try:
-                found = await self._client.view.metadata(address, self._client.group)
+                found = await self._client.view.metadata(server, self._client.group)
             except RequestError:
                 continue
             self._client.view.members = dict(found.groups[0].peers) if found.groups else {}
@@ -146,6 +152,7 @@ class GroupAdmin:
                 health_text="unreachable",
             )
 
+    @takes(reader=LABEL, index=INDEX)
     async def report_position(self, reader: str, index: int) -> None:
         """Tell the leader that a reader has done with everything before an index (for status)."""
         request = PositionReport(group=self._client.group, reader=reader, index=index)

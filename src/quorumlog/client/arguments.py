@@ -1,6 +1,5 @@
 """What callers give, checked and copied before anything else happens to it."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +8,17 @@ from quorumlog.model.errors import ConfigError, QuorumlogError, UnexpectedArgume
 
 MILLISECONDS_MAX = 10**12
 """The longest time that can be asked for: about thirty years."""
+SHOWN_MAX = 100
+"""Characters of a wrong value that a message repeats."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message names it, whatever it is and however long."""
+    try:
+        text = repr(value)
+    except Exception:  # a number too long to be written, an object that cannot say what it is
+        return f"this {type(value).__name__}"
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
@@ -17,7 +27,7 @@ def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
     Raises `UnexpectedArgumentError`, naming `what` it is and its type, for everything else: text,
     numbers, objects in an array. `also` names other types that the caller allows.
     """
-    if isinstance(data, bytes):
+    if type(data) is bytes:  # a subclass may say another length than it has
         return data
     if not isinstance(data, str):
         try:
@@ -64,7 +74,7 @@ def whole_number(
 ) -> int:
     """Return a whole number within bounds. Raises `kind` for anything else, `True` included."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise kind(f"{name} is a whole number from {least} to {most}, not {value!r}")
+        raise kind(f"{name} is a whole number from {least} to {most}, not {shown(value)}")
     return value
 
 
@@ -75,12 +85,11 @@ def milliseconds(
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not math.isfinite(value)
         or not least <= value <= MILLISECONDS_MAX
     ):
         raise kind(
             f"{name} is a number of milliseconds from {least:g} to {MILLISECONDS_MAX}, "
-            f"not {value!r}"
+            f"not {shown(value)}"
         )
     return value
 

@@ -13,6 +13,18 @@ from isal.isal_zlib import crc32
 from quorumlog.client import arguments
 from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.arguments import as_bodies, as_bytes
+from quorumlog.client.checked import (
+    BYTES,
+    INDEX,
+    INDEX_OR_NONE,
+    ISOLATION,
+    LABEL,
+    MILLISECONDS,
+    flag,
+    optional,
+    start,
+    takes,
+)
 from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.joined import JoinedAppends
@@ -66,6 +78,17 @@ READ_ATTEMPTS = 3
 """A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
 
 
+_reads = takes(
+    start=start,
+    end=optional(INDEX_OR_NONE),
+    follow=flag,
+    include_all=flag,
+    leader_only=flag,
+    linearizable=flag,
+    isolation=ISOLATION,
+)
+
+
 class ClientOptions(TypedDict, total=False):
     """What a `Client` may be told besides servers and group; see there."""
 
@@ -99,7 +122,8 @@ class Client:
 
     Bodies, commands and questions are `bytes` or any other buffer of plain data (`bytearray`,
     `memoryview`, an array), which is copied before a call returns: the caller may use it again at
-    once. `UnexpectedArgumentError` is raised by the call itself for anything else. A client belongs
+    once. `UnexpectedArgumentError` is raised by the call itself for anything else, and for every
+    other argument of a wrong type or value. A client belongs
     to the process that made it: in a forked child every use of it raises `RequestError`.
     Raises `ConfigError` for an option of a wrong type or value.
     """
@@ -235,6 +259,7 @@ class Client:
 
     # -- read -------------------------------------------------------------------------------
 
+    @takes(index=INDEX, leader_only=flag, linearizable=flag)
     async def get(
         self,
         index: int,
@@ -264,7 +289,8 @@ class Client:
             )
         return self._decoded(fetched, include_all=True)[0]
 
-    async def read(
+    @_reads
+    def read(
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
         *,
@@ -298,11 +324,9 @@ class Client:
             linearizable=linearizable,
             isolation=isolation,
         )
-        async with aclosing(blocks):
-            async for entries in blocks:
-                for entry in entries:
-                    yield entry
+        return _flat(blocks)
 
+    @_reads
     async def read_blocks(
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
@@ -342,14 +366,13 @@ class Client:
         isolation: Isolation,
     ) -> int:
         if isinstance(start, int):
-            if start < 0:
-                raise UnexpectedArgumentError(f"start {start} is below 0")
             return start
         begin, committed = await self.bounds(
             leader_only=leader_only, linearizable=linearizable, isolation=isolation
         )
         return begin if start == "earliest" else committed + 1
 
+    @takes(leader_only=flag, linearizable=flag, isolation=ISOLATION)
     async def bounds(
         self,
         *,
@@ -367,6 +390,18 @@ class Client:
         )
         return fetched.begin_index, fetched.committed_index
 
+    @takes(
+        begin_index=INDEX,
+        end_index=INDEX_OR_NONE,
+        bytes_max=BYTES,
+        wait_ms=MILLISECONDS,
+        index_records=flag,
+        leader_only=flag,
+        linearizable=flag,
+        isolation=ISOLATION,
+        headers_only=flag,
+        machine=LABEL,
+    )
     async def fetch(  # noqa: PLR0913  (one argument an option of the request)
         self,
         begin_index: int,
@@ -568,6 +603,13 @@ class Client:
                 f"found no leader of {self.group} among {servers} within {limit_ms:g} ms{said}"
             )
         return DeadlineExceededError(f"no answer from {self.group} within {limit_ms:g} ms{said}")
+
+
+async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Entry, None]:
+    async with aclosing(blocks):
+        async for entries in blocks:
+            for entry in entries:
+                yield entry
 
 
 def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:

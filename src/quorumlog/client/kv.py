@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import UNSET, UnsetType
 
 from quorumlog.client.arguments import as_bytes, whole_number
+from quorumlog.client.checked import COUNT, INDEX, flag, optional, several, takes
 from quorumlog.client.client import Client
 from quorumlog.client.values import Queried
 from quorumlog.machine import kv_commands
@@ -169,6 +170,7 @@ class KV:
     async def _set_if(self, compare: Compare, operation: Put | Delete) -> bool:
         return (await self.transaction([compare], [operation])).succeeded
 
+    @takes(compares=several, then=several, otherwise=several)
     def transaction(
         self,
         compares: Sequence[Compare] = (),
@@ -211,6 +213,7 @@ class KV:
 
     # -- questions --------------------------------------------------------------------------------
 
+    @takes(linearizable=flag)
     def get(self, key: Data, *, linearizable: bool = True) -> Coroutine[Any, Any, bytes | None]:
         """Return a key's value, None if there is no such key.
 
@@ -223,6 +226,7 @@ class KV:
         value, _ = await self._get_with_index(query, linearizable=linearizable)
         return value
 
+    @takes(linearizable=flag)
     def get_with_index(
         self, key: Data, *, linearizable: bool = True
     ) -> Coroutine[Any, Any, tuple[bytes | None, int]]:
@@ -236,6 +240,7 @@ class KV:
         found, _ = await self._ask(query, kv_commands.Value, linearizable=linearizable)
         return found.value, found.index
 
+    @takes(limit=optional(COUNT), reverse=flag, linearizable=flag)
     def scan(
         self,
         begin: Data = b"",
@@ -286,6 +291,7 @@ class KV:
         _, queried = await self._ask(query, kv_commands.Value)
         return queried.applied_index
 
+    @takes(first_index=optional(INDEX))
     def watch(
         self, prefix: Data = b"", first_index: int | None = None
     ) -> AsyncGenerator[KeyEvent, None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quorumlog.client.arguments import as_bodies, as_bytes
+from quorumlog.client.checked import INDEX_OR_NONE, MILLISECONDS, flag, takes
 from quorumlog.client.command_sessions import CommandSession, CommandSessions
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.values import Executed, Queried
@@ -179,6 +180,7 @@ class MachineCalls:
             Executed(first + number, response.term, result) for number, result in enumerate(results)
         ]
 
+    @takes(linearizable=flag, after_index=INDEX_OR_NONE, wait_ms=MILLISECONDS)
     def query(
         self,
         question: Buffer,

@@ -146,13 +146,13 @@ class Producer:
                 f"in_flight_blocks {in_flight_blocks} is above {BLOCKS_REMEMBERED}, the blocks "
                 "that a group remembers of an idempotent producer"
             )
+        if not idempotent:
+            _check_plain(producer_id, epoch, part)
         if producer_id is None:
             producer_id = secrets.randbits(63)
         self._producer_id = whole_number("producer_id", producer_id, 0, (1 << 64) - 1)
         self._epoch = whole_number("epoch", epoch, 0, (1 << 32) - 1)
         self._part = None if part is None else checked_part(part)
-        if part is not None and not idempotent:
-            raise ConfigError("a part of a transaction is written by an idempotent producer")
         lead_bytes = SESSION_ENTRY_SIZE if part is None else TRANSACTIONAL_ENTRY_SIZE
         self._lead_bytes = lead_bytes if idempotent else 0
         self._attempt = None if part is None else AttemptRecord(part)
@@ -257,6 +257,8 @@ class Producer:
         self._process.check()
         for given, channel in zip(bodies, channels, strict=strict):
             body = given if type(given) is bytes else as_bytes("body", given)
+            if type(channel) is bool:
+                _check_channel(channel)
             if self._buffered + HEADER_SIZE + len(body) > self._buffer_bytes:
                 await self._wait_for_space(HEADER_SIZE + len(body))
             self._add(body, channel)
@@ -290,7 +292,7 @@ class Producer:
         if channels is None:
             return given, None
         try:
-            numbers = list(map(operator.index, channels))
+            numbers = list(map(_index, channels))
         except TypeError as error:
             raise UnexpectedArgumentError(f"channels are whole numbers: {error}") from None
         if len(numbers) != len(given):
@@ -697,6 +699,24 @@ def _client_of(client: Client | str | Sequence[str], group: str | UnsetType) -> 
             "group, or servers"
         )
     return client
+
+
+def _check_plain(producer_id: object, epoch: object, part: object) -> None:
+    """Raise `ConfigError` if a producer that is not idempotent is given what only those have."""
+    if part is not None:
+        raise ConfigError("a part of a transaction is written by an idempotent producer")
+    if producer_id is not None or epoch != 0:
+        raise ConfigError(
+            "producer_id and epoch are those of an idempotent producer; with idempotent=False "
+            "nothing bears them"
+        )
+
+
+def _index(channel: Any) -> int:
+    """Return a whole number of any type. Raises `TypeError` for others, True and False too."""
+    if isinstance(channel, bool):
+        raise TypeError(f"not {channel}")
+    return operator.index(channel)
 
 
 def _check_channel(channel: int) -> None:

@@ -168,8 +168,7 @@ class SyncClient:
             leader_only=leader_only,
             isolation=isolation,
         )
-        for entries in self.each(blocks):
-            yield from entries
+        return _flat(self.each(blocks))
 
     def bounds(
         self, *, leader_only: bool = True, isolation: Isolation = "read_committed"
@@ -190,3 +189,8 @@ class SyncClient:
     def metadata(self) -> MetadataResponse:
         """See `Client.metadata`."""
         return self._thread.wait(self._client.metadata())
+
+
+def _flat(found: Iterator[list[Entry]]) -> Iterator[Entry]:
+    for entries in found:
+        yield from entries

@@ -5,9 +5,10 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from quorumlog.client.arguments import as_bytes, whole_number
+from quorumlog.client.checked import instance, several, takes
 from quorumlog.client.client import Client
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.producer import Producer, ProducerOptions, checked_part
@@ -46,6 +47,14 @@ def id_bytes(text: Buffer | str) -> bytes:
         return uuid.UUID(text).bytes
     except ValueError:
         return hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:ID_SIZE]
+
+
+def _accepted(name: str, value: Any) -> None:
+    """A list of what `Producer.attempt` returned, without None."""
+    several(name, value)
+    if isinstance(value, Sequence):  # what is read once is judged when it is encoded
+        for attempt in value:
+            instance(AcceptedAttempt)(name, attempt)
 
 
 class Transactions:
@@ -87,6 +96,7 @@ class Transactions:
             )
         return Run(found.epoch, found.last_batch)
 
+    @takes(run=instance(Run))
     def producer(
         self, run: Run, batch_id: int, partition: int, **options: Unpack[ProducerOptions]
     ) -> Producer:
@@ -97,6 +107,7 @@ class Transactions:
         options["part"] = self.part(run, batch_id, partition)
         return Producer(self._client, **options)
 
+    @takes(run=instance(Run))
     def part(self, run: Run, batch_id: int, partition: int) -> TransactionPart:
         """Return what a producer elsewhere has to know to write one part of a batch.
 
@@ -104,6 +115,7 @@ class Transactions:
         """
         return checked_part(TransactionPart(self._id, run.epoch, batch_id, partition))
 
+    @takes(accepted=_accepted)
     async def commit(self, epoch: int, batch_id: int, accepted: Sequence[AcceptedAttempt]) -> None:
         """End a batch: what is accepted counts, in the moment this is stored, and nothing else.
 
