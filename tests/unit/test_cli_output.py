@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from quorumlog.cli.output import body_text, entry_object, print_json, print_table, printable
+from quorumlog.cli.output import (
+    body_text,
+    counted,
+    entries_text,
+    entry_object,
+    print_json,
+    print_table,
+    printable,
+)
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 
@@ -55,3 +63,8 @@ def test_a_table_in_a_pipe_is_plain_and_nothing_is_cut(capsys):
     assert "\x1b" not in out
     assert "x" * 300 in out
     assert out.splitlines()[0].split() == ["NODE", "TERM"]
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    assert [counted(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+    assert [entries_text(n) for n in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]

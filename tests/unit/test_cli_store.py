@@ -6,9 +6,11 @@ import json
 import tarfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quorumlog.cli.main import main
+from quorumlog.storage.layout import Identity
 from store_access import Opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -55,6 +57,15 @@ def test_a_directory_above_the_store_is_answered_with_the_stores_below(multi_ter
     store = store_of(multi_term)
     assert main(["store", "dump", str(store.parent)]) == 1
     assert f"try {store.parent}" in capsys.readouterr().err
+
+
+def test_a_clusters_directory_is_answered_with_the_stores_two_levels_below(tmp_path, capsys):
+    for node in range(12):
+        (tmp_path / "c" / f"n{node:02}" / "g" / "data").mkdir(parents=True)
+    status, _, err = run(capsys, "dump", tmp_path / "c")
+    assert status == 1
+    assert f"; try {tmp_path}/c/n00/g or {tmp_path}/c/n01/g or " in err
+    assert err.endswith(f" or {tmp_path}/c/n08/g or one of 3 more\n")
 
 
 def run(capsys, *arguments):
@@ -174,10 +185,65 @@ def test_repair_takes_what_is_damaged_from_another_directory(ours, capsys):
     (store / "data" / f"{8_000:020d}").unlink()
     status, out, _ = run(capsys, "repair", store, "--from", other)
     assert status == 0
-    assert "damage left in no entry" in out
+    assert out.endswith(" entries repaired, 1 index record mended, no damage left\n")
     assert run(capsys, "verify", store)[:2] == (0, "60 entries checked, 0 to 59: no findings\n")
     for path in (other / "data").iterdir():
         assert (store / "data" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_one_entry_is_repaired_not_one_entries(ours, capsys):
+    store, other = ours
+    damaged = store / "data" / f"{4_000:020d}"
+    overwrite(damaged, 100)
+    (found,) = json.loads(run(capsys, "verify", store, "--json")[1])["findings"]
+    index = found["index"]
+    status, out, _ = run(capsys, "repair", store, "--from", store)
+    assert status == 1
+    assert out.endswith(
+        f"\n0 entries repaired, 0 index records mended, damage left in entry {index}\n"
+    )
+    told = "1 entry repaired, 0 index records mended, no damage left\n"
+    assert run(capsys, "repair", store, "--from", other) == (0, told, "")
+
+
+def renamed(store, group):
+    """Give a store another group's name."""
+    for path in store.glob("quorumlog.identity*"):
+        identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+        other = msgspec.structs.replace(identity, group=group)
+        other = msgspec.structs.replace(other, crc=other.checksum())
+        path.write_bytes(msgspec.json.encode(other))
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_repair_takes_nothing_from_another_group(ours, capsys, tmp_path, is_damaged):
+    store, other = ours
+    foreign = Opened(tmp_path / "foreign", data_file=4_000, index_file=32 * 16)
+    foreign.append([f"F {n} ".encode() * 20 for n in range(60)])
+    foreign.log.note_committed(39)
+    foreign.checkpoint()
+    foreign.close()
+    if is_damaged:
+        overwrite(store / "data" / f"{0:020d}", 100)
+    status, out, err = run(capsys, "repair", store, "--from", other, "--from", tmp_path / "foreign")
+    assert (status, out) == (1, "")
+    assert f"{tmp_path}/foreign is no replica of {store}: entry " in err
+    renamed(other, "h")
+    status, out, err = run(capsys, "repair", store, "--from", other)
+    assert (status, out) == (1, "")
+    assert f"{other} holds group 'h', but {store} group 'g'" in err
+    assert run(capsys, "verify", store)[0] == is_damaged
+
+
+def test_replicas_whose_uncommitted_entries_differ_repair_each_other(ours, capsys):
+    store, other = ours
+    assert run(capsys, "truncate", other, "--from", 40)[0] == 0
+    opened = Opened(other, data_file=4_000, index_file=32 * 16)
+    opened.append([b"of another leader"], term=7)
+    opened.checkpoint()
+    opened.close()
+    overwrite(store / "data" / f"{4_000:020d}", 100)
+    assert run(capsys, "repair", store, "--from", other)[0] == 0
 
 
 def test_repair_from_a_directory_with_other_damage_says_what_is_left(ours, capsys):
@@ -201,6 +267,18 @@ def test_truncate_keeps_what_is_committed(ours, capsys):
         "20 entries removed, from 40 on\n",
     )
     assert run(capsys, "verify", store)[1].startswith("40 entries checked, 0 to 39")
+
+
+def test_truncate_beyond_the_end_says_so_as_dump_does(ours, capsys):
+    store, _ = ours
+    for start in (60, 10**9):
+        status, out, err = run(capsys, "truncate", store, "--from", start)
+        assert (status, out) == (3, "")
+        end = f"index {start} is beyond the end of {store}: its last index is 59"
+        assert err == f"quorumlog: {end}; nothing was removed\n"
+        assert run(capsys, "dump", store, "--from", start)[::2] == (3, f"quorumlog: {end}\n")
+    told = "1 entry removed, from 59 on\n"
+    assert run(capsys, "truncate", store, "--from", 59)[:2] == (0, told)
 
 
 def test_160_a_store_of_the_original_is_checked_and_mended_like_ours(multi_term, capsys):

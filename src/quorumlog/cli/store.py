@@ -12,6 +12,8 @@ from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import (
     body_text,
+    counted,
+    entries_text,
     entry_object,
     magic_name,
     print_json,
@@ -27,6 +29,8 @@ from quorumlog.storage.offline_repair import repair_store, truncate_store
 from quorumlog.storage.verify import StoreReport, magic_names, verify_store
 
 PREVIEW_CHARACTERS = 60
+HINTS_MAX = 9
+"""Groups' directories named to who gave one above them: one each of a local cluster's nodes."""
 COLUMNS = "{:>10}  {:>6}  {:>12}  {:>8}  {:<13}  {:>10}  {}"
 
 app = typer.Typer(
@@ -121,11 +125,12 @@ def verify_command(directory: Directory, data: DataPath = "", as_json: AsJson = 
         if report.tail_text:
             print_line(f"torn tail, cut at the next start: {report.tail_text}")
         unchecked = report.unchecked_entries
+        total = report.findings_total
+        found = counted(total, "finding") if total else "no findings"
         without = f", {unchecked} of them without CRCs (written by DLedger)" if unchecked else ""
         print_line(
-            f"{report.entries} entries checked, {report.begin_index} to {report.end_index}"
-            f"{without}: {report.findings_total or 'no'} "
-            f"{'finding' if report.findings_total == 1 else 'findings'}"
+            f"{entries_text(report.entries)} checked, {report.begin_index} to {report.end_index}"
+            f"{without}: {found}"
         )
     if report.findings_total:
         raise typer.Exit(1)
@@ -175,7 +180,7 @@ def repair_command(
     """Put other replicas' entries in the place of damaged ones. The node must be stopped.
 
     An entry is taken only if index, term, size and CRCs show that it is the very one that is
-    damaged. Exit status 1 if damage is left.
+    damaged. Exit status 1 if damage is left, or if DIR2 is no replica of the same group.
     """
     target = group_directory(directory, anywhere=bool(data))
     with progress_bar("checking") as progress:
@@ -192,8 +197,9 @@ def repair_command(
         for reason in report.reasons or ():
             print_line(f"not taken: {reason}")
         print_line(
-            f"{report.repaired_entries} entries repaired, {report.mended_index_records} index "
-            f"records mended, damage left in {_ranges_text(report.left)}"
+            f"{entries_text(report.repaired_entries)} repaired, "
+            f"{counted(report.mended_index_records, 'index record')} mended, "
+            f"{_damage_text(report.left)}"
         )
     if report.left:
         raise typer.Exit(1)
@@ -210,15 +216,15 @@ def truncate_command(
 ) -> None:
     """Remove an entry and all behind it; never one that is known to be committed.
 
-    The node must be stopped.
+    The node must be stopped. Exit status 3 if the log ends before that entry.
     """
     removed = truncate_store(
         OsFileSystem(), group_directory(directory, anywhere=bool(data)), start, _paths(data)
     )
     if as_json:
-        print_json({"removed": removed, "end_index": start - 1 if removed else None})
+        print_json({"removed": removed, "end_index": start - 1})
     else:
-        print_line(f"{removed} entries removed, from {start} on")
+        print_line(f"{entries_text(removed)} removed, from {start} on")
 
 
 # -- shared ---------------------------------------------------------------------------------------
@@ -255,11 +261,12 @@ def _terms_text(report: StoreReport) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _ranges_text(ranges: list[tuple[int, int]]) -> str:
+def _damage_text(ranges: list[tuple[int, int]]) -> str:
     if not ranges:
-        return "no entry"
+        return "no damage left"
     shown = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
-    return "entries " + ", ".join(shown)
+    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return f"damage left in {'entry' if is_one else 'entries'} {', '.join(shown)}"
 
 
 def _paths(data: str) -> list[str]:
@@ -275,6 +282,13 @@ def group_directory(directory: Path, *, anywhere: bool = False) -> str:
         return str(directory)
     if not directory.is_dir():
         raise CommandError(f"{directory}: no such directory")
-    below = sorted(str(found.parent) for found in directory.glob(f"*/{DATA}") if found.is_dir())
-    hint = f"; try {' or '.join(below)}" if below else ""
+    below = _groups_below(directory, f"*/{DATA}") or _groups_below(directory, f"*/*/{DATA}")
+    more = len(below) - HINTS_MAX
+    shown = [*below[:HINTS_MAX], *([f"one of {more} more"] if more > 0 else [])]
+    hint = f"; try {' or '.join(shown)}" if shown else ""
     raise CommandError(f"{directory} is no group's directory: it contains no {DATA}/{hint}")
+
+
+def _groups_below(directory: Path, pattern: str) -> list[str]:
+    """Return the groups' directories whose data is where a pattern says."""
+    return sorted(str(found.parent) for found in directory.glob(pattern) if found.is_dir())

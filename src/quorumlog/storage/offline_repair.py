@@ -4,8 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from quorumlog.model.block import Block, parse_block
-from quorumlog.model.errors import CorruptionError, RequestError, StorageError
+from quorumlog.model.block import Block, headers, parse_block
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexOutOfRangeError,
+    RequestError,
+    StorageError,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.storage.base import Log, WritePlan
 from quorumlog.storage.checkpoint import UNKNOWN_CRC, Boundary
@@ -21,12 +26,16 @@ from quorumlog.storage.layout import (
     read_identity,
 )
 from quorumlog.storage.notes import Notes
-from quorumlog.storage.offline import open_files
+from quorumlog.storage.offline import StoreFiles, open_files
 from quorumlog.storage.original import committed_index_of
 from quorumlog.storage.plans import GroupStore
 from quorumlog.storage.store import open_log
 
 PIECE_BYTES = 1024 * 1024
+COMPARED_ENTRIES = 16
+"""So many of the oldest entries that two replicas have must be the same in both. One would do where
+there are CRCs: that of the chain covers all entries before."""
+_COMPARED = ("term", "size", "chain_crc", "body_crc")
 Progress = Callable[[int, int], None]
 
 
@@ -114,10 +123,15 @@ def repair_store(
 ) -> RepairReport:
     """Find everything that is damaged and put other replicas' entries in its place.
 
-    Raises `StorageError` when a directory is no store, `StoreLockedError` when its node runs.
+    Raises `StorageError` when a directory is no store or a source holds another log,
+    `StoreLockedError` when the node of the store runs.
     """
-    with opened_for_change(files, directory, data_directories) as (log, _, mended_before):
+    for source in sources:
+        _check_same_group(files, directory, source)
+    with opened_for_change(files, directory, data_directories) as (log, committed, mended_before):
         mended = mended_before + find_damage(log, progress)
+        for source in sources:
+            _check_same_log(files, log, committed, directory, source)
         report = RepairReport(list(log.damaged), [], mended_index_records=mended, reasons=[])
         before = log.damaged.count
         for source in sources:
@@ -136,14 +150,66 @@ def carry_out_checkpoint(log: Log) -> None:
         carry_out(plan)
 
 
+def _check_same_group(files: FileSystem, directory: str, source: str) -> None:
+    """Raise `StorageError` if a source says that it is another group's."""
+    if not (has_identity(files, directory) and has_identity(files, source)):
+        return
+    own, other = read_identity(files, directory).group, read_identity(files, source).group
+    if own != other:
+        raise StorageError(
+            f"{source} holds group {other!r}, but {directory} group {own!r}; nothing was repaired"
+        )
+
+
+def _check_same_log(
+    files: FileSystem, log: Log, committed: int, directory: str, source: str
+) -> None:
+    """Raise `StorageError` if a source has other committed entries than the log.
+
+    The founding of a group is in its first entry, so that two groups of one name differ, too.
+    """
+    store = open_files(files, source)
+    try:
+        reader = _reader_of(store)
+        index = max(log.before_begin_index, reader.boundary.before_begin_index) + 1
+        # both know of these that they are committed: others may differ between replicas
+        last = min(committed, _committed_of(files, store), index + COMPARED_ENTRIES - 1)
+        for compared in range(index, last + 1):
+            try:
+                own = headers(log.read(compared, compared, PIECE_BYTES).block())[0]
+                other = headers(reader.read(compared, compared, PIECE_BYTES).block())[0]
+            except (StorageError, RequestError):
+                continue  # what is damaged tells nothing
+            # one of them may have been written by DLedger, without CRCs
+            stated = _COMPARED if own["chain_crc"] and other["chain_crc"] else _COMPARED[:2]
+            if any(own[name] != other[name] for name in stated):
+                raise StorageError(
+                    f"{source} is no replica of {directory}: entry {compared}, committed in both, "
+                    "is not the same; is it another cluster's, or was the group founded anew? "
+                    "Nothing was repaired"
+                )
+    finally:
+        store.close()
+
+
+def _committed_of(files: FileSystem, store: StoreFiles) -> int:
+    checkpoint = store.known.checkpoint
+    noted = checkpoint.committed_index if checkpoint is not None else -1
+    return max(noted, committed_index_of(files, store.directory))
+
+
+def _reader_of(store: StoreFiles) -> DiskReader:
+    return DiskReader(
+        store.data, store.index, store.known.boundary or Boundary(chain_crc=UNKNOWN_CRC)
+    )
+
+
 def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
     """Take what a source has of the damaged entries; return why the rest was not taken."""
     store = open_files(files, source)
     reasons: list[str] = []
     try:
-        reader = DiskReader(
-            store.data, store.index, store.known.boundary or Boundary(chain_crc=UNKNOWN_CRC)
-        )
+        reader = _reader_of(store)
         index = log.damaged.next_from(0)
         while index is not None:
             try:
@@ -193,7 +259,8 @@ def truncate_store(
 ) -> int:
     """Remove from_index and all that follows; return how many entries that were.
 
-    Raises `StorageError` when from_index is known to be committed, or is not in the log.
+    Raises `IndexOutOfRangeError` when the log ends before from_index, `StorageError` when it begins
+    behind it or from_index is known to be committed.
     """
     with opened_for_change(files, directory, data_directories, drops_foreign=True) as (
         log,
@@ -209,6 +276,9 @@ def truncate_store(
             raise StorageError(f"the log begins at {log.before_begin_index + 1}")
         removed = log.end_index - from_index + 1
         if removed <= 0:
-            return 0
+            end = f"its last index is {log.end_index}" if log.end_index >= 0 else "it has no entry"
+            raise IndexOutOfRangeError(
+                f"index {from_index} is beyond the end of {directory}: {end}; nothing was removed"
+            )
         carry_out(log.truncate(from_index))
         return removed
