@@ -10,6 +10,7 @@ from quorumlog.cli.output import (
     BAD_STYLE,
     GOOD_STYLE,
     QUIET_STYLE,
+    counted,
     flush_every_line,
     print_json,
     print_line,
@@ -171,7 +172,8 @@ def _check_same(
     """A cluster keeps its shape; raise `LocalClusterError` when another one is asked for."""
     if nodes is not None and nodes != len(cluster.node_ids):
         raise LocalClusterError(
-            f"the cluster in {cluster.directory} has {len(cluster.node_ids)} nodes, not {nodes}; "
+            f"the cluster in {cluster.directory} has "
+            f"{counted(len(cluster.node_ids), 'node')}, not {nodes}; "
             "choose another directory for a new one"
         )
     if groups is not None and sorted(groups) != sorted(cluster.groups):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
-from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.output import counted, entries_text, print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
@@ -141,19 +141,26 @@ def _print_archived(result: "ArchiveResult", as_json: bool) -> None:
         print_json(asdict(result))
         return
     print_line(
-        f"{result.new_rows} entries added ({result.new_body_bytes} bytes, as Parquet "
+        f"{entries_text(result.new_rows)} added ({result.new_body_bytes} bytes, as Parquet "
         f"{result.new_file_bytes})"
     )
     if result.merged_files:
-        print_line(f"{result.merged_files} small files merged")
+        print_line(f"{counted(result.merged_files, 'small file')} merged")
     if result.new_lost_entries:
-        print_line(f"{result.new_lost_entries} entries had been removed: the archive has a gap")
+        lost = entries_text(result.new_lost_entries)
+        print_line(f"{lost} had been removed: the archive has a gap")
     if result.last_index is None:
         print_line(f"{result.directory} is empty, as the log is")
         return
-    gaps = f", {result.lost_entries} are missing" if result.lost_entries else ""
+    is_one = result.lost_entries == 1
+    gaps = (
+        f", {result.lost_entries} {'is' if is_one else 'are'} missing"
+        if result.lost_entries
+        else ""
+    )
     print_line(
-        f"{result.directory} holds {result.rows} entries in {result.files} files, indexes "
+        f"{result.directory} holds {entries_text(result.rows)} in "
+        f"{counted(result.files, 'file')}, indexes "
         f"{result.first_index} to {result.last_index}{gaps}"
     )
 
@@ -196,9 +203,11 @@ def _print_replayed(result: "ReplayResult", as_json: bool) -> None:
         print_json(asdict(result))
         return
     print_line(
-        f"{result.appended_entries} entries appended, {result.found_entries} were there already"
+        f"{entries_text(result.appended_entries)} appended, {result.found_entries} "
+        f"{'was' if result.found_entries == 1 else 'were'} there already"
     )
-    print_line(f"group {result.group} holds the {result.entries} entries of {result.directory}:")
+    held = entries_text(result.entries)
+    print_line(f"group {result.group} holds the {held} of {result.directory}:")
     print_line(f"SHA-256 of both {result.digest}")
 
 
@@ -275,7 +284,7 @@ def _print_exported(result: "ExportResult", as_json: bool) -> None:
         print_json(asdict(result))
         return
     encoded = f", {result.base64_rows} of them in base64" if result.base64_rows else ""
-    print_line(f"{result.path}: {result.rows} entries{encoded}, {result.bytes} bytes")
+    print_line(f"{result.path}: {entries_text(result.rows)}{encoded}, {result.bytes} bytes")
 
 
 app.command(name="audit")(audit_command)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import AsJson
-from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.output import counted, entries_text, print_json, print_line
 
 if TYPE_CHECKING:
     from quorumlog.sim.campaign import Plan
@@ -84,9 +84,9 @@ class _Total:
         hours = self._simulated_ms / 3_600_000
         elapsed = max(0.001, time.monotonic() - self._started)
         return (
-            f"{self._runs} runs, {hours:.2f} simulated hours, {self._events} events, "
-            f"{self._appended} entries acknowledged; {self._simulated_ms / 1_000 / elapsed:.0f} "
-            "simulated seconds a second"
+            f"{counted(self._runs, 'run')}, {hours:.2f} simulated hours, {self._events} events, "
+            f"{entries_text(self._appended)} acknowledged; "
+            f"{self._simulated_ms / 1_000 / elapsed:.0f} simulated seconds a second"
         )
 
     def report(self) -> None:
@@ -116,8 +116,9 @@ def _object(outcome: "Outcome", plan: "Plan") -> dict[str, object]:
 
 def _print_run(outcome: "Outcome") -> None:
     print_line(
-        f"seed {outcome.seed}: {outcome.events} events, {outcome.appended} entries acknowledged, "
-        f"{outcome.reads} reads; {', '.join(outcome.faults) or 'no faults'}; {outcome.digest}"
+        f"seed {outcome.seed}: {outcome.events} events, {entries_text(outcome.appended)} "
+        f"acknowledged, {counted(outcome.reads, 'read')}; "
+        f"{', '.join(outcome.faults) or 'no faults'}; {outcome.digest}"
     )
     for name, lines in outcome.stories.items():
         print_line(f"-- {name}")
