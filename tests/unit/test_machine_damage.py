@@ -1,6 +1,7 @@
 """Machines that are damaged, or unlike the others: found, made again, never believed."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -8,11 +9,14 @@ from counting import Counter
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
     CorruptionError,
+    LeaderPendingFullError,
     NoSpaceError,
     OutOfDescriptorsError,
     StorageError,
 )
 from quorumlog.model.message import DigestQuestion, StateDigest
+from quorumlog.node import machine_scrub
+from quorumlog.node.applier import QUERY_WAIT_MS
 from quorumlog.node.replica import Replica
 from quorumlog.node.status import status_of
 from quorumlog.sim.cluster import SimulatedCluster
@@ -116,11 +120,10 @@ class Group(SimulatedCluster):
 
         self.until(is_settled)
 
-    def ask(self, node):
+    def ask(self, node, **how):
         answers = []
-        node.enter(
-            lambda: node.running.applier.query(-1, b"", lambda *answer: answers.append(answer))
-        )
+        applier = node.running.applier
+        node.enter(lambda: applier.query(-1, b"", lambda *answer: answers.append(answer), **how))
         return answers
 
 
@@ -531,3 +534,111 @@ def test_questions_wait_until_the_machine_has_again_what_it_had():
     assert status.install_state == "rebuilding"
     group.until(lambda: asked)
     assert asked[0][3] == b"7", "not from an empty one"
+
+
+@pytest.mark.parametrize("how", [{}, {"wait_ms": 0}, {"wait_ms": 1_000}], ids=repr)
+def test_questions_do_not_wait_for_longer_than_they_may_while_a_machine_is_made_again(how):
+    group = Group()
+    group.fill(15)
+    group.settled(15)
+    node = group.followers()[0]
+    distrust(node)
+    group.settled(15)
+    distrust(node)  # which waits for a minute now
+    began_ms = group.world.now_ms
+    asked = group.ask(node, **how)
+    group.until(lambda: asked)
+    code, text, _, _ = asked[0]
+    assert code is ResponseCode.TIMEOUT
+    assert "made again" in text
+    waits_ms = QUERY_WAIT_MS + how.get("wait_ms", 0)
+    assert waits_ms <= group.world.now_ms - began_ms <= waits_ms + 50
+    group.until(lambda: node.running.applier.is_fit, 90_000)
+    later = group.ask(node, **how)
+    group.until(lambda: later)
+    assert later[0][0] is OK
+
+
+def test_a_machine_that_failed_has_nothing_to_do_any_more():
+    group = Group(1, scrub_interval_hours=0.001)
+    group.fill(5)
+    node = group.leader()
+    group.machine(node).ails["apply"] = ValueError("a bug")
+    group.append()
+    group.until(lambda: node.running.applier.failed_text)
+    group.run_until(group.world.now_ms + 20_000)  # beyond the next scrub
+    assert node.running.applier.next_deadline_ms() > group.world.now_ms
+
+
+def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
+    group = Group(1)
+    group.fill(5)
+    replica = group.leader().running
+    replica.health_text = "a write failed"
+    group.run_until(group.world.now_ms + 60_000)
+    woken = []
+    doors = replace(replica._doors, wake_at=woken.append)
+    replica._doors, replica._looks_ms = doors, 0
+    replica.wake()
+    assert woken
+    assert min(woken) > group.world.now_ms
+
+
+class _Crowded:
+    """Has no thread for the calls of these numbers."""
+
+    def __init__(self, background, refused):
+        self.background, self.refused, self.calls = background, refused, 0
+
+    def run(self, work, done, failed):
+        self.calls += 1
+        if self.calls in self.refused:
+            failed(LeaderPendingFullError("too much waits"))
+        else:
+            self.background.run(work, done, failed)
+
+
+def test_a_snapshot_is_read_on_from_where_it_was_when_no_thread_was_free(monkeypatch):
+    monkeypatch.setattr(machine_scrub, "STEP_BYTES", 4)
+    group = Group(1, scrub_interval_hours=1_000)
+    group.fill(5)
+    node, saved = group.leader(), []
+    applier = node.running.applier
+    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    begun, snapshots = [], applier.saves._snapshots
+    checking = type(snapshots).checking
+
+    def counted(self, index):
+        begun.append(index)
+        return checking(self, index)
+
+    monkeypatch.setattr(type(snapshots), "checking", counted)
+    crowded = _Crowded(applier._doors.background, {1, 3})
+    applier.scrub._doors = replace(applier._doors, background=crowded)
+    node.enter(lambda: applier.scrub.suspect(saved[0][2]))
+    group.until(lambda: begun and applier.scrub._left is None)
+    assert crowded.calls > 4
+    assert begun == [saved[0][2]]
+
+
+def test_a_snapshot_that_could_not_be_opened_for_want_of_descriptors_is_read_later(monkeypatch):
+    group = Group(1, scrub_interval_hours=1_000)
+    group.fill(5)
+    node, saved = group.leader(), []
+    applier = node.running.applier
+    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    index = saved[0][2]
+    node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
+    snapshots, errors = applier.saves._snapshots, [NO_DESCRIPTOR[0]]
+    checking = type(snapshots).checking
+
+    def short(self, index):
+        if errors:
+            raise errors.pop()
+        return checking(self, index)
+
+    monkeypatch.setattr(type(snapshots), "checking", short)
+    node.enter(lambda: applier.scrub.suspect(index))
+    group.until(lambda: node.running.counters.snapshots_damaged == 1)

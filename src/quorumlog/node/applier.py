@@ -61,7 +61,7 @@ QUERIES_MAX = 65_536
 """Questions to one machine that may wait; more are refused."""
 _TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
 QUERY_WAIT_MS = 2_500
-"""How long a question may wait for what it must see to be applied."""
+"""How long a question may wait for what it must see to be applied, and for a fit machine."""
 RESULTS_KEPT = 65_536
 """Results above which those that nobody waits for are looked for."""
 RETRY_MS = 1_000
@@ -76,7 +76,10 @@ NEVER_MS = 1 << 62
 
 @dataclass(order=True, slots=True)
 class _Query:
-    """To be answered once `index` is applied; `is_patient`: at the deadline in any case."""
+    """To be answered once `index` is applied; `is_patient`: at the deadline in any case.
+
+    After `end_ms` it is refused if the machine is not fit.
+    """
 
     index: int
     number: int
@@ -84,6 +87,10 @@ class _Query:
     is_patient: bool = field(compare=False)
     body: bytes = field(compare=False)
     answer: QueryAnswer = field(compare=False)
+
+    @property
+    def end_ms(self) -> int:
+        return self.deadline_ms + (QUERY_WAIT_MS if self.is_patient else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +216,8 @@ class Applier:
     ) -> None:
         """Ask the machine once `index` is applied.
 
-        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused.
+        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused. A
+        machine that is made again or loads answers neither: the former is refused so much later.
         """
         if self.machine is None:
             text = (
@@ -258,6 +266,17 @@ class Applier:
 
     def tick(self, now_ms: int) -> None:
         """Give up what waited too long; try again what could not be read."""
+        self._expire(now_ms)
+        if now_ms >= self._retry_ms:
+            self._retry_ms = NEVER_MS
+        if now_ms >= self._ask_peers_ms:
+            self._ask_a_peer(now_ms)
+        if self.machine is not None and not self.failed_text:
+            self.scrub.tick(now_ms)
+        self.go_on()
+
+    def _expire(self, now_ms: int) -> None:
+        """Give up questions that waited too long for entries, or for the machine to be fit."""
         if any(query.deadline_ms <= now_ms for query in self._waiting):
             late = sorted(query for query in self._waiting if query.deadline_ms <= now_ms)
             self._waiting = [query for query in self._waiting if query.deadline_ms > now_ms]
@@ -268,17 +287,20 @@ class Applier:
                 else:
                     text = f"index {query.index} is not applied here yet; try again later"
                     query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
-        if now_ms >= self._retry_ms:
-            self._retry_ms = NEVER_MS
-        if now_ms >= self._ask_peers_ms:
-            self._ask_a_peer(now_ms)
-        if self.machine is not None and not self.failed_text:
-            self.scrub.tick(now_ms)
-        self.go_on()
+        # those of a machine that is fit are answered as soon as it is free
+        if not self.is_fit and any(query.end_ms <= now_ms for query in self._ready):
+            unanswered = [query for query in self._ready if query.end_ms <= now_ms]
+            self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
+            why = self.condition_text or "its state machine has not again what it had"
+            text = f"this replica cannot answer yet: {why}; try again later"
+            for query in unanswered:
+                query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
         waiting_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
+        if self._ready and not self.is_fit:
+            waiting_ms = min(waiting_ms, *(query.end_ms for query in self._ready))
         # once it is time, whatever keeps the machine from applying goes on by itself
         is_ahead = self._apply_at_ms > self._doors.now_ms()
         apply_ms = self._apply_at_ms if is_ahead else NEVER_MS
@@ -288,7 +310,7 @@ class Applier:
             apply_ms,
             self._ask_peers_ms,
             self.saves.next_deadline_ms(),
-            self.scrub.next_deadline_ms(),
+            NEVER_MS if self.machine is None or self.failed_text else self.scrub.next_deadline_ms(),
         )
 
     # -- jobs ---------------------------------------------------------------------------------

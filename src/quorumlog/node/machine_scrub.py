@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import CorruptionError, LeaderPendingFullError, StorageError
+from quorumlog.model.errors import (
+    PASSING_ERRORS,
+    CorruptionError,
+    LeaderPendingFullError,
+    StorageError,
+)
 from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, Work, damage_of_machine
@@ -84,16 +89,19 @@ class MachineScrub:
             current = snapshots.checking(index) if checking is None else checking
             return None if current.step(STEP_BYTES) else current
 
-        self._doors.background.run(work, self._stepped, lambda error: self._failed(index, error))
+        self._doors.background.run(
+            work, self._stepped, lambda error: self._failed(index, checking, error)
+        )
 
     def _stepped(self, checking: Checking | None) -> None:
         self._checking = checking
         pause_ms = max(1, STEP_BYTES * 1_000 // self._rate) if self._rate else 1
         self._go_on(pause_ms, is_over=checking is None)
 
-    def _failed(self, index: int, error: Exception) -> None:
-        self._checking = None
-        if isinstance(error, LeaderPendingFullError):
+    def _failed(self, index: int, checking: Checking | None, error: Exception) -> None:
+        was_begun = not isinstance(error, LeaderPendingFullError)
+        self._checking = None if was_begun else checking  # a step that fails closes it
+        if not was_begun or isinstance(error, PASSING_ERRORS):
             self._go_on(RETRY_MS, is_over=False)
             return
         if isinstance(error, CorruptionError):

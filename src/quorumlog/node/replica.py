@@ -434,10 +434,13 @@ class Replica:
             self.installs.next_deadline_ms(),
             self.fetches.next_deadline_ms(),
             self.asked.next_deadline_ms(),
-            self.upkeep.next_deadline_ms(),
-            self.healing.next_deadline_ms(),
-            self.lost_sessions.next_deadline_ms(),
         ]
+        if not self.health_text:  # `tick` leaves them alone then
+            deadlines += [
+                self.upkeep.next_deadline_ms(),
+                self.healing.next_deadline_ms(),
+                self.lost_sessions.next_deadline_ms(),
+            ]
         self._doors.wake_at(min(deadline for deadline in deadlines if deadline is not None))
 
     def _committed(self, effect: fx.Committed, item: _Item) -> None:
