@@ -1,4 +1,4 @@
-"""A key-value node whose disk is full is killed, starts again, answers, and refuses changes."""
+"""A node with a full disk is killed, starts again, answers, refuses changes, removes entries."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import free_ports
-from quorumlog import KV, Client
+from quorumlog import KV, Client, Producer
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 from quorumlog.model.errors import DiskFullError, Outcome
 
@@ -20,6 +20,7 @@ DISK_BYTES = 192 << 20
 PIECE = bytes(64 << 10)
 SECONDS = 30.0
 KEYS = 40
+BLOCKS, BODY = 1_000, 50_000
 VALUE = "%d" + " is a value of which there is one for each key" * 20
 
 
@@ -64,19 +65,23 @@ class OneNode:
         (port,) = free_ports(1)
         self.server = f"127.0.0.1:{port}"
         self.disk = disk
+        self._base = str(directory / "disk" / "n0")
+        self._config, self._log = directory / "n0.toml", directory / "n0.log"
+        self._process = None
+        self.configure(state_machine="kv")
+
+    def configure(self, **settings):
+        """Write the configuration for the next start."""
         group = GroupConfig(
             group="g",
             peers=f"n0-{self.server}",
-            state_machine="kv",
             mapped_file_size_for_entry_data=8 << 20,
             clean_interval=100,
             mapped_file_size_for_entry_index=32 * 4_096,
+            **settings,
         )
-        base = str(directory / "disk" / "n0")
-        config = NodeConfig(self_id="n0", store_base_dir=base, groups=[group])
-        self._config, self._log = directory / "n0.toml", directory / "n0.log"
+        config = NodeConfig(self_id="n0", store_base_dir=self._base, groups=[group])
         self._config.write_bytes(dump_config(config))
-        self._process = None
 
     def start(self):
         command = [sys.executable, "-m", "quorumlog.service", self._config]
@@ -163,3 +168,48 @@ async def test_a_key_value_node_restarts_on_a_full_disk(node, left, saves):
     node.start()
     await read_all(node, KEYS + 1)
     assert node.is_up
+
+
+async def begin_of(client):
+    return (await client.status())[0].begin_index
+
+
+async def test_retention_frees_room_on_a_full_disk(node):
+    """What producers stored last is saved first, though there is no byte left for it."""
+    node.configure()
+    node.start()
+    async with Producer(node.server, "g") as producer:
+        for _ in range(BLOCKS):
+            await producer.send(bytes(BODY))
+        await producer.flush()
+    for _ in range(2):  # a start may remove what was not finished
+        node.kill()
+        node.disk.fill(0)
+        node.start()
+        async with Client(node.server, "g", timeout_ms=20_000) as client:
+            assert await begin_of(client) <= 0
+    node.kill()
+    node.disk.fill(0)
+    node.configure(retention_bytes=16 << 20)
+    node.start()
+    async with Client(node.server, "g", timeout_ms=20_000) as client, asyncio.timeout(SECONDS):
+        while await begin_of(client) <= 0:
+            assert node.is_up
+    node.disk.empty()
+    async with Producer(node.server, "g") as producer:
+        await producer.send(b"more")
+    assert node.is_up
+
+
+async def test_a_node_killed_before_its_first_checkpoint_starts_on_a_full_disk(node):
+    node.configure(check_point_interval=3_600_000)
+    node.start()
+    async with Client(node.server, "g", timeout_ms=20_000) as client:
+        before = (await client.status())[0].end_index
+    node.kill()
+    for _ in range(2):
+        node.disk.fill(0)
+        node.start()
+        async with Client(node.server, "g", timeout_ms=20_000) as client:
+            assert (await client.status())[0].end_index >= before
+        node.kill()

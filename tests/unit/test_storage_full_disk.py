@@ -7,10 +7,12 @@ import pytest
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.model.session import SessionTable
 from quorumlog.sim.disk import SimulatedFileSystem
+from quorumlog.storage.reserve import FILE_NAME, RESERVE_BYTES
 from quorumlog.storage.session_file import SessionFile
 from store_access import Opened
 
-SIZES = {"data_file": 20_000, "index_file": 4_096}
+SIZES = {"data_file": 200_000, "index_file": 4_096}
+RESERVE = f"/g/{FILE_NAME}"
 TABLE = SessionTable(30).encode()
 
 
@@ -26,7 +28,7 @@ def used(disk):
     """Let a group save something of everything that is kept twice."""
     opened = Opened("/g", files=disk, **SIZES)
     opened.append([b"x"] * 35)
-    opened.log.append_config(b"members", 1)
+    opened.submit(opened.log.append_config(b"members", 1))
     opened.submit(opened.log.append_noop(1))
     opened.log.note_committed(36)
     opened.log.keep_sessions(iter([TABLE, None]).__next__)
@@ -49,6 +51,7 @@ def test_a_file_lost_on_a_full_disk_stops_no_opening(path, caplog):
     used(disk)
     held = disk.size_of(path)
     disk.remove(path)
+    disk.remove(RESERVE)
     fill(disk)
     disk.kill()
     assert held
@@ -66,6 +69,7 @@ def test_a_table_saved_by_half_is_read_on_a_full_disk_and_then_saved_whole():
     disk = new_disk()
     used(disk)
     newer = SessionTable(33).encode()
+    disk.remove(RESERVE)
     disk.fail_next("sessions.copy.new", "ENOSPC")
     with pytest.raises(NoSpaceError):
         SessionFile(disk, "/g").save(newer)
@@ -78,3 +82,63 @@ def test_a_table_saved_by_half_is_read_on_a_full_disk_and_then_saved_whole():
     disk.kill()
     disk.remove("/g/quorumlog.sessions")
     assert SessionFile(disk, "/g").load(read_only=True) == newer
+
+
+def test_a_removal_on_a_full_disk_saves_sessions_and_damage_with_the_reserve(caplog):
+    disk = new_disk()
+    opened = Opened("/g", files=disk, **SIZES)
+    opened.append([b"x" * 10_000] * 100)
+    opened.submit(opened.log.append_config(b"members", 1))
+    opened.submit(opened.log.append_noop(1))
+    opened.log.note_committed(100)
+    opened.log.keep_sessions(iter([TABLE, None, None]).__next__)
+    fill(disk)
+    opened.submit(opened.log.quarantine(70, is_readable=False))
+    opened.submit(opened.log.reset(60))
+    assert "the room kept in /g/quorumlog.reserve is used" in caplog.text
+    assert disk.size_of(RESERVE) > RESERVE_BYTES  # made again where the files were
+    disk.kill()
+    opened = Opened("/g", files=disk, **SIZES)
+    assert (opened.log.before_begin_index, opened.group.sessions) == (60, TABLE)
+    assert list(opened.log.damaged) == [(70, 70)]
+    opened.close()
+
+
+@pytest.mark.parametrize("has_reserve", [True, False])
+def test_a_log_with_members_killed_before_its_first_checkpoint_opens_on_a_full_disk(has_reserve):
+    disk = new_disk()
+    opened = Opened("/g", files=disk, **SIZES)
+    opened.submit(opened.log.append_config(b"members", 1))
+    opened.submit(opened.log.append_noop(1))
+    opened.append([b"one"])
+    fill(disk)
+    if not has_reserve:
+        disk.remove(RESERVE)
+        fill(disk)
+    for _ in range(2):
+        disk.kill()
+        opened = Opened("/g", files=disk, **SIZES)
+        assert opened.log.end_index == 2
+        opened.checkpoint()
+    assert disk.exists("/g/quorumlog.membership") is has_reserve
+    disk.total_bytes += 1 << 20
+    opened.append([b"two"])
+    opened.checkpoint()
+    assert disk.exists("/g/quorumlog.membership")
+    assert disk.size_of(RESERVE) >= RESERVE_BYTES
+
+
+def test_the_reserve_grows_with_the_table_of_sessions():
+    disk = new_disk()
+    opened = Opened("/g", files=disk, **SIZES)
+    table = SessionTable(1).encode() + bytes(1 << 20)
+    opened.append([b"one", b"two"])
+    opened.log.keep_sessions(lambda: table)
+    opened.checkpoint()
+    fill(disk)
+    newer = SessionTable(2).encode() + bytes(1 << 20)
+    opened.log.keep_sessions(lambda: newer)
+    opened.append([b"three"])
+    opened.checkpoint()
+    assert SessionFile(disk, "/g").load(read_only=True) == newer
+    opened.close()

@@ -13,8 +13,9 @@ import struct
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.storage.files import File, FileSystem
+from quorumlog.storage.reserve import Reserve
 from quorumlog.storage.slots import SlotFile
 
 CHECKPOINT_NAME = "quorumlog.checkpoint"
@@ -113,6 +114,7 @@ class DurableHint:
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{DURABLE_NAME}"
+        self._reserve = Reserve(files, directory)
         self._file: File | None = None
 
     def load(self) -> tuple[Mark, Boundary] | None:
@@ -139,8 +141,6 @@ class DurableHint:
 
     def write(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
         """State that entries up to the mark are durable; `durable` makes the statement so, too."""
-        if self._file is None:
-            self._file = self._files.open(self._path, create=True)
         body = _HINT.pack(
             _HINT_MAGIC,
             mark.index,
@@ -152,9 +152,22 @@ class DurableHint:
             boundary.before_begin_term,
             boundary.chain_crc,
         )
-        self._file.write_at([body + crc32(body).to_bytes(4, "big")], 0)
-        if durable:
+        raw = body + crc32(body).to_bytes(4, "big")
+        if self._file is None:
+            self._reserve.use(lambda: self._begin(raw))
+        else:
+            self._file.write_at([raw], 0)
+        if durable and self._file is not None:
             self._file.sync()
+
+    def _begin(self, raw: bytes) -> None:
+        file = self._files.open(self._path, create=True)
+        try:
+            file.write_at([raw], 0)
+        except NoSpaceError:
+            file.close()
+            raise
+        self._file = file
 
     def close(self) -> None:
         """Give the file back."""

@@ -497,10 +497,9 @@ class FileLog:
                 full.close()
             try:
                 self._notes.save_sessions(sessions)
+                self._notes.save_checkpoint(checkpoint, configs)
             except NoSpaceError as error:
                 put_off.append(error)
-                return
-            self._notes.save_checkpoint(checkpoint, configs)
 
         def done() -> None:
             if not put_off:

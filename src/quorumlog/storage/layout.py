@@ -13,6 +13,7 @@ from quorumlog.storage.checkpoint import CHECKPOINT_NAME
 from quorumlog.storage.file_sequence import stored_file_size
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.hard_state import HardStateStore
+from quorumlog.storage.reserve import Reserve
 from quorumlog.storage.slots import COPY, restore
 from quorumlog.storage.space import used_ratio
 
@@ -189,7 +190,8 @@ def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> 
         if _identity_at(files, path) != identity:
             if path == first or files.exists(path):
                 logger.warning("%s was damaged; it is restored from its other copy", path)
-            restore(path, partial(_write_identity, files, directory, path, identity))
+            write = partial(_write_identity, files, directory, path, identity)
+            restore(path, partial(Reserve(files, directory).use, write))
 
 
 def _write_identity(files: FileSystem, directory: str, path: str, identity: Identity) -> None:

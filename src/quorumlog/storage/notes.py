@@ -23,6 +23,7 @@ from quorumlog.storage.damage import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.damage import DamagedRanges, DamageFile
 from quorumlog.storage.files import FileSystem
 from quorumlog.storage.recovery import Known
+from quorumlog.storage.reserve import Reserve
 from quorumlog.storage.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.session_file import SessionFile
 
@@ -34,6 +35,7 @@ class Notes:
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._directory = directory
+        self._reserve = Reserve(files, directory)
         self._checkpoints = CheckpointFile(files, directory)
         self._hint = DurableHint(files, directory)
         self._damage = DamageFile(files, directory)
@@ -145,6 +147,11 @@ class Notes:
         """Replace the checkpoint and the CONFIG_CHANGE entries that go with it, durably."""
         self.save_config_entries(configs)
         self.write_checkpoint(checkpoint)
+        self.keep_reserve()
+
+    def keep_reserve(self) -> None:
+        """Have room to write all of these on a full disk, if there is as much now."""
+        self._reserve.keep(self.sessions.size_bytes)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""

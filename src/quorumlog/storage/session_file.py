@@ -10,6 +10,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.storage.files import FileSystem
+from quorumlog.storage.reserve import Reserve
 from quorumlog.storage.slots import COPY, restore
 
 logger = logging.getLogger(__name__)
@@ -27,9 +28,12 @@ class SessionFile:
         self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self._paths = [self._path, self._path + COPY]
+        self._reserve = Reserve(files, directory)
         self.is_lost = False
         self.half_saved: bytes | None = None
         """What is in one file only."""
+        self.size_bytes = 0
+        """Of what was saved last."""
 
     def exists(self) -> bool:
         """Whether there is a file of them, whatever is in it."""
@@ -45,6 +49,7 @@ class SessionFile:
         values = {path: self._read(path) for path in there}
         whole = [value for value in values.values() if value is not None]
         self.is_lost = bool(there) and not whole
+        self.size_bytes = max(map(len, whole), default=0)
         if not whole or read_only:
             return whole[0] if whole else None
         if None in values.values() or self._path not in values:
@@ -72,12 +77,19 @@ class SessionFile:
         return value if is_whole else None
 
     def save(self, value: bytes) -> None:
-        """Replace them, durably. Raises `NoSpaceError`: one of them may be what it was."""
+        """Replace them, durably.
+
+        Raises `NoSpaceError` when not even the reserve is left: one of them may be what it was.
+        """
+        self.size_bytes = len(value)
         for path in self._paths:
             self._write(path, value)
         self.half_saved = None
 
     def _write(self, path: str, value: bytes) -> None:
+        self._reserve.use(partial(self._write_anew, path, value))
+
+    def _write_anew(self, path: str, value: bytes) -> None:
         beside = f"{path}.new"
         self._files.remove(beside)
         file = self._files.open(beside, create=True)

@@ -17,6 +17,7 @@ from isal.isal_zlib import crc32
 from quorumlog.model.errors import CorruptionError, NoSpaceError, check
 from quorumlog.storage.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.files import File, FileSystem
+from quorumlog.storage.reserve import Reserve
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ class SlotFile:
         self.path = f"{directory}/{name}"
         self._pair = _Slots(files, self.path, slot_size, 2)
         self._mirrors = [_Slots(files, self.path + COPY, slot_size, 1)] if mirrored else []
+        self._reserve = Reserve(files, directory)
         self._sequence = 0
         self.is_lost = False
 
@@ -183,7 +185,7 @@ class SlotFile:
         last = [self._pair, *self._mirrors] if not newest else [*self._mirrors, self._pair]
         for one in last:
             first = 1 if one is self._pair and newest[:1] == [0] else 0
-            if not restore(one.path, partial(one.write, slot, first=first)):
+            if not restore(one.path, partial(self._write_one, one, slot, first)):
                 one.settle()  # which needs no room
 
     def read_or_lose(self, *, read_only: bool = False) -> bytes | None:
@@ -206,13 +208,16 @@ class SlotFile:
         return sum(slot is not None for slot in slots), len(slots)
 
     def write(self, value: bytes) -> None:
-        """Replace the value durably."""
+        """Replace the value durably. Raises `NoSpaceError` when not even the reserve is left."""
         check(len(value) <= self.value_bytes_max, "a slot holds it", len(value))
         self._sequence += 1
         slot = _packed(self._sequence, value, self._slot_size)
         for one in (self._pair, *self._mirrors):
-            one.write(slot)
+            self._write_one(one, slot)
         self.is_lost = False
+
+    def _write_one(self, one: _Slots, slot: bytes, first: int = 0) -> None:
+        self._reserve.use(partial(one.write, slot, first=first))
 
     def close(self) -> None:
         """Give the files back."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import StoreLocation
@@ -230,12 +230,27 @@ def open_log(  # noqa: PLR0913
         min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
         log.noted_runs(),
     )
-    # from here on a crash must find the log as it was found now
-    notes.save_damage(log.damaged)
-    notes.save_config_entries(log.config_entries())
-    notes.write_hint(log.end_mark, recovered.boundary, durable=True)
-    notes.write_checkpoint(checkpoint)
+    _note_opened(directory, notes, log, checkpoint)
+    notes.keep_reserve()
     return log, recovered.report
+
+
+def _note_opened(directory: str, notes: Notes, log: FileLog, checkpoint: Checkpoint) -> None:
+    """Note what was found: from here on a crash must find the log as it was found now.
+
+    Without room the next opening finds the same from what the last one noted, unless that tells
+    of a removal: what comes behind it now would be removed.
+    """
+    before = notes.checkpoint
+    try:
+        notes.save_damage(log.damaged)
+        notes.save_config_entries(log.config_entries())
+        notes.write_hint(log.end_mark, checkpoint.boundary, durable=True)
+        notes.write_checkpoint(checkpoint)
+    except NoSpaceError as error:
+        if before is not None and before.is_end:
+            raise
+        logger.warning("%s: what was found is noted once there is room: %s", directory, error)
 
 
 def _check_memberships(directory: str, notes: Notes, recovered: Recovered) -> None:
