@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
+from quorumlog.storage.file_sequence import MAPS_MAX
 from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, TOLD_MAX
 from quorumlog.transport.peers import VISITORS_MAX
 
@@ -16,7 +17,6 @@ PER_GROUP = 16
 """Data and index file, those made ahead, hard state, checkpoint, notes, locks, what is renamed."""
 PER_MACHINE = 12
 """Its database, and snapshots that are saved, loaded, fetched and served."""
-MAPS_MAX = 64
 SPARE = 16
 """Held open for storage, see `SpareDescriptors`."""
 RESERVE = SPARE + ACCEPTS_PER_TURN + TOLD_MAX

@@ -43,6 +43,7 @@ ACCEPT_PAUSE_MAX_S = 1.0
 LOOK_S = 1.0
 """How often is looked for frames that do not arrive and answers that are not read."""
 STOP_TURNS = 100
+"""Turns of the loop, at most, until all connections that were ended have told it."""
 
 
 class Listener:
