@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.message import Hello, NodeBeat
-from quorumlog.node.peer_inbox import Comings, InboxCounters, PeerInbox
+from quorumlog.node.peer_inbox import ConnectionEvents, InboxCounters, PeerInbox
 from quorumlog.wire.frame import Frame
 
 
@@ -20,8 +20,8 @@ def test_beats_are_taken_from_members_only(is_member):
     """A stranger could have a node remember groups without end under names without end."""
     beats = Beats()
     hello = Hello(cluster="c", node_id="n9", role="control", address="127.0.0.1:1")
-    comings = Comings(is_known=lambda peer_id: is_member and peer_id == "n9")
-    inbox = PeerInbox("n0", {}, beats, hello, InboxCounters(), comings)
+    events = ConnectionEvents(is_known=lambda peer_id: is_member and peer_id == "n9")
+    inbox = PeerInbox("n0", {}, beats, hello, InboxCounters(), events)
     beat = NodeBeat(
         local_id="n9",
         remote_id="n0",

@@ -80,7 +80,7 @@ async def test_who_holds_memory_and_sends_nothing_is_ended_while_others_wait(qui
     assert memory.ended == 1
 
 
-async def test_who_comes_along_is_not_ended(quick):
+async def test_who_makes_progress_is_not_ended(quick):
     memory = FrameMemory(100)
     comes, waits = Holder(), Holder()
     assert memory.hold(comes, 90)

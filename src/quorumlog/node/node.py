@@ -27,7 +27,7 @@ from quorumlog.node.doors import Doors, Observer
 from quorumlog.node.heartbeats import JoinedHeartBeats
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
-from quorumlog.node.peer_inbox import Comings, InboxCounters, PeerInbox
+from quorumlog.node.peer_inbox import ConnectionEvents, InboxCounters, PeerInbox
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica import Replica
 from quorumlog.node.wakes import Wakes
@@ -204,17 +204,17 @@ class Node:
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
         if hello.role == "client":
             return self._client_handler(self)
-        comings = Comings(self.links.visited, self.links.visitor_left, self.links.knows)
-        return self._peer_inbox(hello, comings)
+        events = ConnectionEvents(self.links.visited, self.links.visitor_left, self.links.knows)
+        return self._peer_inbox(hello, events)
 
-    def _peer_inbox(self, hello: Hello, comings: Comings | None = None) -> PeerInbox:
+    def _peer_inbox(self, hello: Hello, events: ConnectionEvents | None = None) -> PeerInbox:
         return PeerInbox(
             self.config.self_id,
             self.replicas,
             self.beats,
             hello,
             self.inbox_counters,
-            comings,
+            events,
         )
 
     # -- start and stop ---------------------------------------------------------------------

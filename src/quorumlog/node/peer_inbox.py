@@ -44,7 +44,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comings:
+class ConnectionEvents:
     """Who is told that a peer connected, and that such a connection ended; who knows members."""
 
     opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
@@ -67,19 +67,19 @@ class PeerInbox:
         beats: Beats,
         hello: Hello,
         counters: InboxCounters,
-        comings: Comings | None = None,
+        events: ConnectionEvents | None = None,
     ) -> None:
         self._self_id = self_id
         self._replicas = replicas
         self._beats = beats
         self._peer_id = hello.node_id
         self._counters = counters
-        self._comings = comings or Comings()
+        self._events = events or ConnectionEvents()
         self._groups: dict[str, _Known] = {}
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
-        self._comings.opened(self._peer_id, connection)
+        self._events.opened(self._peer_id, connection)
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """Hand a message to its group's replica, or say why not."""
@@ -104,7 +104,8 @@ class PeerInbox:
                     self._groups[group] = _Known(identity, index, message.address)
             return
         if not isinstance(message, HeartBeats):
-            if self._comings.is_known(self._peer_id):  # what a stranger leads is nobody's matter
+            # no group here has a node as its leader that is no member
+            if self._events.is_known(self._peer_id):
                 self._beats.received(message)
             return
         for part in (*message.requests, *message.responses):
@@ -116,7 +117,7 @@ class PeerInbox:
             self._counters.unknown_group += 1
             text = f"{self._self_id} does not host group {message.group!r}"
             self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
-        elif self._is_addressed(connection, frame, message) and self._is_kin(
+        elif self._is_addressed(connection, frame, message) and self._is_same_group(
             connection, frame, replica
         ):
             replica.receive(message, frame.attachment)
@@ -135,7 +136,7 @@ class PeerInbox:
         self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
         return False
 
-    def _is_kin(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
+    def _is_same_group(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
         """Whether the peer's replica is of the same founding as ours, and not a copy; else say so.
 
         Whoever is no member here may have become one while this node was away; so only one that
@@ -178,7 +179,7 @@ class PeerInbox:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
-        self._comings.closed(self._peer_id, connection)
+        self._events.closed(self._peer_id, connection)
         say(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
 
 

@@ -104,7 +104,7 @@ class PositionListener(StreamingQueryListener):
 
 
 class LagListener(PositionListener):
-    """Tells of every query that reads from the log how far behind it is; driver only.
+    """Reports every query that reads from the log how far behind it is; driver only.
 
     spark.streams.addListener(LagListener())
 

@@ -159,7 +159,7 @@ def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
 
 
 def _say_strange(files: FileSystem, directory: str, data_directories: list[str]) -> None:
-    """Warn of what lies in a group's directory and is nothing of ours, nor of the original's."""
+    """Warn of unknown files in a group's directory."""
     for name in files.names(directory):
         path = f"{directory}/{name}"
         is_ours = name in NAMES or name.startswith(OWN_PREFIX)

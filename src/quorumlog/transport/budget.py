@@ -9,9 +9,9 @@ import asyncio
 from typing import Protocol
 
 LOOK_S = 0.05
-"""How often is looked, while a frame waits for memory, whether those that hold some come along."""
+"""Pause between looks for frames that hold memory without progress, while others wait for it."""
 PROGRESS_BYTES_MIN = 16 * 1024
-"""A frame that holds memory others wait for comes along by this from one look to the next."""
+"""Of a frame, from one look to the next: with less it makes no progress."""
 LATE_LOOKS_MAX = 2
 """Looks in a row without it: then the connection is ended. After one alone the loop may not have
 come to reading what is there."""
@@ -107,7 +107,7 @@ class FrameMemory:
             holder.go_on()
 
     def _look(self) -> None:
-        """End those that hold memory and do not come along, while others wait for it."""
+        """End those that hold memory and make no progress, while others wait for it."""
         self._timer = None
         seen, self._seen = self._seen, {}
         late: list[Holder] = []
@@ -122,7 +122,7 @@ class FrameMemory:
         for holder in late:
             self.ended += 1
             self.forget(holder)
-            holder.abort("its frame does not come along, and others wait for the memory")
+            holder.abort("its frame makes no progress, and others wait for the memory")
         self._let_go_on()
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
