@@ -490,8 +490,8 @@ class Client:
         for address in self.view.candidates():
             try:
                 return await self.view.connection(address)
-            except RequestError as failed:
-                error = failed
+            except RequestError as failed:  # one that may answer later says more than a refusal
+                error = failed if error is None or failed.retriable else error
         raise error or ConfigError("no servers")
 
     def _decoded(self, fetched: FetchedBlock, *, include_all: bool) -> list[Entry]:
@@ -562,7 +562,10 @@ class Client:
             connection: ServerConnection | None = None
             try:
                 async with asyncio.timeout_at(deadline):
-                    connection = await locate()
+                    found = await locate()
+                    if loop.time() >= deadline:
+                        raise _not_sent_in_time(self.group, limit_ms)
+                    connection = found
                     return await ask(connection)
             except TimeoutError:
                 late = self._out_of_time(last, limit_ms, connection)
@@ -610,6 +613,12 @@ async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Ent
         async for entries in blocks:
             for entry in entries:
                 yield entry
+
+
+def _not_sent_in_time(group: str, limit_ms: float) -> RequestError:
+    error = DeadlineExceededError(f"{limit_ms:g} ms are over; nothing was sent to {group}")
+    error.outcome = Outcome.DID_NOT_HAPPEN
+    return error
 
 
 def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:

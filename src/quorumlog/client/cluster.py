@@ -39,6 +39,9 @@ ASK_AGAIN_S = 0.1
 CHECK_S = 0.5
 """How long the others are asked whether a silent leader still leads; the next look asks anew."""
 SUSPECTS_MAX = 16
+REFUSED_S = 1.0
+"""How long a server of another cluster is not connected to again, but refused as it was before."""
+REFUSED_MAX = 64
 
 
 class _Inquiry:
@@ -144,6 +147,7 @@ class ClusterView:
         self._identity = b""
         self._finding = asyncio.Lock()
         self._suspects: dict[str, int] = {}
+        self._refused: dict[str, tuple[float, str]] = {}
         self._silent: set[ServerConnection] = set()
         self._check: asyncio.Task[None] | None = None
 
@@ -165,9 +169,13 @@ class ClusterView:
     async def open(self, address: str) -> ServerConnection:
         """Open a connection of the caller's own to a server; `close` ends it too.
 
-        Raises `NetworkError`; see `check_open`.
+        Raises `NetworkError` or `WrongClusterError`; see `check_open`.
         """
         self.check_open()
+        now = asyncio.get_running_loop().time()
+        until, said = self._refused.get(address, (now, ""))
+        if now < until:
+            raise WrongClusterError(said)
         fresh = ServerConnection(
             address,
             self._cluster,
@@ -184,6 +192,13 @@ class ClusterView:
             self.check_open()
             self._suspect(address)
             self.forget_leader(address)
+            raise
+        except WrongClusterError as error:
+            self.forget_leader(address)
+            self._refused.pop(address, None)
+            if len(self._refused) >= REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+            self._refused[address] = now + REFUSED_S, str(error)
             raise
         if self._is_closed:  # just when it was open
             fresh.close()

@@ -13,6 +13,7 @@ from quorumlog.model.errors import (
     NetworkError,
     Outcome,
     RemoteProtocolError,
+    WrongClusterError,
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.log_lines import reason_of
@@ -101,10 +102,14 @@ class ServerConnection:
         self._was_unsent = False
         self._silent_s = 0.0
         self._is_pinged = False
+        self._wrong_cluster: WrongClusterError | None = None
         self.node_id = ""
 
     async def open(self, timeout_s: float, resolver: Resolver | None = None) -> None:
-        """Connect and shake hands; `resolver` looks up names of hosts. Raises `NetworkError`."""
+        """Connect and shake hands; `resolver` looks up names of hosts.
+
+        Raises `NetworkError`, or `WrongClusterError` for a server of another cluster.
+        """
         resolver = resolver or Resolver()
         host, port = parse_address(self.address)
         try:
@@ -134,9 +139,9 @@ class ServerConnection:
 
     def _greet(self, hello: Hello) -> "ServerConnection":
         if self._hello.cluster and hello.cluster != self._hello.cluster:
-            raise RemoteProtocolError(
-                f"{self.address} is of cluster {hello.cluster!r}, not {self._hello.cluster!r}"
-            )
+            text = f"{self.address} is of cluster {hello.cluster!r}, not {self._hello.cluster!r}"
+            self._wrong_cluster = WrongClusterError(text)
+            raise RemoteProtocolError(text)
         self.node_id = hello.node_id
         return self
 
@@ -300,7 +305,7 @@ class ServerConnection:
     def _lost(self, connection: Connection) -> None:
         if not self._ready.done():
             text = f"{self.address}: {connection.reason or 'closed during the handshake'}"
-            self._ready.set_exception(NetworkError(text))
+            self._ready.set_exception(self._wrong_cluster or NetworkError(text))
         self._fail("connection lost")
 
     def _fail(self, reason: str) -> None:

@@ -386,17 +386,34 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
 }
 
 
+_REFUSALS = frozenset(
+    {
+        ResponseCode.UNKNOWN_MEMBER,
+        ResponseCode.INCONSISTENT_TERM,
+        ResponseCode.REPEATED_REQUEST,
+        ResponseCode.FALL_BEHIND_TOO_MUCH,
+        ResponseCode.CHANGE_IN_PROGRESS,
+        ResponseCode.MEMBER_NOT_READY,
+    }
+)
+"""Codes without a class of their own that say that nothing was begun."""
+
+
 def error_for(code: int, message: str, leader_id: str | None = None) -> RequestError:
     """Return the error that stands for a response code other than SUCCESS.
 
-    Codes without a class of their own become `RequestError` with outcome unknown.
+    Codes without a class of their own become `RequestError`, with outcome unknown unless they are
+    sure refusals.
     """
     try:
         known = ResponseCode(code)
     except ValueError:
         return RequestError(f"{message} (unknown code {code})", leader_id=leader_id)
     kind = _BY_CODE.get(known, RequestError)
-    return kind(message or known.name, code=known, leader_id=leader_id)
+    error = kind(message or known.name, code=known, leader_id=leader_id)
+    if known in _REFUSALS:
+        error.outcome = Outcome.DID_NOT_HAPPEN
+    return error
 
 
 def check(condition: bool, message: str, *details: object) -> None:

@@ -1,0 +1,81 @@
+"""What surely did not happen: other clusters' servers, refusals, and time that is over."""
+
+import pytest
+
+from quorumlog.client import Client, Producer, cluster
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import Outcome, RequestError, WrongClusterError, error_for
+from quorumlog.model.message import Hello
+from scripted_cluster import soon
+
+# -- another cluster's addresses ------------------------------------------------------------------
+
+
+def refusals(caplog):
+    return [record for record in caplog.records if record.message == "refusing a connection"]
+
+
+async def test_servers_of_another_cluster_are_no_reason_to_try_again(world, monkeypatch, caplog):
+    monkeypatch.setattr(cluster, "REFUSED_S", 1e6)
+    async with Client(world.addresses, "g", cluster="wrong", timeout_ms=1e9) as client:
+        calls = (client.bounds, client.metadata, client.view.leader, lambda: client.append(b"x"))
+        for call in calls:
+            with pytest.raises(WrongClusterError, match="of cluster 'c', not 'wrong'") as caught:
+                await soon(call())
+            assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+            assert any(server.address in str(caught.value) for server in world.servers.values())
+        own = [line for line in refusals(caplog) if "of cluster 'c'" in str(vars(line))]
+        assert len(own) <= len(world.servers)  # one for each address, however often it was asked
+
+
+async def test_a_producer_ends_at_servers_of_another_cluster(world):
+    async with Client(world.addresses, "g", cluster="wrong") as client:
+        producer = Producer(client)
+        await producer.send(b"x")
+        with pytest.raises(WrongClusterError):
+            await soon(producer.flush())
+        await producer.close(flush=False)
+
+
+async def test_a_server_of_another_cluster_among_others_does_no_harm(world):
+    async with Client(world.addresses, "g", cluster="c") as client:
+        world.servers["n1"].listener._hello = Hello(cluster="other", node_id="n1", role="node")
+        for _ in range(5):
+            client.view.forget_leader()
+            await soon(client.append(b"x"))
+    assert len(world.stored) == 5
+
+
+# -- what surely did not happen -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.UNKNOWN_MEMBER,
+        ResponseCode.REPEATED_REQUEST,
+        ResponseCode.INCONSISTENT_TERM,
+        ResponseCode.FALL_BEHIND_TOO_MUCH,
+        ResponseCode.CHANGE_IN_PROGRESS,
+        ResponseCode.MEMBER_NOT_READY,
+    ],
+)
+async def test_what_the_leader_refuses_did_not_happen(world, code):
+    world.script(code)
+    async with Client(world.addresses, "g") as client:
+        with pytest.raises(RequestError) as caught:
+            await soon(client.append(b"x"))
+    assert (caught.value.code, caught.value.outcome) == (code, Outcome.DID_NOT_HAPPEN)
+    unknown = error_for(ResponseCode.TAKE_LEADERSHIP_FAILED, "")
+    assert unknown.outcome is Outcome.UNKNOWN
+
+
+async def test_nothing_is_sent_when_no_time_is_left(world):
+    async with Client(world.addresses, "g") as client:
+        await client.append(b"first")  # connected
+        for call in (client.append, lambda body, **time: client.append_batch([body], **time)):
+            with pytest.raises(RequestError) as caught:
+                await soon(call(b"x", timeout_ms=0))
+            assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+        await client.append(b"last")
+    assert world.stored == [b"first", b"last"]
