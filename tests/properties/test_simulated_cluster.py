@@ -38,6 +38,6 @@ def test_the_same_seed_is_the_same_run_to_the_byte(seed):
 def test_every_kind_of_fault_is_used_and_all_that_is_asked_is_served():
     outcomes = list(run_all(Plan(500, 30, 10, 3), cores()))
     kinds = {kind for outcome in outcomes for kind in outcome.faults}
-    assert len(kinds) == 23, sorted(kinds)
+    assert len(kinds) == 24, sorted(kinds)
     assert all(outcome.appended > 20 for outcome in outcomes)
     assert sum(outcome.reads for outcome in outcomes) > 200
