@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 
 from integration.history import Fate, Recorder
 from integration.workload import Workload
+from quorumlog.cli import members
 from quorumlog.cli.main import main
 from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.local.ports import LOOPBACK, free_ports
-from quorumlog.model.config import dump_config, load_config
+from quorumlog.model.config import dump_config, load_config, parse_address
 from quorumlog.model.errors import RequestError
 
 pytestmark = pytest.mark.processes
@@ -40,6 +42,16 @@ class Command:
     async def succeeds(self, *arguments):
         status, out, err = await self.run(*arguments)
         assert (status, err) == (0, ""), arguments
+        return out
+
+    async def adds(self, node, address, *where):
+        """It adds a voter; returns what it prints, and how far the member was behind."""
+        status, out, err = await self.run("members", "add", node, address, *where)
+        waits, *notes = err.splitlines()
+        assert waits == f"quorumlog: waiting for {node} at {address} to catch up, up to 300 s"
+        for note in notes:
+            assert re.fullmatch(rf"quorumlog: {node} is \d+ entr(y|ies) behind", note)
+        assert status == 0
         return out
 
     async def fails(self, *arguments):
@@ -127,16 +139,30 @@ class Newcomer:
             admin_listen="",
             groups=[msgspec.structs.replace(group, peers=peers)],
         )
+        self._model = config
         self._config = directory / "n3.toml"
-        self._config.write_bytes(dump_config(config))
         self._log = directory / "n3.log"
         self._process = None
 
-    def start(self):
+    def _launch(self):
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "quorumlog", "serve", "--config", self._config], stderr=log
             )
+
+    async def start(self, **changes):
+        """Start it, its configuration changed; return when it listens."""
+        self._config.write_bytes(dump_config(msgspec.structs.replace(self._model, **changes)))
+        self._launch()
+        while True:
+            assert self._process.poll() is None, self._log.read_text()
+            try:
+                _, writer = await asyncio.open_connection(*parse_address(self.address))
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            return
 
     def stop(self):
         if self._process is not None:
@@ -161,8 +187,8 @@ async def test_175_a_member_comes_a_follower_and_the_leader_go_under_load(cluste
     where = ("--dir", cluster.directory)
     async with Workload(cluster.servers, read_pause_s=SELDOM_S) as load:
         await load.acknowledged_after(100)
-        newcomer.start()
-        added = await cli.succeeds("members", "add", "n3", newcomer.address, *where)
+        await newcomer.start()
+        added = await cli.adds("n3", newcomer.address, *where)
         assert added == "n3 votes in g\n"
         assert await cli.kinds(cluster) == dict.fromkeys(["n0", "n1", "n2", "n3"], "voter")
         shown = await cli.succeeds("members", "list", *where)
@@ -211,7 +237,7 @@ async def test_a_member_that_was_removed_disturbs_nobody_and_can_come_back(clust
             while asyncio.get_running_loop().time() - begun < 3.0:
                 newest = await load.acknowledged_after(20)
             assert (await client.get(newest.index)).term == term
-        await cli.succeeds("members", "add", gone, cluster.address(gone), *where)
+        await cli.adds(gone, cluster.address(gone), *where)
         assert await cli.kinds(cluster) == dict.fromkeys(cluster.node_ids, "voter")
         await load.verify()
 
@@ -355,7 +381,7 @@ async def test_141_a_follower_serves_linearizable_reads(cluster):
 # -- what the operator is told --------------------------------------------------------------------
 
 
-async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, cli):
+async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, newcomer, cli, monkeypatch):
     where = ("--dir", cluster.directory)
     leader = await leader_of(cluster)
     dead, alive = [node_id for node_id in cluster.node_ids if node_id != leader]
@@ -379,9 +405,28 @@ async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, cli):
         (("transfer", alive, "--term", "99", *where), "the term is 1, not 99"),
     ]:
         assert said in await cli.fails(*arguments)
-    # nobody listens there: it stays a learner, and goes again
-    late = await cli.fails("members", "add", "n3", nowhere, *where, "--timeout", "1")
+    # who does not answer there as this node of this cluster is not added
+    unknown = cluster.address(alive)
+    for address, said in [
+        (nowhere, f"cannot connect to {nowhere}"),
+        (unknown, f"at {unknown} is node {alive} of cluster "),
+    ]:
+        for options in (), ("--learner",):
+            refused = await cli.fails("members", "add", "n3", address, *where, *options)
+            assert refused.startswith(f"quorumlog: n3 is not added to g: {said}")
+    await newcomer.start(cluster="another")
+    refused = await cli.fails("members", "add", "n3", newcomer.address, *where)
+    assert "n3 of cluster 'another', not n3 of 'local-" in refused
+    assert list(await cli.kinds(cluster)) == ["n0", "n1", "n2"]
+    newcomer.stop()
+    # one that stops just then stays a learner, and goes again
+    monkeypatch.setattr(members, "_check_newcomer", lambda *_: None)
+    status, out, err = await cli.run("members", "add", "n3", nowhere, *where, "--timeout", "1")
+    waits, late = err.splitlines()
+    assert (status, out) == (1, "")
+    assert waits == f"quorumlog: waiting for n3 at {nowhere} to catch up, up to 1 s"
     assert "n3 is a learner of g and has not caught up within 1 s" in late
+    assert "'quorumlog members remove n3'" in late
     assert "n3 does not answer" in await cli.fails("members", "promote", "n3", *where)
     assert "n3 is no voter of the group" in await cli.fails("transfer", "n3", *where)
     gone = await cli.succeeds("members", "remove", "n3", *where)

@@ -1,17 +1,25 @@
 """`quorumlog members` and `quorumlog transfer`: who belongs to a group, and who leads it."""
 
+import time
 from typing import Annotated
 
 import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
-from quorumlog.cli.output import print_json, print_line, print_table
-from quorumlog.cli.status import answering, leader_lags
-from quorumlog.cli.target import find_target
+from quorumlog.cli.output import entries_text, print_json, print_line, print_note, print_table
+from quorumlog.cli.status import answered, answering, leader_lags
+from quorumlog.cli.target import Target, find_target
+from quorumlog.client import SyncClient
+from quorumlog.model.config import check_name
+from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.message import StatusResponse
 
 CATCH_UP_SECONDS = 300.0
+LOOK_SECONDS = 0.2
+"""Pause between looks at a member that is catching up."""
+NOTE_SECONDS = 2.0
+"""How far it is behind is told so often at most."""
 
 Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
 
@@ -75,23 +83,74 @@ def add_command(
 ) -> None:
     """Add a member that runs already; wait until it has caught up and votes.
 
-    Its configuration names the group's members, itself among them, as `peers`.
+    Its configuration names the group's members, itself among them, as `peers`. Nothing is added
+    unless it answers at that address as a node of this cluster.
     """
-    target = find_target(directory, servers, group, timeout)
+    check_name("member id", node, dash=False)
+    target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS))
     with target.client() as client:
+        _check_newcomer(client, target, node, address)
         client.add_member(node, address, learner=learner)
         if learner:
             print_line(f"{node} is a learner of {target.group}")
             return
-        try:
-            client.wait_until_voter(node, timeout_s=timeout)
-        except TimeoutError:
+        print_note(f"waiting for {node} at {address} to catch up, up to {timeout:g} s")
+        if not _has_become_voter(client, node, timeout):
             raise CommandError(
                 f"{node} is a learner of {target.group} and has not caught up within "
                 f"{timeout:g} s; is it running, and reachable at {address}? It will vote once it "
-                "has (see 'quorumlog members list')"
-            ) from None
+                f"has (see 'quorumlog members list'); 'quorumlog members remove {node}' takes it "
+                "out of the group again"
+            )
     print_line(f"{node} votes in {target.group}")
+
+
+def _check_newcomer(client: SyncClient, target: Target, node: str, address: str) -> None:
+    """Raise `CommandError` unless a node of this id, of this cluster, hosts the group there.
+
+    Of one that votes already the leader says so.
+    """
+    newest = max(answering(target, client.status()), key=lambda status: status.membership_index)
+    if node in newest.voters:
+        return
+    own, view = client.metadata(), client.asynchronous.view
+    refused = f"{node} is not added to {target.group}"
+    advice = "start it first, its configuration naming the group with its members and itself"
+    try:
+        found = client.wait(view.metadata(address))
+    except RequestError as error:
+        raise CommandError(f"{refused}: {error}; {advice}") from error
+    if (found.cluster, found.node_id) != (own.cluster, node):
+        raise CommandError(
+            f"{refused}: at {address} is node {found.node_id} of cluster {found.cluster!r}, not "
+            f"{node} of {own.cluster!r}"
+        )
+    try:
+        client.wait(view.metadata(address, target.group))
+    except (NetworkError, UnknownGroupError) as error:
+        raise CommandError(f"{refused}: {error}; {advice}") from error
+    except RequestError:
+        pass  # it may not take part as long as it is no member, or not at this address
+
+
+def _has_become_voter(client: SyncClient, node: str, timeout_s: float) -> bool:
+    """Wait until a member votes, telling how far it is behind; False if it does not in time."""
+    begun = noted = time.monotonic()
+    told = None
+    while True:
+        replicas = client.status()
+        known = [status for status in replicas if answered(status)]
+        newest = max(known, key=lambda status: status.membership_index, default=None)
+        if newest is not None and node in newest.voters and not newest.outgoing:
+            return True
+        now = time.monotonic()
+        if now - begun >= timeout_s:
+            return False
+        lag = leader_lags(replicas).get(node)
+        if lag is not None and lag != told and now - noted >= NOTE_SECONDS:
+            print_note(f"{node} is {entries_text(lag)} behind")
+            told, noted = lag, now
+        time.sleep(min(LOOK_SECONDS, begun + timeout_s - now))
 
 
 @app.command(name="promote")
