@@ -213,6 +213,7 @@ def test_what_follows_is_added_and_what_does_not_fit_is_refused(replica):
     assert replica.judge(1, 2, [b"c"], epoch=4).code is GAP
     assert replica.judge(1, 0, [b"c"], epoch=4).code is OK
     assert replica.judge(2, 5, [b"c"]).code is ResponseCode.UNKNOWN_PRODUCER
+    assert replica.judge(77, 5, [b"c"]).text.startswith("producer 77 is not known")
     assert replica.judge(2, 0, [b"c"]).code is OK
 
 

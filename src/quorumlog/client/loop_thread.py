@@ -1,6 +1,7 @@
 """An event loop in a thread, for code that has none."""
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -9,12 +10,14 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from quorumlog.client.process import MakingProcess
+from quorumlog.client.process import MakingProcess, no_client
 from quorumlog.model.errors import QuorumlogError
 
 T = TypeVar("T")
 
 CLOSED = "this client is closed; make a new one"
+LOOP_DESCRIPTORS = 8
+"""What an event loop opens when it is made and begins to run, with one to spare."""
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
 
@@ -29,7 +32,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._process = MakingProcess("client")
-        self._loop = uvloop.new_event_loop()
+        self._loop = _new_loop()
         # guards the next one, and giving the loop anything; collecting garbage may give it more
         self._lock = threading.RLock()
         self._is_stopping = False
@@ -122,6 +125,23 @@ class LoopThread:
             self._is_stopping = True
         await _cancel_the_rest()
         self._loop.call_soon(self._loop.stop)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop. Raises `RequestError` if there are no descriptors for it.
+
+    That is tried first: uvloop would leave a loop that nobody can close, or end the process.
+    """
+    tried: list[int] = []
+    try:
+        for _ in range(LOOP_DESCRIPTORS):
+            tried.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise no_client(error) from error
+    finally:
+        for descriptor in tried:
+            os.close(descriptor)
+    return uvloop.new_event_loop()
 
 
 async def _cancel_the_rest() -> None:

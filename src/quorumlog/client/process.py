@@ -7,7 +7,6 @@ there would wait for answers that nobody takes, or write into the parent's conne
 import os
 
 from quorumlog.model.errors import Outcome, RequestError
-from quorumlog.model.log_lines import reason_of
 from quorumlog.transport.standard_streams import fill_standard_streams
 
 _present = os.getpid()
@@ -57,7 +56,7 @@ def open_standard_streams() -> None:
 def no_client(error: OSError) -> RequestError:
     """Return what to raise when this process has no room for one more client."""
     failure = RequestError(
-        f"no client can be made: {reason_of(error)}; close files or connections, or raise the "
+        f"no client can be made: {error.strerror}; close files or connections, or raise the "
         "limit (ulimit -n)"
     )
     failure.outcome = Outcome.DID_NOT_HAPPEN

@@ -25,7 +25,8 @@ T = TypeVar("T")
 class SyncClient:
     """`Client` for code without an event loop; see there for arguments, results and errors.
 
-    An event loop of its own runs in a daemon thread; calls wait for it.
+    An event loop of its own runs in a daemon thread; calls wait for it. Raises `RequestError` if
+    the process has no file descriptors left for it.
 
     Whoever calls while another thread closes it, or later, is told so by a `QuorumlogError`.
     """

@@ -274,7 +274,7 @@ class TransactionTable:
             part.batch_id,
             part.partition,
         ):
-            text = f"producer {entry.producer_id:x} writes another part; take a new producer id"
+            text = f"producer {entry.producer_id} writes another part; take a new producer id"
             return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
         return None
 

@@ -245,7 +245,7 @@ class Sessions:
 
     def _judge_session(self, entry: SessionEntry) -> Verdict:
         session = self._current.sessions.get(entry.producer_id)
-        who = f"producer {entry.producer_id:x}"
+        who = f"producer {entry.producer_id}"
         if session is None or entry.epoch > session.epoch:
             if not entry.first_sequence:
                 return Verdict()
