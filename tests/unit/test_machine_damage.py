@@ -642,3 +642,59 @@ def test_a_snapshot_that_could_not_be_opened_for_want_of_descriptors_is_read_lat
     monkeypatch.setattr(type(snapshots), "checking", short)
     node.enter(lambda: applier.scrub.suspect(index))
     group.until(lambda: node.running.counters.snapshots_damaged == 1)
+
+
+class _Beside:
+    """Knows when something runs beside the loop."""
+
+    depth = 0
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def run(self, work, done, failed):
+        def noted():
+            _Beside.depth += 1
+            try:
+                return work()
+            finally:
+                _Beside.depth -= 1
+
+        self.threads.run(noted, done, failed)
+
+
+def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch):
+    group = Group(1)
+    group.fill(20)
+    node, saved, called = group.leader(), [], []
+    applier = node.running.applier
+    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    doors = applier._doors
+    beside = {"background": _Beside(doors.background), "machines": _Beside(doors.machines)}
+    for part in (applier, applier.saves, applier.scrub):
+        part._doors = replace(doors, **beside)
+    kind = type(applier.saves._snapshots)
+
+    def noting(name):
+        method = getattr(kind, name)
+
+        def noted(self, *arguments):
+            called.append((name, _Beside.depth > 0))
+            return method(self, *arguments)
+
+        return noted
+
+    for name in ("newest", "remove_broken", "set_aside", "take_back"):
+        monkeypatch.setattr(kind, name, noting(name))
+    index = saved[0][2]
+    node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
+    node.enter(lambda: applier.scrub.suspect(index))
+    group.until(lambda: applier.saves.saved == 2)
+    distrust(node)
+    group.settled(20)
+    node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
+    node.enter(lambda: applier.load(applier.saves.newest))
+    group.until(lambda: not applier.is_loading)
+    assert {name for name, _ in called} >= {"newest", "remove_broken", "set_aside"}
+    assert {name for name, is_beside in called if not is_beside} == set()

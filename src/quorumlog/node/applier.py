@@ -467,21 +467,25 @@ class Applier:
     # -- beginning, and beginning again ----------------------------------------------------------
 
     def _recovering(self, machine: StateMachine) -> Work:
-        def run() -> tuple[int, CommandResults]:
+        before = self.saves.newest
+
+        def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
+            newest = self.saves.look()  # before: `recover` is called once
             with damage_of_machine():
                 machine.recover()
-                return machine.applied_index, CommandResults.of(machine.kept())
+                return machine.applied_index, CommandResults.of(machine.kept()), newest
 
-        def done(found: tuple[int, CommandResults]) -> None:
+        def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
             self._is_recovering = False
-            self._applied, self.results = found
+            self._applied, self.results, newest = found
+            self.saves.looked(before, newest)
             self._begin()
 
         return Work(run, done)
 
     def _begin(self) -> None:
         """Go on from what the machine has, or from the newest snapshot."""
-        log, newest = self._replica.log, self.saves.find_newest()
+        log, newest = self._replica.log, self.saves.newest
         reached = -1 if newest is None else newest.last_included_index
         if self._applied > max(log.end_index, reached):
             self._end(
@@ -544,16 +548,18 @@ class Applier:
         self._replica.wake()
 
     def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> Work:
-        remake = self._doors.remake
+        remake, before = self._doors.remake, self.saves.newest
 
-        def run() -> StateMachine:
+        def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
                 self.saves.set_aside_behind(rebuild.trusted_index)
+            newest = self.saves.look()  # may fail, as what follows may not for its sake
             with damage_of_machine():
-                return machine if remake is None else remake(machine)
+                return machine if remake is None else remake(machine), newest
 
-        def done(made: StateMachine) -> None:
-            self.machine = made
+        def done(found: tuple[StateMachine, SnapshotMeta | None]) -> None:
+            self.machine, newest = found
+            self.saves.looked(before, newest)
             self._applied, self.results = -1, CommandResults()
             if self._rebuild is not rebuild:
                 return  # less is trusted by now: once more
@@ -724,14 +730,18 @@ class Applier:
     # -- loading ------------------------------------------------------------------------------
 
     def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> Work:
-        def run() -> tuple[Kept, CommandResults] | None:
-            kept = self.saves.load_into(machine, meta)
-            return None if kept is None else (kept, CommandResults.of(kept.results))
+        before = self.saves.newest
 
-        def done(found: tuple[Kept, CommandResults] | None) -> None:
-            if found is not None:
+        def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
+            kept = self.saves.load_into(machine, meta)
+            return self.saves.look() if kept is None else (kept, CommandResults.of(kept.results))
+
+        def done(found: tuple[Kept, CommandResults] | SnapshotMeta | None) -> None:
+            if isinstance(found, tuple):
                 self._loaded(meta, *found)
-            elif self._load is meta:
+                return
+            self.saves.looked(before, found)
+            if self._load is meta:
                 self._load_older()
 
         return Work(run, done)

@@ -336,12 +336,16 @@ class Saves:
     def taking_back(self, done: Callable[[], None]) -> Work:
         """Return what has those used after all that were set aside."""
 
-        def run() -> None:
+        before = self.newest
+
+        def run() -> SnapshotMeta | None:
             if self._snapshots is not None:
                 self._snapshots.take_back()
+            return self.look()
 
-        def taken(_: object) -> None:
+        def taken(found: SnapshotMeta | None) -> None:
             self.has_aside = self._is_settled = False
+            self.looked(before, found)
             done()
 
         return Work(run, taken)
@@ -365,17 +369,14 @@ class Saves:
 
     def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
         """Take snapshots out of use, and find which is the newest then: beside the loop."""
-        snapshots, before = self._snapshots, self.newest
-        if snapshots is None:
-            return
+        before = self.newest
 
         def run() -> SnapshotMeta | None:
             change()
-            return snapshots.newest(self._refused)
+            return self.look()
 
         def changed(found: SnapshotMeta | None) -> None:
-            if self.newest is before:  # else another came meanwhile
-                self.newest = found
+            self.looked(before, found)
             done()
 
         def failed(error: Exception) -> None:
@@ -417,11 +418,15 @@ class Saves:
             raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
         return kept
 
-    def find_newest(self) -> SnapshotMeta | None:
-        """Look once more which snapshot is the newest."""
+    def look(self) -> SnapshotMeta | None:
+        """Look once more which snapshot is the newest, on any thread but the loop's."""
         snapshots = self._snapshots
-        self.newest = snapshots.newest(self._refused) if snapshots is not None else None
-        return self.newest
+        return snapshots.newest(self._refused) if snapshots is not None else None
+
+    def looked(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
+        """That was found; `before` was the newest when it was looked for."""
+        if self.newest is before:  # else another came meanwhile
+            self.newest = found
 
 
 def _caught(run: Callable[[], _Frozen]) -> object:
