@@ -1,6 +1,8 @@
 """Exit statuses and what a user is told, without any cluster."""
 
 import json
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -88,3 +90,19 @@ def test_json_is_one_object_a_line(run, tmp_path):
     assert run("store", "dump", tmp_path, "--json")[0] == 1
     status, out, _ = run("cluster", "status", "--dir", tmp_path, "--json")
     assert (status, [json.loads(line) for line in out.splitlines()]) == (1, [])
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_status_130():
+    script = (
+        "import builtins, sys\n"
+        "from quorumlog.cli.main import main\n"
+        "load = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'typer':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return load(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "sys.exit(main(['status', '--servers', '127.0.0.1:1']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

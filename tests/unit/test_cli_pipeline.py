@@ -220,7 +220,7 @@ def test_without_spark_a_user_is_told_what_to_install():
 
 def test_the_command_starts_without_loading_spark():
     done = in_a_process(
-        "import sys, quorumlog.cli.main; print(sorted({'pyspark', 'pyarrow'} & set(sys.modules)))"
+        "import sys, quorumlog.cli.app; print(sorted({'pyspark', 'pyarrow'} & set(sys.modules)))"
     )
     assert done.stdout == "[]\n"
 

@@ -1,102 +1,20 @@
-"""The command as a whole: its families, its exit statuses.
+"""Where the command begins, and its exit statuses.
 
 0: done. 1: the operation failed, one line on standard error says why. 2: the command line is wrong.
 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.
 """
 
-import io
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Annotated
 
-import typer
-
-from quorumlog.cli.append import append_command
-from quorumlog.cli.bench import bench_command
-from quorumlog.cli.cluster import app as cluster_app
-from quorumlog.cli.demo import demo_command
-from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
-from quorumlog.cli.kv import app as kv_app
-from quorumlog.cli.members import app as members_app
-from quorumlog.cli.members import transfer_command
-from quorumlog.cli.pipeline import app as pipeline_app
-from quorumlog.cli.read import get_command, tail_command
-from quorumlog.cli.serve import serve_command
-from quorumlog.cli.simulate import simulate_command
-from quorumlog.cli.snapshot import snapshot_command
-from quorumlog.cli.status import status_command
-from quorumlog.cli.store import app as store_app
-from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
-from quorumlog.model.log_lines import reason_of
-from quorumlog.transport.standard_streams import fill_standard_streams
-
-app = typer.Typer(
-    name="quorumlog",
-    help="A Raft-replicated commit log: run nodes, append, read, look inside.",
-    epilog="Exit status 0: done. 1: it failed, and standard error says why. 2: the command line is "
-    "wrong. 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(name="serve")(serve_command)
-app.add_typer(cluster_app, name="cluster")
-app.command(name="append")(append_command)
-app.command(name="get")(get_command)
-app.command(name="tail")(tail_command)
-app.command(name="status")(status_command)
-app.add_typer(kv_app, name="kv")
-app.command(name="snapshot")(snapshot_command)
-app.add_typer(members_app, name="members")
-app.command(name="transfer")(transfer_command)
-app.add_typer(store_app, name="store")
-app.add_typer(pipeline_app, name="pipeline")
-app.command(name="simulate")(simulate_command)
-app.command(name="bench")(bench_command)
-app.command(name="demo")(demo_command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"quorumlog {version('quorumlog')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
-    pass
-
-
-def _set_up_streams() -> None:
-    """What is printed has somewhere to go; a closed standard input stays None."""
-    fill_standard_streams()
-    if sys.stdout is None:
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "wb", closefd=False), encoding="utf-8")
-    if sys.stderr is None:
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "wb", closefd=False), encoding="utf-8")
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a poor locale must not end a command
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: those of the process); return its exit status."""
-    _set_up_streams()
     try:
-        app(None if arguments is None else list(arguments), prog_name="quorumlog")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else EXIT_FAILED
-    except (QuorumlogError, OSError) as error:
-        said = reason_of(error) if isinstance(error, OSError) else error
-        print(f"quorumlog: {said}", file=sys.stderr)
-        is_beyond = isinstance(error, BeyondEndError | IndexOutOfRangeError)
-        return EXIT_BEYOND_END if is_beyond else EXIT_FAILED
-    return 0
+        # here, since loading all of it takes a while in which Ctrl-C may come already
+        from quorumlog.cli.app import run  # noqa: PLC0415
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
