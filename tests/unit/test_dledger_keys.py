@@ -60,5 +60,5 @@ def test_a_key_of_dledger_that_is_refused_says_what_to_do(key, tmp_path):
 def test_a_key_of_nobody_is_refused_by_its_name(tmp_path):
     path = tmp_path / "n0.toml"
     path.write_text(f"{NODE}noSuchKey = 1\n")
-    with pytest.raises(ConfigError, match="unknown field `noSuchKey`"):
+    with pytest.raises(ConfigError, match="unknown key `noSuchKey` in"):
         load_config(path)

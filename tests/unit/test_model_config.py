@@ -128,3 +128,48 @@ def test_contradicting_limits_are_refused(changes):
 def test_addresses():
     assert parse_address("[::1]:80") == ("::1", 80)
     assert parse_address("localhost:1") == ("localhost", 1)
+
+
+HEAD = 'selfId = "n0"\nstoreBaseDir = "/d"\n'
+GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            f"{HEAD}colour = 1\nlogLevl = 'INFO'\n{GROUP}pendingRequestsMax = 1\nflsh = 'sync'\n"
+            "[limits]\nretentionBytes = 1\npendingByteMax = 1\n",
+            "unknown key `colour` in the file's top. "
+            "Unknown key `logLevl` in the file's top; did you mean logLevel? "
+            "Unknown key `pendingRequestsMax` in [[groups]] (group g); it belongs in [limits]. "
+            "Unknown key `flsh` in [[groups]] (group g); did you mean flush? "
+            "Unknown key `retentionBytes` in [limits]; it belongs in [[groups]]. "
+            "Unknown key `pendingByteMax` in [limits]; did you mean pendingBytesMax?",
+        ),
+        (
+            f"{HEAD}cluster = production\n{GROUP}",
+            'Invalid value (at line 3, column 11); strings need quotes: key = "text"',
+        ),
+        (
+            f"{HEAD}listen = 127.0.0.1:7101\n{GROUP}",
+            "Expected newline or end of document after a statement (at line 3, column 15); "
+            'strings need quotes: key = "text"',
+        ),
+        (
+            f"{HEAD}{GROUP}[limits]\npendingRequestsMax = 0\n",
+            "limits.pendingRequestsMax must be above 0, not 0",
+        ),
+        (
+            f"{HEAD}{GROUP}flushFileInterval = 'x'\n",
+            "Expected `int`, got `str` - at `$.groups[0].flushFileInterval`",
+        ),
+        (f"{HEAD}groups = 7\n", "Expected `array`, got `int` - at `$.groups`"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_the_words_of_the_file(tmp_path, text, told):
+    path = tmp_path / "n0.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        load_config(path)
+    assert str(refusal.value).startswith(f"{path}: {told}")

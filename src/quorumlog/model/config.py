@@ -12,7 +12,14 @@ import msgspec
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.bounds import NAME_LENGTH_MAX
-from quorumlog.model.dledger_keys import advice_for
+from quorumlog.model.config_keys import (
+    GROUPS,
+    LIMITS,
+    TOP,
+    key_of,
+    quotes_advice,
+    unknown_keys,
+)
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
@@ -67,12 +74,6 @@ def parse_peers(text: str) -> dict[str, str]:
             raise ConfigError(f"peers: {peer_id!r} appears twice")
         peers[peer_id] = address
     return peers
-
-
-def _key(name: str) -> str:
-    """Return a field's name as it is written in a file."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 def _split_paths(text: str) -> list[str]:
@@ -185,7 +186,7 @@ class GroupConfig(
             "max_snapshot_reserved_num",
         ):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{where} {_key(name)} must be above 0")
+                raise ConfigError(f"{where} {key_of(name)} must be above 0")
 
     def _check_disk(self, where: str) -> None:
         expired, forced = (
@@ -207,7 +208,7 @@ class GroupConfig(
             "scrub_bytes_per_second",
         ):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{where} {_key(name)} must not be below 0")
+                raise ConfigError(f"{where} {key_of(name)} must not be below 0")
         if not self.delete_hours:
             raise ConfigError(
                 f"{where} deleteWhen {self.delete_when!r}: hours 00 to 23, joined by ;"
@@ -223,7 +224,7 @@ class GroupConfig(
             raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
         for name in ("reset_snapshot_entries_but_keep_last_entries_num", "digest_entries"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{where} {_key(name)} must not be below 0")
+                raise ConfigError(f"{where} {key_of(name)} must not be below 0")
 
     @property
     def reserved_ms(self) -> int:
@@ -339,10 +340,19 @@ def load_config(path: str | Path) -> NodeConfig:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    tables: dict[str, type[msgspec.Struct]] = {TOP: NodeConfig, GROUPS: GroupConfig, LIMITS: Limits}
+    keys = {
+        table: {field.encode_name for field in msgspec.structs.fields(kind)}
+        for table, kind in tables.items()
+    }
     try:
-        return msgspec.toml.decode(raw, type=NodeConfig)
+        document = msgspec.toml.decode(raw)
+        unknown = unknown_keys(document, keys)
+        if unknown:
+            raise ConfigError(unknown)
+        return msgspec.convert(document, NodeConfig)
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
-        raise ConfigError(f"{path}: {error}{advice_for(str(error))}") from error
+        raise ConfigError(f"{path}: {error}{quotes_advice(str(error))}") from error
 
 
 def dump_config(config: NodeConfig) -> bytes:

@@ -3,10 +3,7 @@
 docs/configuration.md lists them for readers; a test holds the two lists equal.
 """
 
-import re
 from typing import Final
-
-_UNKNOWN = re.compile(r"unknown field `(\w+)`")
 
 _ELECTION = "use electionTimeoutMinMs and electionTimeoutMaxMs"
 _BATCHES = "leave it out: pushes and appends always travel in blocks ([limits] pushBytesMax)"
@@ -47,10 +44,3 @@ REFUSED: Final[dict[str, str]] = {
     "metricsPromExporterHost": _METRICS,
 }
 """Key → what to do instead."""
-
-
-def advice_for(reason: str) -> str:
-    """Return what to do about an unknown key that a decoder names, if it is one of DLedger's."""
-    found = _UNKNOWN.search(reason)
-    advice = REFUSED.get(found[1]) if found else None
-    return f"; {advice}" if advice else ""

@@ -5,6 +5,7 @@ Relations between bounds are checked once, when the object is made.
 
 import msgspec
 
+from quorumlog.model.config_keys import key_of
 from quorumlog.model.errors import ConfigError
 
 KIB = 1024
@@ -65,15 +66,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     def __post_init__(self) -> None:
         """Check the relations that the code relies on."""
         for name in self.__struct_fields__:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"limits.{name} must be above 0, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value <= 0:
+                raise ConfigError(f"limits.{key_of(name)} must be above 0, not {value}")
         if self.entry_bytes_max > self.block_bytes_max:
             raise ConfigError("limits: entryBytesMax must not exceed blockBytesMax")
         if self.block_bytes_max + self.message_bytes_max > self.frame_bytes_max:
             raise ConfigError("limits: blockBytesMax + messageBytesMax must fit frameBytesMax")
         for name in ("receive_bytes_max", "peer_receive_bytes_max", "send_bytes_max"):
             if getattr(self, name) < 2 * self.frame_bytes_max:
-                raise ConfigError(f"limits.{name} must be at least twice frameBytesMax")
+                raise ConfigError(f"limits.{key_of(name)} must be at least twice frameBytesMax")
         if self.push_bytes_max > self.block_bytes_max:
             raise ConfigError("limits: pushBytesMax must not exceed blockBytesMax")
         if self.push_window_bytes < self.push_bytes_max:

@@ -1,0 +1,58 @@
+"""What is said of keys of a configuration that are unknown, and of values that are no TOML."""
+
+import difflib
+from collections.abc import Mapping
+
+from quorumlog.model.dledger_keys import REFUSED
+
+TOP, GROUPS, LIMITS = "the file's top", "[[groups]]", "[limits]"
+"""The tables of a file as messages name them."""
+ALIKE = 0.75
+"""A key is taken for a misspelt one if they are so alike, as `difflib` measures it."""
+_QUOTES = ("Invalid value", "Expected newline or end of document after a statement")
+"""How the decoder speaks of a string without quotes."""
+
+
+def key_of(name: str) -> str:
+    """Return a field's name as it is written in a file."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]]) -> str:
+    """Return which keys of a file are unknown, and what to do about each; "" if all are known.
+
+    `tables`: for TOP, GROUPS and LIMITS the keys that belong there.
+    """
+    found = [_told(key, TOP, TOP, tables) for key in document if key not in tables[TOP]]
+    groups, limits = document.get("groups"), document.get("limits")
+    for group in groups if isinstance(groups, list) else []:
+        if isinstance(group, dict):
+            where = f"{GROUPS} (group {group.get('group', '?')})"
+            unknown = [key for key in group if key not in tables[GROUPS]]
+            found += [_told(key, where, GROUPS, tables) for key in unknown]
+    if isinstance(limits, dict):
+        unknown = [key for key in limits if key not in tables[LIMITS]]
+        found += [_told(key, LIMITS, LIMITS, tables) for key in unknown]
+    sentences = found[:1] + [f"U{text[1:]}" for text in found[1:]]
+    return ". ".join(sentences).replace("?. ", "? ")
+
+
+def _told(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> str:
+    text = f"unknown key `{key}` in {where}"
+    if key in REFUSED:
+        return f"{text}; {REFUSED[key]}"
+    for other, keys in tables.items():
+        if key in keys:
+            return f"{text}; it belongs in {other}"
+    for name, keys in ((table, tables[table]), *tables.items()):
+        near = difflib.get_close_matches(key, sorted(keys), n=1, cutoff=ALIKE)
+        if near:
+            place = "" if name == table else f" (in {name})"
+            return f"{text}; did you mean {near[0]}{place}?"
+    return text
+
+
+def quotes_advice(reason: str) -> str:
+    """Return what to do if a decoder says that a value is no TOML: quotes may be missing."""
+    return '; strings need quotes: key = "text"' if reason.startswith(_QUOTES) else ""
