@@ -2,9 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from quorumlog.model.entry import Entry
-from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
-
 if TYPE_CHECKING:
     from quorumlog.client import (
         KV,
@@ -23,6 +20,8 @@ if TYPE_CHECKING:
         SyncProducer,
         TransactionOutcome,
     )
+    from quorumlog.model.entry import Entry
+    from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
 
 __version__ = "0.1.0"
 
@@ -51,9 +50,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the client when it is asked for: nodes need none, and start sooner without it."""
+    """Load a name when it is asked for: nodes need none, and commands can be interrupted sooner."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Entry":
+        from quorumlog.model import entry  # noqa: PLC0415
+
+        return entry.Entry
+    if name in ("Outcome", "QuorumlogError", "RequestError"):
+        from quorumlog.model import errors  # noqa: PLC0415
+
+        return getattr(errors, name)
     from quorumlog import client  # noqa: PLC0415
 
     return getattr(client, name)

@@ -106,3 +106,13 @@ def test_ctrl_c_while_the_command_is_loaded_is_status_130():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_next_to_nothing_is_loaded_before_ctrl_c_is_heard():
+    script = (
+        "import sys\n"
+        "from quorumlog.cli.main import main\n"
+        "print(sorted(name for name in sys.modules if name.startswith('quorumlog')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"['quorumlog', 'quorumlog.cli', 'quorumlog.cli.main']\n"
