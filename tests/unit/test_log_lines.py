@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import quorumlog
+from quorumlog.log_lines import described, reason_of, say
 from quorumlog.model.codes import Role
 from quorumlog.model.errors import InvariantViolation, check
-from quorumlog.model.log_lines import described, reason_of, say
 from quorumlog.service.logs import JsonLines, LineHandler
 
 SOURCE = Path(quorumlog.__file__).parent

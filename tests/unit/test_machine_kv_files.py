@@ -27,6 +27,7 @@ from kv_access import (
     saved,
     scan,
 )
+from quorumlog.log_lines import EVENT_FIELDS
 from quorumlog.machine.kv import KeyValueMachine
 from quorumlog.machine.kv_commands import (
     KEY_BYTES_MAX,
@@ -38,7 +39,6 @@ from quorumlog.machine.kv_commands import (
     Transaction,
 )
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.model.log_lines import EVENT_FIELDS
 
 
 @pytest.fixture

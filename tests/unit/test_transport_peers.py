@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from quorumlog.log_lines import EVENT_FIELDS
 from quorumlog.model.limits import DEFAULT_LIMITS
-from quorumlog.model.log_lines import EVENT_FIELDS
 from quorumlog.model.message import Hello, Introduction, ReadIndexRequest, Response
 from quorumlog.transport import peers
 from quorumlog.transport.connection import Connection, TransportCounters

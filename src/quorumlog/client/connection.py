@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quorumlog.log_lines import reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
@@ -16,7 +17,6 @@ from quorumlog.model.errors import (
     WrongClusterError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import reason_of
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.message import (
     FetchRequest,

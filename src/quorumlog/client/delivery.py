@@ -8,6 +8,7 @@ from typing import Any
 
 from quorumlog.client.connection import Answer
 from quorumlog.client.values import Appended, position_at
+from quorumlog.log_lines import described
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -17,7 +18,6 @@ from quorumlog.model.errors import (
     Undelivered,
     error_for,
 )
-from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     AcceptedAttempt,

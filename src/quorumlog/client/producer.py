@@ -32,6 +32,7 @@ from quorumlog.client.delivery import (
 )
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.retry import Backoff
+from quorumlog.log_lines import described
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
@@ -44,7 +45,6 @@ from quorumlog.model.errors import (
     Undelivered,
     UnexpectedArgumentError,
 )
-from quorumlog.model.log_lines import described
 from quorumlog.model.message import AppendRequest, AppendResponse
 from quorumlog.model.session import BLOCKS_REMEMBERED
 from quorumlog.model.system_entry import (

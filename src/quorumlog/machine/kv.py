@@ -20,6 +20,7 @@ from itertools import groupby, islice
 
 from msgspec import UNSET
 
+from quorumlog.log_lines import say
 from quorumlog.machine.base import SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.machine.kv_commands import (
     ABSENT,
@@ -66,7 +67,6 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     check,
 )
-from quorumlog.model.log_lines import say
 from quorumlog.storage.files import OsFileSystem
 
 DATA_NAME = "state.mdb"

@@ -20,13 +20,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import lmdb
 
+from quorumlog.log_lines import say
 from quorumlog.model.errors import (
     CorruptionError,
     NoSpaceError,
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.model.log_lines import say
 from quorumlog.storage.files import FILE_MODE, OUT_OF_DESCRIPTORS, SPARES, OsFileSystem
 
 CLOSED_NAME = "closed"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
@@ -25,7 +26,6 @@ from quorumlog.model.errors import (
     RequestError,
     StorageError,
 )
-from quorumlog.model.log_lines import described, say
 from quorumlog.node.comparisons import DIGEST_BYTES_MAX, Comparisons
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather

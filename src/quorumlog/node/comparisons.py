@@ -10,8 +10,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
+from quorumlog.log_lines import say
 from quorumlog.model.codes import Role
-from quorumlog.model.log_lines import say
 from quorumlog.model.message import DigestQuestion, StateDigest
 from quorumlog.node.doors import Doors
 

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from quorumlog.log_lines import described, say
 from quorumlog.model.errors import StorageError, check
-from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import WriteOwner
 from quorumlog.storage.base import Store, WritePlan
 from quorumlog.storage.files import SPARES

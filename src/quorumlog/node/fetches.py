@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from quorumlog.log_lines import described
 from quorumlog.model.block import (
     HEADER_SIZE,
     INDEX_RECORD_SIZE,
@@ -20,7 +21,6 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import described
 from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.model.transaction import Range
 from quorumlog.node.fetch_waiters import FetchAnswer, FetchWaiters

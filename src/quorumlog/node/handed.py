@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
+from quorumlog.log_lines import described
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import PASSING_ERRORS, QuorumlogError, StorageError
-from quorumlog.model.log_lines import described
 from quorumlog.model.system_entry import SessionEntry
 from quorumlog.node.results import CommandResults
 from quorumlog.storage.files import is_out_of_descriptors, storage_error

@@ -8,6 +8,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from quorumlog.log_lines import say
 from quorumlog.model.block import Buffer, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -17,7 +18,6 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import say
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
 from quorumlog.node.fetches import gather

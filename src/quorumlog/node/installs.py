@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from quorumlog.log_lines import say
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.log_lines import say
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     InstallSnapshotRequest,

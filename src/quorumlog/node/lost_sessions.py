@@ -7,7 +7,7 @@ was stored could be stored once more, so such a replica does not lead until a pe
 import logging
 from typing import TYPE_CHECKING
 
-from quorumlog.model.log_lines import say
+from quorumlog.log_lines import say
 from quorumlog.model.message import RepairRequest, RepairResponse
 from quorumlog.node.doors import Doors
 

@@ -7,6 +7,7 @@ A pass begins with every start and each `scrubIntervalHours`: all snapshots that
 import logging
 from typing import TYPE_CHECKING
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
@@ -15,7 +16,6 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, Work, damage_of_machine
 from quorumlog.storage.snapshots import Checking, Snapshots

@@ -3,10 +3,10 @@
 import importlib
 import logging
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import PASSING_ERRORS, ConfigError, StorageError
-from quorumlog.model.log_lines import described, say
 from quorumlog.storage.files import remove_tree
 
 logger = logging.getLogger(__name__)

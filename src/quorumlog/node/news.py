@@ -2,7 +2,7 @@
 
 import logging
 
-from quorumlog.model.log_lines import say
+from quorumlog.log_lines import say
 from quorumlog.raft.effects import MembershipChanged, RoleChanged, TruncateLog
 
 logger = logging.getLogger(__name__)

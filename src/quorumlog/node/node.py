@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
-from quorumlog.model.log_lines import described, say
 from quorumlog.model.message import INTRODUCED_MAX, Hello, Introduction
 from quorumlog.node.background import Threads
 from quorumlog.node.beats import Beats

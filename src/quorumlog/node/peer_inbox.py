@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quorumlog.log_lines import say
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
-from quorumlog.model.log_lines import say
 from quorumlog.model.message import (
     HeartBeats,
     Hello,

@@ -13,8 +13,8 @@ copy that would vote as the original, and waits for the answer.
 import logging
 from collections.abc import Callable
 
+from quorumlog.log_lines import say
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.log_lines import say
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.doors import Network
 from quorumlog.node.places import AGAIN_S

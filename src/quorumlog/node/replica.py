@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer, first_index_of, is_noop
 from quorumlog.model.codes import PushType, ResponseCode, Role
@@ -23,7 +24,6 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import described, say
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.message import (
     DigestQuestion,

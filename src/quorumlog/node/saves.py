@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from quorumlog.log_lines import described, say
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -19,7 +20,6 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.model.log_lines import described, say
 from quorumlog.node.doors import Doors
 from quorumlog.node.handed import MachineDamagedError, MachineError, Work, damage_of_machine
 from quorumlog.storage.files import is_out_of_descriptors, storage_error

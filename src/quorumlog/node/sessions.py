@@ -10,10 +10,10 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
+from quorumlog.log_lines import say
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.log_lines import say
 from quorumlog.model.session import SessionTable, StoredBlock
 from quorumlog.model.system_entry import SessionEntry, SystemEntry, TimeMark, system_entries_in
 from quorumlog.model.time_marks import TimeMarks

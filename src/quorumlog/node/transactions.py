@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from quorumlog.log_lines import say
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.log_lines import say
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.system_entry import (
     EndTransaction,

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from quorumlog.log_lines import say
 from quorumlog.model.errors import (
     LeaderPendingFullError,
     NoSpaceError,
@@ -12,7 +13,6 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import say
 from quorumlog.node.doors import Doors
 from quorumlog.node.group_time import GroupTime
 from quorumlog.raft.events import BeginMoved

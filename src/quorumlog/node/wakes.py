@@ -9,7 +9,7 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from quorumlog.model.log_lines import say
+from quorumlog.log_lines import say
 
 logger = logging.getLogger(__name__)
 

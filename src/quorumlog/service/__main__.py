@@ -5,9 +5,9 @@ Local clusters start their nodes so: loading the command's other families takes 
 
 import sys
 
+from quorumlog.log_lines import reason_of
 from quorumlog.model.config import load_config
 from quorumlog.model.errors import QuorumlogError
-from quorumlog.model.log_lines import reason_of
 from quorumlog.service.main import EXIT_FAILED, serve
 
 

@@ -15,10 +15,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from quorumlog.log_lines import reason_of, say
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.log_lines import reason_of, say
 from quorumlog.node.node import Node
 from quorumlog.node.status import status_of
 

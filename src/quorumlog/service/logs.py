@@ -10,7 +10,7 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 
-from quorumlog.model.log_lines import EVENT_FIELDS, described
+from quorumlog.log_lines import EVENT_FIELDS, described
 
 LINES_BYTES_MAX = 4 * 1024 * 1024
 """Log lines that wait to be written."""

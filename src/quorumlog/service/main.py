@@ -8,9 +8,9 @@ import threading
 
 import uvloop
 
+from quorumlog.log_lines import reason_of, say
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
-from quorumlog.model.log_lines import reason_of, say
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort

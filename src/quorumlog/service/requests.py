@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.log_lines import say
 from quorumlog.model.admin_message import (
     ChangeMembersRequest,
     MemberAction,
@@ -23,7 +24,6 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     error_for,
 )
-from quorumlog.model.log_lines import say
 from quorumlog.model.machine_message import (
     QueryRequest,
     QueryResponse,

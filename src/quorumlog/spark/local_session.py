@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
+from quorumlog.log_lines import reason_of
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.log_lines import reason_of
 from quorumlog.spark.class_archive import class_archive_options
 from quorumlog.spark.java import JavaChoice, java_home
 from quorumlog.spark.listener import PositionListener

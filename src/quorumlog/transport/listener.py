@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from quorumlog.log_lines import reason_of, say
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import reason_of, say
 from quorumlog.model.message import Hello, Response
 from quorumlog.transport.connection import (
     PEER_ROLES,

@@ -10,12 +10,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from quorumlog.log_lines import reason_of, say
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.log_lines import reason_of, say
 from quorumlog.model.message import Hello, Introduction, NodeMessage, PeerMessage, Response
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to

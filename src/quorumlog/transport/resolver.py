@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from quorumlog.model.log_lines import reason_of, say
+from quorumlog.log_lines import reason_of, say
 
 logger = logging.getLogger(__name__)
 
