@@ -12,7 +12,7 @@ from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import Kind
+from quorumlog.transport.turns import BUSY_AFTER_S, Kind
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -380,19 +380,38 @@ async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limit
 
 
 async def test_who_sends_faster_than_it_is_answered_is_busy_until_it_has_been(share, limits):
+    now_s = [100.0]
+    share.now = lambda: now_s[0]
     client = await connected(share, limits)
     connection = client.connection
     assert connection.kind is Kind.STRANGER
     await client.send(append(10))
     assert connection.send(Response(), correlation_id=1)
     assert connection.kind is Kind.PROMPT
-    await client.send(append(10) * (2 * RECEIVED_BYTES_MAX // len(append(10))))
-    await all_turns(share)
-    await client.send(append(10))
-    assert connection.kind is Kind.PROMPT
     raw = append(10) * (RECEIVED_BYTES_MAX // len(append(10)) + 1)
     await client.send(raw[:RECEIVED_BYTES_MAX])  # as much as is received at once
+    assert connection.kind is Kind.PROMPT, "it may catch up"
+    now_s[0] += 1.01 * BUSY_AFTER_S
     assert connection.kind is Kind.BUSY
+    await client.send(raw[RECEIVED_BYTES_MAX:])
+    assert connection.kind is Kind.PROMPT
+
+
+async def test_a_moments_backlog_makes_nobody_busy(share, limits):
+    now_s = [100.0]
+    share.now = lambda: now_s[0]
+    client = await connected(share, limits)
+    await client.send(append(10))
+    assert client.connection.send(Response(), correlation_id=1)
+    for _ in range(10):
+        share.turns.is_slice_over = lambda: True
+        await client.send(append(10) * 5)
+        assert client.connection.kind is Kind.PROMPT
+        await all_turns(share)
+        share.turns.is_slice_over = lambda: False
+        now_s[0] += BUSY_AFTER_S
+        await client.send(append(10))
+        assert client.connection.kind is Kind.PROMPT
 
 
 async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limits):

@@ -16,7 +16,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import Kind, Turns
+from quorumlog.transport.turns import BUSY_AFTER_S, Kind, Turns
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
@@ -115,7 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         self._holds = False
         self._space = 0
         self._since = 0.0
-        self._is_busy = self._is_granted = False
+        self._is_granted = False
+        self._behind_since = 0.0
         self.frame_began = 0.0
         """When the frame that is not whole yet began to arrive; 0: there is none."""
         self.heard_at = 0.0
@@ -160,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             self.heard_at = share.now()
         self._decoder.received(nbytes)
         # there is more to be read, as a rule; the rest of a large frame says nothing
-        self._is_busy = nbytes == self._space and self._decoder.is_staging
+        self._note_behind(nbytes == self._space and self._decoder.is_staging)
         self._take_frames()
 
     def _take_frames(self) -> None:
@@ -175,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._transport is not None and not self._transport.is_closing():
                 if taken and self._is_slice_over(turns):
-                    self._is_busy = True
+                    self._note_behind(True)
                     self._await_turn()
                 if self._pauses:
                     decoder.set_aside()
@@ -218,6 +219,19 @@ class Connection(asyncio.BufferedProtocol):
         if not self.answered:
             return Kind.STRANGER
         return Kind.BUSY if self._is_busy else Kind.PROMPT
+
+    @property
+    def _is_busy(self) -> bool:
+        if not self._behind_since or self._share is None:
+            return False
+        return self._share.now() - self._behind_since >= BUSY_AFTER_S
+
+    def _note_behind(self, is_behind: bool) -> None:
+        """Note whether requests are left that there was no time for."""
+        if not is_behind:
+            self._behind_since = 0.0
+        elif not self._behind_since and self._share is not None:
+            self._behind_since = self._share.now()
 
     def _await_turn(self) -> None:
         if self._share is not None:

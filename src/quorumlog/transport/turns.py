@@ -1,7 +1,7 @@
 """Whose requests are handled when, if there are more than the loop has time for.
 
 Each turn of the loop has some time for each of four kinds of connections, so that none of them
-waits for the others: clients that are prompt, who left nothing behind when they last had a slice;
+waits for the others: clients that are prompt, whose slices leave nothing behind, but for a moment;
 busy ones, who send faster than they are answered; strangers, none of whose requests was answered
 yet; and newcomers, who have not said who they are. Within a kind they go on one after the other,
 each for one slice. Messages of members wait for none of this.
@@ -16,6 +16,10 @@ from typing import Protocol
 SLICE_S = 0.000_25
 """One connection's requests are handled for so long (at least one), then it is the next one's
 turn."""
+BUSY_AFTER_S = 0.1
+"""Whose every slice left something behind for so long is busy. At once would be too soon: after a
+pause of the loop a client that asks 400 times a second has more waiting than a slice takes, and as
+one busy client of many it would never catch up."""
 
 
 class Kind(IntEnum):
