@@ -3,9 +3,10 @@
 A machine that is busy with other things makes a loop late as well. So a turn of the loop is a
 finding only if its thread used that much processor time itself, or if it was seen within a call
 that blocks, and was not merely waiting for a processor. What the scheduler says it waited for one
-is taken off, and so is the time in which this watcher's own thread did not run: it also waits for
-the interpreter's lock, and stands still in a stopped process. A wait in code of the event loop
-itself cannot be told from having nothing to do: there only processor time counts.
+is taken off, of all threads of the process, as the one that holds the interpreter's lock may be
+the one that waits; and so is the time in which this watcher's own thread did not run, as in a
+stopped process. A wait in code of the event loop itself cannot be told from having nothing to do:
+there only processor time counts.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "QUORUMLOG_LOOP_WATCHDOG"
@@ -43,6 +45,7 @@ class Watchdog:
         self._starved = self._starved_s()
         self._late_s = 0.0
         self._samples: list[str] = []
+        self._others = 0.0
         self._timer = loop.call_soon(self._beat)
         self._thread = threading.Thread(target=self._watch, name="quorumlog-watchdog", daemon=True)
         self._thread.start()
@@ -59,6 +62,14 @@ class Watchdog:
         except (OSError, IndexError, ValueError):
             return 0.0
 
+    def _all_starved_s(self) -> float:
+        """Return the same of all threads together."""
+        waited_ns = 0
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError, IndexError, ValueError):  # it may have ended
+                waited_ns += int((thread / "schedstat").read_text().split()[1])
+        return waited_ns / 1e9
+
     def _beat(self) -> None:
         """Judge the time since the last beat; on the loop's thread."""
         now, cpu, starved = time.monotonic(), time.thread_time(), self._starved_s()
@@ -68,7 +79,11 @@ class Watchdog:
         self._beat_at, self._cpu, self._starved = now, cpu, starved
         if used_s >= STALL_S + BEAT_S:
             self._report(f"used the processor for {used_s:.3f} s in one turn", samples)
-        elif waited_s >= STALL_S + BEAT_S and len(samples) >= SAMPLES_MIN:
+        elif (
+            len(samples) >= SAMPLES_MIN
+            and waited_s >= STALL_S + BEAT_S
+            and wall_s - (self._all_starved_s() - self._others) >= STALL_S + BEAT_S
+        ):
             self._report(f"was blocked for {waited_s:.3f} s in one turn", samples)
         if self._is_running:
             self._timer = self._loop.call_later(BEAT_S, self._beat)
@@ -90,6 +105,8 @@ class Watchdog:
             last = now
             if now - self._beat_at < 2 * BEAT_S or len(self._samples) >= SAMPLES_MAX:
                 continue
+            if not self._samples:
+                self._others = self._all_starved_s()
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None and not frame.f_code.co_filename.endswith(_IDLE):
                 self._samples.append("".join(traceback.format_stack(frame, limit=12)))
