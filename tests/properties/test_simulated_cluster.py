@@ -5,7 +5,7 @@ import pytest
 from quorumlog.sim.campaign import Plan, cores, run_all
 from quorumlog.sim.run import run_seed
 
-SEEDS = 200
+SEEDS = 150
 SECONDS = 30
 
 
