@@ -181,3 +181,19 @@ def push_response(kind, source, target, term, request_id, code, **fields):
         code=code,
         **fields,
     )
+
+
+def long_push():
+    """A list that takes some thirty times its bytes once it is decoded."""
+    return PushRequest(
+        group="g",
+        local_id="n1",
+        remote_id="n0",
+        term=1,
+        type=PushType.APPEND,
+        request_id=1,
+        prev_index=0,
+        prev_term=0,
+        commit_index=0,
+        term_runs=[(1, 1)] * 60_000,
+    )

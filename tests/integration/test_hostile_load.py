@@ -16,9 +16,9 @@ from integration.hostile_process import (
     shout_together,
 )
 from quorumlog.client.client import Client
-from quorumlog.model.codes import PushType
-from quorumlog.model.message import AppendRequest, FetchRequest, PushRequest
+from quorumlog.model.message import AppendRequest, FetchRequest
 from quorumlog.wire.frame import encode_frame
+from raft_messages import long_push
 
 pytestmark = pytest.mark.processes
 
@@ -150,28 +150,12 @@ async def test_11_small_requests_in_numbers_wait_for_their_turn(node_of):
     assert node.is_alive()
 
 
-def members_push():
-    """A list that takes some thirty times its bytes once it is decoded."""
-    return PushRequest(
-        group="g",
-        local_id="n1",
-        remote_id="n0",
-        term=1,
-        type=PushType.APPEND,
-        request_id=1,
-        prev_index=0,
-        prev_term=0,
-        commit_index=0,
-        term_runs=[(1, 1)] * 60_000,
-    )
-
-
 WAITING = {"group": "g", "begin_index": 1 << 40, "wait_ms": 30_000}
 SAID = {
     "long polls": [FetchRequest(**WAITING, machine="m" * 1_000)] * 2_500,
     "polls with endless names": [FetchRequest(**WAITING, machine="m" * 250_000)] * 40,
     "groups that do not exist": [FetchRequest(group="none", begin_index=0)] * 5_000,
-    "lists that only members send": [members_push()] * 40,
+    "lists that only members send": [long_push()] * 40,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from isal.isal_zlib import crc32
 
 from quorumlog.model import bounds
-from quorumlog.model.codes import PushType, ResponseCode
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.message import (
@@ -21,7 +21,6 @@ from quorumlog.model.message import (
     Hello,
     NodeBeat,
     NodeBeatAnswer,
-    PushRequest,
     Response,
     StoreLocation,
 )
@@ -35,6 +34,7 @@ from quorumlog.wire.frame import (
     encode_frame,
 )
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND, PEER_KINDS
+from raft_messages import long_push
 
 FULL_RANGE = {bounds.FileNumber, bounds.Batch, bounds.Number, bounds.AskedIndex, bounds.Position}
 """Those of a machine or of a user, or without arithmetic: 64 bits of them are believed."""
@@ -211,18 +211,7 @@ def decoded_as(kinds, message):
 
 def test_what_only_members_say_is_not_decoded_for_clients():
     """A list of pairs takes some thirty times what it has in a frame."""
-    push = PushRequest(
-        group="g",
-        local_id="n1",
-        remote_id="n0",
-        term=1,
-        type=PushType.APPEND,
-        request_id=1,
-        prev_index=0,
-        prev_term=0,
-        commit_index=0,
-        term_runs=[(1, 1)] * 60_000,
-    )
+    push = long_push()
     refused, took = decoded_as(CLIENT_KINDS, push)
     assert isinstance(refused, RefusedFrame)
     assert refused.code is ResponseCode.UNSUPPORTED

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "QUORUMLOG_LOOP_WATCHDOG"
@@ -57,18 +56,12 @@ class Watchdog:
 
     def _starved_s(self) -> float:
         """Return for how long the loop's thread has waited for a processor."""
-        try:
-            return int(self._schedule.read_text().split()[1]) / 1e9
-        except (OSError, IndexError, ValueError):
-            return 0.0
+        return _waited_s(self._schedule)
 
     def _all_starved_s(self) -> float:
         """Return the same of all threads together."""
-        waited_ns = 0
-        for thread in Path("/proc/self/task").iterdir():
-            with suppress(OSError, IndexError, ValueError):  # it may have ended
-                waited_ns += int((thread / "schedstat").read_text().split()[1])
-        return waited_ns / 1e9
+        threads = Path("/proc/self/task").iterdir()
+        return sum(_waited_s(thread / "schedstat") for thread in threads)
 
     def _beat(self) -> None:
         """Judge the time since the last beat; on the loop's thread."""
@@ -110,6 +103,14 @@ class Watchdog:
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None and not frame.f_code.co_filename.endswith(_IDLE):
                 self._samples.append("".join(traceback.format_stack(frame, limit=12)))
+
+
+def _waited_s(schedule: Path) -> float:
+    """Return how long a thread has waited for a processor; 0 if it has ended or nobody counts."""
+    try:
+        return int(schedule.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def watchdog_if_wanted() -> Watchdog | None:
