@@ -20,10 +20,10 @@ from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
 from quorumlog.spark import audit, session
-from quorumlog.spark.pipelines.running import run_pieces
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.offline import scan_store
-from quorumlog.storage.store import GroupStore, open_group
+from quorumlog.spark.jobs.tasks import run_pieces
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.store import GroupStore, open_group
+from quorumlog.storage.offline.store_files import scan_store
 
 MIB = 1 << 20
 BODY_BYTES = 976

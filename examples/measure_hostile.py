@@ -4,11 +4,12 @@
 
 Starts three nodes of its own on this machine. A good client appends 1 KiB and gets it back 200
 times a second, whatever the answers do (latencies count from when each was due). Each hostile load
-is aimed at the leader, in pairs: SECONDS (6) of quiet, then as many of the load, `ROUNDS` times.
+is aimed at the leader: SECONDS (6) of quiet, as many in which the hostile process only computes, as
+many of the load, `ROUNDS` times.
 
 The leader has processor 0 for itself. All others, which are the followers, the good client and the
-hostile process, share processor 1, on which the hostile process has nice 19; it is so, too, while
-all is quiet.
+hostile process, share processor 1, of which the hostile process has only what nobody else wants
+(SCHED_IDLE). What it does to the good client by computing alone is nothing that it does to a node.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ GROUP = "default"
 DESCRIPTORS = 16_384
 MIB = 1 << 20
 SETTLE_S = 1.0
-"""From the begin of a load to the first latency that counts."""
+"""From the begin of a load, or of quiet, to the first latency that counts."""
 
 CLIENT = Hello(cluster="", node_id="", role="client")
 Address = tuple[str, int]
@@ -205,14 +206,17 @@ def loads() -> dict[str, Load]:
 
 
 def hostile(address: Address, name: str, told: Connection) -> None:
-    """In a process of its own: be hostile until killed."""
-    os.setpriority(os.PRIO_PROCESS, 0, 19)
+    """In a process of its own: compute from the first word on, be hostile from the second."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     pin(os.getpid(), -1)
     load = loads()[name]
     told.send("ready")
 
+    told.recv()
+    while not told.poll():
+        sum(range(10_000))
+
     async def run() -> None:
-        await asyncio.to_thread(told.recv)
         await load(address)
 
     uvloop.run(run())
@@ -295,8 +299,8 @@ class Measured:
             reset_peak(pid)
         return most / MIB
 
-    async def pair(self, name: str, seconds: float) -> tuple[Latencies, Latencies, float]:
-        """Return latencies in quiet and under a load, and the memory under it."""
+    async def round(self, name: str, seconds: float) -> tuple[list[Latencies], float]:
+        """Return latencies in quiet, beside computing and under a load, and the memory under it."""
         address = self.place()
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
@@ -305,18 +309,24 @@ class Measured:
         try:
             await asyncio.to_thread(here.recv)
             async with Client(self.cluster.servers, GROUP) as client:
-                await behave(client, SETTLE_S)
-                quiet = await behave(client, seconds)
-                self.rss_mib  # noqa: B018  (begins anew)
-                here.send("go")
-                settled = await behave(client, SETTLE_S)
-                loud = await behave(client, seconds)
-                loud.failed += settled.failed
-            return quiet, loud, self.rss_mib
+                found = [await settled(client, seconds)]
+                for word in ("compute", "go"):
+                    self.rss_mib  # noqa: B018  (begins anew)
+                    here.send(word)
+                    found.append(await settled(client, seconds))
+            return found, self.rss_mib
         finally:
             process.kill()
             process.join()
             await asyncio.sleep(SETTLE_S)
+
+
+async def settled(client: Client, seconds: float) -> Latencies:
+    """Behave for a moment, then for so long; the latencies of the moment do not count."""
+    moment = await behave(client, SETTLE_S)
+    found = await behave(client, seconds)
+    found.failed += moment.failed
+    return found
 
 
 def p99(values: list[float]) -> float:
@@ -326,20 +336,22 @@ def p99(values: list[float]) -> float:
 
 async def measure(measured: Measured, names: list[str], seconds: float) -> None:
     """Measure and print a line for each load."""
-    print("load            append p99 quiet → hostile     get p99 quiet → hostile   RSS MiB failed")
+    print("p99 in ms, quiet, computing → hostile")
+    print(f"{'load':15}{'append':31}{'get':31}MiB failed")
     for name in names:
-        quiet, loud, rss = Latencies(), Latencies(), 0.0
+        all_rounds, rss = [Latencies() for _ in range(3)], 0.0
         for _ in range(ROUNDS):
-            one_quiet, one_loud, most = await measured.pair(name, seconds)
-            quiet.add(one_quiet)
-            loud.add(one_loud)
+            found, most = await measured.round(name, seconds)
+            for total, one in zip(all_rounds, found, strict=True):
+                total.add(one)
             rss = max(rss, most)
-        told = [f"{name:15}"]
-        for before, during in ((quiet.appends, loud.appends), (quiet.gets, loud.gets)):
-            a, b = p99(before), p99(during)
-            told.append(f"{a:6.1f} → {b:7.1f} ms ({b / a:5.1f} x)")
-        failed = f"{len(loud.failed)} {loud.failed[0][:60] if loud.failed else ''}"
-        print("  ".join([*told, f"{rss:5.0f}", failed]), flush=True)
+        told = f"{name:15}"
+        for values in ([one.appends for one in all_rounds], [one.gets for one in all_rounds]):
+            quiet, computing, loud = map(p99, values)
+            cell = f"{quiet:.1f}, {computing:.1f} → {loud:.1f} ({loud / quiet:.1f} x)"
+            told += f"{cell:31}"
+        failed = [text for one in all_rounds for text in one.failed]
+        print(f"{told}{rss:3.0f} {len(failed)} {failed[0][:60] if failed else ''}", flush=True)
 
 
 def main() -> None:

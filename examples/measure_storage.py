@@ -18,10 +18,10 @@ import numpy as np
 from quorumlog.model.block import INDEX_RECORD_DTYPE, encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
-from quorumlog.storage.checkpoint import Boundary, Checkpoint, Mark
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.notes import Notes
-from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
+from quorumlog.storage.metadata.checkpoint import Boundary, Checkpoint, Mark
+from quorumlog.storage.metadata.store_metadata import Notes
 
 MIB = 1 << 20
 GIB = 1 << 30

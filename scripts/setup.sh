@@ -52,7 +52,7 @@ install() {
 
 java_major() { "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1; }
 
-# Spark needs Java 17 or newer; the same order as quorumlog.spark.java looks in.
+# Spark needs Java 17 or newer; the same order as quorumlog.spark.runtime.java looks in.
 choose_java() {
     for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)"; do
         [ -x "${java:-/}" ] && [ ! -d "${java:-/}" ] || continue

@@ -1,7 +1,7 @@
 """Found by Spark itself: makes `format("quorumlog")` work in any session, without registering."""
 
-from quorumlog.spark.source import QuorumlogSource
+from quorumlog.spark.data_source import QuorumlogSource
 
 
 class DefaultSource(QuorumlogSource):
-    """The data source `quorumlog`; see `quorumlog.spark.source`."""
+    """The data source `quorumlog`; see `quorumlog.spark.data_source`."""

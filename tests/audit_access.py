@@ -7,10 +7,10 @@ from pathlib import Path
 
 from isal.isal_zlib import crc32
 
-from quorumlog.spark.pipelines.audit import compare_stores
-from quorumlog.spark.pipelines.audit_plan import Wanted
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.offline import scan_store
+from quorumlog.spark.jobs.audit.audit import compare_stores
+from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.store_files import scan_store
 from store_access import Opened
 
 FIXTURES = Path(__file__).parent / "fixtures"

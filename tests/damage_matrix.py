@@ -4,8 +4,8 @@ import random
 from functools import cache
 
 from quorumlog.model.membership import Member
-from quorumlog.model.session import SessionTable
 from quorumlog.raft.events import AddMember, ChangeRequested
+from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.content import Content
 from quorumlog.sim.names import Directory

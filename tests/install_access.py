@@ -10,10 +10,10 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
 from quorumlog.model.message import SnapshotPiece
-from quorumlog.node.installs import Installs
+from quorumlog.node.replica.snapshot_transfer import Installs
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
 from quorumlog.sim.disk import SimulatedFileSystem
-from quorumlog.storage.snapshots import SnapshotMeta, Snapshots
+from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 
 DIRECTORY = "/node/g"
 PIECE = 100

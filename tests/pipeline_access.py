@@ -10,8 +10,8 @@ from quorumlog.model.errors import (
     SequenceMismatchError,
     UnknownProducerError,
 )
-from quorumlog.model.system_entry import SessionEntry, system_entry_of
-from quorumlog.storage.memory_log import MemoryLog
+from quorumlog.sessions.entries import SessionEntry, system_entry_of
+from quorumlog.storage.log.memory_log import MemoryLog
 
 ENTRY_MAX = 4 << 20
 

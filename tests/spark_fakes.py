@@ -7,8 +7,8 @@ import numpy as np
 from quorumlog.client import FetchedBlock
 from quorumlog.model.block import INDEX_RECORD_DTYPE, headers
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, UnknownGroupError
-from quorumlog.spark.clients import Bounds, IndexRecord
-from quorumlog.storage.memory_log import MemoryLog
+from quorumlog.spark.source.clusters import Bounds, IndexRecord
+from quorumlog.storage.log.memory_log import MemoryLog
 from store_access import block_of
 
 BLOCK_BYTES = 1_000

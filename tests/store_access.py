@@ -8,8 +8,8 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.store import GroupStore, open_group
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.store import GroupStore, open_group
 
 ENTRY_MAX = 4 << 20
 

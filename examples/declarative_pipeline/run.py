@@ -20,7 +20,7 @@ from quorumlog.client import SyncProducer
 from quorumlog.demo.flights import flight_bodies
 from quorumlog.local import Guard, LocalCluster
 from quorumlog.spark import session
-from quorumlog.spark.local_session import prepare_environment
+from quorumlog.spark.runtime.session import prepare_environment
 
 PROJECT = Path(__file__).parent
 SPEC = "spark-pipeline.yaml"

@@ -8,8 +8,8 @@ import pytest
 from quorumlog.model.block import INDEX_RECORD_DTYPE, parse_block
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.hard_state import HardState
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.offline import scan_store
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.store_files import scan_store
 from store_access import ENTRY_MAX, Opened
 
 NODES = ("n0", "n1", "n2")

@@ -194,7 +194,7 @@ def test_159_failures_are_status_1_and_say_why_in_one_line(all_up):
         assert err.count("\n") == 1
 
 
-def test_16_an_index_beyond_the_end_is_said_with_a_status_of_its_own(all_up):
+def test_45_159_an_index_beyond_the_end_is_said_with_a_status_of_its_own(all_up):
     where = ("--dir", all_up.directory)
     (appended,) = objects("append", "the last one", *where)
     last = appended["index"]
@@ -213,7 +213,7 @@ def test_16_an_index_beyond_the_end_is_said_with_a_status_of_its_own(all_up):
     assert command("tail", "--from", last, *where)[0] == 0
 
 
-def test_16_who_waits_beyond_the_end_is_told_so(all_up):
+def test_159_who_waits_beyond_the_end_is_told_so(all_up):
     where = ("--dir", all_up.directory)
     (appended,) = objects("append", "before", *where)
     begin = appended["index"] + 2
@@ -236,7 +236,7 @@ def test_16_who_waits_beyond_the_end_is_told_so(all_up):
         tail.wait()
 
 
-def test_16_any_replica_is_read_while_there_is_no_majority(all_up):
+def test_159_any_replica_is_read_while_there_is_no_majority(all_up):
     where = ("--dir", all_up.directory)
     (appended,) = objects("append", "kept", *where)
     index = appended["index"]
@@ -294,7 +294,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path):
     assert cluster.running() == {}
 
 
-def test_16_up_says_which_ports_it_takes_before_anything_runs(tmp_path):
+def test_up_says_which_ports_it_takes_before_anything_runs(tmp_path):
     first, *_ = unused = free_pairs(2)
     up = ("cluster", "up", "--dir", tmp_path / "c", "--nodes", 2, "--port", first)
     for taken in unused:

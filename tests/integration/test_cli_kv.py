@@ -135,7 +135,7 @@ def test_a_watch_prints_past_and_coming_changes_and_ends_after_so_many(where):
 
 
 @processes
-def test_16_a_watch_that_begins_in_the_future_says_that_it_waits(where):
+def test_a_watch_that_begins_in_the_future_says_that_it_waits(where):
     printed("kv", "put", "future/", "1", *where)
     (item,) = objects("kv", "get", "future/", *where)
     begin = item["index"] + 1_000

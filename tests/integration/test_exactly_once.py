@@ -9,7 +9,7 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, ProducerFencedError, SequenceMismatchError
 from quorumlog.model.message import AppendRequest
-from quorumlog.model.system_entry import encode_session_block
+from quorumlog.sessions.entries import encode_session_block
 
 
 async def bodies_in(client):

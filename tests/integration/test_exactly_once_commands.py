@@ -18,8 +18,8 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.message import AppendRequest
-from quorumlog.model.system_entry import encode_session_block
-from quorumlog.node import results as node_results
+from quorumlog.node.replica import command_results as node_results
+from quorumlog.sessions.entries import encode_session_block
 
 COUNTER = {"state_machine": "counting:Counter"}
 SMALL = {**COUNTER, "snapshot_threshold": 10, "follower_retention_bytes": 0}

@@ -26,7 +26,7 @@ from quorumlog.model.message import (
     TimeoutNowRequest,
     VoteRequest,
 )
-from quorumlog.model.session import SessionTable
+from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 pytestmark = pytest.mark.processes
@@ -80,7 +80,7 @@ def raised(message, **fields):
     return msgspec.structs.replace(message, **fields)
 
 
-async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(cluster):
+async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(cluster, until):
     async with Client(cluster.servers, "g") as client:
         await store(cluster, *(b"%d" % number for number in range(ENTRIES)))
         for target in cluster.node_ids:
@@ -106,8 +106,10 @@ async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(
                         )
                     )
                 stranger.close()
-            said = cluster.log_file(target).read_text()
-            assert '"event": "refusing a frame", "who": "n' in said
+            log, line = cluster.log_file(target), '"event": "refusing a frame", "who": "n'
+            await until(
+                lambda log=log, line=line: line in log.read_text(), what="a line of its log"
+            )
         await assert_nothing_is_lost(cluster, client)
         assert max(status.term for status in await client.status()) < 1_000
     for node_id in cluster.node_ids:

@@ -58,7 +58,7 @@ def tell(most, quiet, hostile):
 
 
 @pytest.mark.parametrize("first", [b"", CLIENT_HELLO], ids=["silent", "after a Hello"])
-async def test_9_idle_connections_neither_end_a_node_nor_lock_anyone_out(node_of, first):
+async def test_idle_connections_neither_end_a_node_nor_lock_anyone_out(node_of, first):
     node = node_of(descriptors=1_024)
     strangers = Strangers(node.address)
     try:
@@ -77,7 +77,7 @@ async def test_9_idle_connections_neither_end_a_node_nor_lock_anyone_out(node_of
     assert node.stop() == 0
 
 
-async def test_11_frames_that_never_end_take_a_bounded_memory(node_of):
+async def test_frames_that_never_end_take_a_bounded_memory(node_of):
     node = node_of()
     request = AppendRequest(group="g", count=1)
     raw = b"".join(encode_frame(request, attachments=[bytes(8 * MIB - 100_000)]))
@@ -103,7 +103,7 @@ async def test_11_frames_that_never_end_take_a_bounded_memory(node_of):
     assert node.is_alive()
 
 
-async def test_11_clients_that_never_read_take_neither_memory_nor_time(node_of):
+async def test_clients_that_never_read_take_neither_memory_nor_time(node_of):
     node = node_of()
     async with Client(node.server, "g") as client:
         for _ in range(8):
@@ -129,7 +129,7 @@ async def test_11_clients_that_never_read_take_neither_memory_nor_time(node_of):
     assert node.is_alive()
 
 
-async def test_11_small_requests_in_numbers_wait_for_their_turn(node_of):
+async def test_small_requests_in_numbers_wait_for_their_turn(node_of):
     node = node_of()
     raw = CLIENT_HELLO + b"".join(
         part
@@ -160,9 +160,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
-async def test_11_whatever_many_strangers_ask_memory_is_bounded_and_others_are_served(
-    node_of, said
-):
+async def test_whatever_many_strangers_ask_memory_is_bounded_and_others_are_served(node_of, said):
     node = node_of()
     raw = CLIENT_HELLO + b"".join(
         bytes(part)

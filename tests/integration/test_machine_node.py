@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.errors import InternalError, RequestError, UnsupportedError
+from quorumlog.model.errors import (
+    IndexRemovedError,
+    InternalError,
+    RequestError,
+    UnsupportedError,
+)
 from quorumlog.model.machine_message import QueryRequest
 from quorumlog.node import node as nodes
 
@@ -237,14 +242,15 @@ async def test_142_143_a_restart_goes_on_from_the_snapshot_and_the_log_behind_it
             assert (await client.execute(b"1")).result == b"100"
 
 
-async def test_146_120_appends_leave_three_snapshots(make_cluster, until):
+async def test_146_a_hundred_and_twenty_appends_leave_three_snapshots(make_cluster, until):
     async with make_cluster(count=1, **SMALL) as cluster:
         await cluster.start()
         async with cluster.client() as client:
             for _ in range(120):
                 await client.execute(b"1")
-            await until(lambda: not cluster.replica("n0").applier.saves.is_due)
-        assert len(snapshots_of(cluster, "n0")) == 3
+            saves = cluster.replica("n0").applier.saves
+            # the fourth is there a moment before the oldest is removed
+            await until(lambda: not saves.is_due and len(snapshots_of(cluster, "n0")) == 3)
 
 
 async def test_a_snapshot_on_request_holds_everything_acknowledged_before(make_cluster):
@@ -348,7 +354,7 @@ async def test_a_bit_in_the_newest_snapshot_costs_nothing_while_an_older_one_is_
 
 
 @pytest.mark.parametrize("kept", [0, 10])
-async def test_149_so_many_entries_are_kept_before_a_snapshot(make_cluster, until, kept):
+async def test_149_a_snapshot_removes_all_before_it_but_so_many_entries(make_cluster, until, kept):
     options = {**COUNTER, "reset_snapshot_entries_but_keep_last_entries_num": kept}
     async with make_cluster(count=1, **options) as cluster:
         await cluster.start()
@@ -358,6 +364,13 @@ async def test_149_so_many_entries_are_kept_before_a_snapshot(make_cluster, unti
             index = await client.admin.save_snapshot()
             log = cluster.replica("n0").log
             await until(lambda: log.before_begin_index == index - kept)
+            assert log.before_begin_term == 1, "of the entry there, not of the snapshot"
+            await client.execute(b"1")
+            options = {"follow": False, "include_all": True}
+            left = [entry.index async for entry in client.read(index - kept + 1, **options)]
+            assert left[: kept + 1] == list(range(index - kept + 1, index + 2))
+            with pytest.raises(IndexRemovedError):
+                _ = [entry async for entry in client.read(index - kept, **options)]
 
 
 async def filled_without(cluster, client, away, count):

@@ -155,7 +155,8 @@ def test_without_a_majority_health_says_so(cluster, until):
     assert json.loads(answers[-1][1])["groups"]["g"]["text"] == "no leader known"
 
 
-async def test_68_a_follower_whose_writes_fail_stops_and_comes_back(cluster, until):
+async def test_a_follower_whose_writes_fail_stops_and_comes_back(cluster, until):
+    """RELIABILITY 2.2 rule 1."""
     leader = await asyncio.to_thread(cluster.leader, "g")
     victim = next(node for node in cluster.node_ids if node != leader)
     pid = cluster.running()[victim]
@@ -175,7 +176,8 @@ async def test_68_a_follower_whose_writes_fail_stops_and_comes_back(cluster, unt
                 await asyncio.sleep(0.05)
 
 
-async def test_68_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluster, until):
+async def test_a_leader_whose_writes_fail_hands_over_and_loses_nothing(cluster, until):
+    """RELIABILITY 2.2 rule 1."""
     leader = await asyncio.to_thread(cluster.leader, "g")
     async with Client(cluster.servers, "g", timeout_ms=20_000, retry_unknown=True) as client:
         await client.append(b"before")

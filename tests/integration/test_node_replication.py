@@ -257,7 +257,7 @@ async def test_120_a_wiped_follower_is_filled_again_although_nobody_writes(
         await until(lambda: all_equal(cluster))
 
 
-async def test_128_129_no_noop_is_shown_to_readers(make_cluster, until):
+async def test_129_no_noop_is_shown_to_readers(make_cluster, until):
     async with make_cluster() as cluster:
         await cluster.start()
         async with cluster.client() as client:
@@ -297,7 +297,7 @@ async def test_a_reader_follows_the_tail_over_a_leader_change(make_cluster, unti
             ]
 
 
-async def test_several_groups_in_one_node_are_independent(make_cluster, until):
+async def test_162_several_groups_in_one_node_are_independent(make_cluster, until):
     async with make_cluster(groups=("a", "b", "c")) as cluster:
         await cluster.start()
         for group in ("a", "b", "c"):

@@ -12,10 +12,10 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import DiskFullError, IndexRemovedError, RequestError
 from quorumlog.node import node as node_module
-from quorumlog.node.healing import Healing
-from quorumlog.storage.checkpoint import CHECKPOINT_NAME
-from quorumlog.storage.files import OsFileSystem, Space
-from quorumlog.storage.layout import DATA
+from quorumlog.node.replica.repair import Healing
+from quorumlog.storage.files.os_files import OsFileSystem, Space
+from quorumlog.storage.log.layout import DATA
+from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME
 
 DATA_FILE = 600 * 1_024
 
@@ -89,7 +89,8 @@ async def test_a_linearizable_read_of_a_replica_with_damage_misses_nothing(
                 assert end >= last
 
 
-async def test_95_replicas_with_damage_in_different_places_heal_one_another(make_cluster, until):
+async def test_replicas_with_damage_in_different_places_heal_one_another(make_cluster, until):
+    """RELIABILITY 2.3 rule 3."""
     async with make_cluster(scrub_bytes_per_second=0) as cluster:
         await cluster.start()
         async with cluster.client() as client:
@@ -278,7 +279,7 @@ async def test_67_old_files_go_begin_moves_and_readers_are_told(make_cluster, un
             await client.append(b"and goes on")
 
 
-async def test_17_a_follower_that_is_away_a_moment_finds_what_it_needs(make_cluster, until):
+async def test_r12_a_follower_that_is_away_a_moment_finds_what_it_needs(make_cluster, until):
     options = {
         "mapped_file_size_for_entry_data": DATA_FILE,
         "retention_bytes": DATA_FILE,

@@ -76,7 +76,7 @@ async def told_by(client, node_id):
     ]
 
 
-async def test_13_a_rolling_restart_under_load_loses_and_doubles_nothing(cluster):
+async def test_121_a_rolling_restart_under_load_loses_and_doubles_nothing(cluster):
     async with Client(cluster.servers, "g") as client, Client(cluster.servers, "g") as reader:
         load = Load(client)
         async with load.running():
@@ -170,7 +170,7 @@ def test_a_second_signal_changes_nothing(tmp_path, number):
         cluster.down()
 
 
-def test_16_no_line_of_a_log_shows_how_python_writes_values(cluster):
+def test_no_line_of_a_log_shows_how_python_writes_values(cluster):
     cluster.kill(cluster.leader("g"))
     cluster.up()
     cluster.down()

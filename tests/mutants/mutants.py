@@ -1,8 +1,7 @@
-"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R23.
+"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R37.
 
-Those from R26 on are of sessions, transactions, ages and clean stops, which that list has not. Each
-is a function that patches the product through `put` (an object, a name, the bug), which the test
-takes back. R24 and R25 are about time.
+Each is a function that patches the product through `put` (an object, a name, the bug), which the
+test takes back. R24 and R25 are about time, and have none.
 """
 
 import msgspec
@@ -12,13 +11,13 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
-from quorumlog.model.session import SessionTable
-from quorumlog.model.transaction import TransactionTable
-from quorumlog.node import boot, replica, saves
-from quorumlog.node.applier import Applier
-from quorumlog.node.group_time import GroupTime
-from quorumlog.node.saves import Saves
-from quorumlog.node.sessions import EVERYTHING, Sessions, Verdict
+from quorumlog.node import bootstrap as boot
+from quorumlog.node.replica import replica
+from quorumlog.node.replica import snapshotter as saves
+from quorumlog.node.replica.applier import Applier
+from quorumlog.node.replica.group_time import GroupTime
+from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
+from quorumlog.node.replica.snapshotter import Saves
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
@@ -28,12 +27,14 @@ from quorumlog.raft.quorum import quorum_reached
 from quorumlog.raft.state import NEVER_MS, RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.writes import Writes
-from quorumlog.storage import store
-from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
-from quorumlog.storage.hard_state import HardStateStore
-from quorumlog.storage.plans import Plan
-from quorumlog.storage.slots import SlotFile
-from quorumlog.storage.snapshots import SnapshotMeta
+from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.transaction_table import TransactionTable
+from quorumlog.storage.files.write_plans import Plan
+from quorumlog.storage.log import store
+from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
+from quorumlog.storage.log.hard_state import HardStateStore
+from quorumlog.storage.log.snapshots import SnapshotMeta
+from quorumlog.storage.metadata.dual_slot_file import SlotFile
 
 
 def r01_term_and_vote_are_not_written(put):

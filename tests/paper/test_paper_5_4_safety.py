@@ -22,7 +22,7 @@ from raft_messages import log_of, vote_request
     ],
 )
 @pytest.mark.parametrize("pre_vote", [True, False])
-def test_5_4_1_a_voter_refuses_whoever_is_less_up_to_date(mine, candidate, granted, pre_vote):
+def test_paper_5_4_1_a_voter_refuses_whoever_is_less_up_to_date(mine, candidate, granted, pre_vote):
     cluster = Cluster(3, logs={"n0": log_of(*mine)}).start("n0")
     answer = cluster.ask(vote_request("n1", "n0", 9, candidate, pre_vote=pre_vote))
 
@@ -30,7 +30,7 @@ def test_5_4_1_a_voter_refuses_whoever_is_less_up_to_date(mine, candidate, grant
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_5_4_1_only_a_member_with_all_committed_entries_can_win(seed):
+def test_paper_5_4_1_only_a_member_with_all_committed_entries_can_win(seed):
     full, short = log_of((1, 10)), log_of((1, 4))
     logs = {"n0": short, "n1": full, "n2": full, "n3": full, "n4": short}
     cluster = Cluster(5, seed, logs=logs).start()
@@ -102,7 +102,7 @@ def test_128_figure_8_an_entry_of_the_own_term_on_a_majority_stays_for_ever():
     assert {tuple(cluster.terms(node_id)[:3]) for node_id in cluster.ids} == {(1, 2, 4)}
 
 
-def test_5_4_3_a_committed_entry_is_in_the_log_of_every_later_leader():
+def test_paper_5_4_3_a_committed_entry_is_in_the_log_of_every_later_leader():
     cluster = Cluster(5).start()
     leader = cluster.elect()
     for _ in range(6):

@@ -81,7 +81,7 @@ def test_a_leader_deposed_without_knowing_it_answers_no_read():
 # -- thesis 6.4 -----------------------------------------------------------------------------------
 
 
-def test_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked():
+def test_thesis_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked():
     """Entries committed between the question and the proof may be seen; none before is missed."""
     group, leader = begun()
     group.propose(leader, count=4)
@@ -96,7 +96,7 @@ def test_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked():
 
 
 @pytest.mark.parametrize("reads", [1, 10, 500])
-def test_6_4_one_round_of_heartbeats_serves_all_reads_that_have_accumulated(reads):
+def test_thesis_6_4_one_round_of_heartbeats_serves_all_reads_that_have_accumulated(reads):
     group, _ = begun()
     group.drop = lambda m: isinstance(m, HeartBeatResponse)
     numbers = [group.read() for _ in range(reads)]

@@ -17,7 +17,7 @@ def led(count=3, seed=0):
     return cluster, leader
 
 
-def test_9_6_asking_for_pre_votes_changes_no_term_anywhere():
+def test_thesis_9_6_asking_for_pre_votes_changes_no_term_anywhere():
     cluster, leader = led()
     follower = cluster.followers()[0]
     term = cluster.core(leader).term
@@ -28,7 +28,7 @@ def test_9_6_asking_for_pre_votes_changes_no_term_anywhere():
     assert {node.core.term for node in cluster.live()} == {term}
 
 
-def test_9_6_granting_a_pre_vote_changes_nothing():
+def test_thesis_9_6_granting_a_pre_vote_changes_nothing():
     cluster = Cluster(3, states={"n0": HardState(4, None)}).start("n0")
     before = cluster.core("n0").next_deadline_ms()
     for candidate in ("n1", "n2", "n1"):
@@ -56,7 +56,7 @@ def test_34_a_member_that_was_cut_off_does_not_unseat_the_leader(seed):
 
 
 @pytest.mark.parametrize("pre_vote", [True, False])
-def test_4_2_3_a_follower_of_a_living_leader_refuses_and_adopts_nothing(pre_vote):
+def test_thesis_4_2_3_a_follower_of_a_living_leader_refuses_and_adopts_nothing(pre_vote):
     cluster, leader = led()
     one, other = cluster.followers()
     answer = cluster.ask(vote_request(other, one, 99, (99, 99), pre_vote=pre_vote))
@@ -66,7 +66,7 @@ def test_4_2_3_a_follower_of_a_living_leader_refuses_and_adopts_nothing(pre_vote
     assert cluster.core(one).leader_id == leader
 
 
-def test_4_2_3_the_protection_ends_with_the_smallest_time_out():
+def test_thesis_4_2_3_the_protection_ends_with_the_smallest_time_out():
     cluster = Cluster(3).start("n0")
     cluster.ask(heartbeat("n1", "n0", 1))
     heard = cluster.now - cluster.sync_ms[1] - 1
@@ -78,7 +78,7 @@ def test_4_2_3_the_protection_ends_with_the_smallest_time_out():
     assert cluster.ask(vote_request("n2", "n0", 2)).vote_result is VoteResult.ACCEPT
 
 
-def test_6_2_a_leader_without_a_quorum_stops_leading_within_a_time_out():
+def test_thesis_6_2_a_leader_without_a_quorum_stops_leading_within_a_time_out():
     cluster, leader = led(5)
     ids = [leader, *cluster.followers()]
     cluster.split(ids[:2], ids[2:])
@@ -90,7 +90,7 @@ def test_6_2_a_leader_without_a_quorum_stops_leading_within_a_time_out():
     assert cluster.leader in ids[2:]
 
 
-def test_6_2_answers_that_are_lost_count_like_silence():
+def test_thesis_6_2_answers_that_are_lost_count_like_silence():
     """One-way partition: the followers hear the leader, it hears nobody."""
     cluster, leader = led()
     for follower in cluster.followers():

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.node import DIRECTORY
-from quorumlog.storage.file_log import FileLog
+from quorumlog.storage.log.file_log import FileLog
 
 HEAL_MS = 20_000
 INDEX_FILE_BYTES = 32 * 64

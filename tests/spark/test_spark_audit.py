@@ -7,10 +7,10 @@ import pytest
 from audit_access import flip, make, places
 from quorumlog.cli.main import main
 from quorumlog.client import SyncClient
-from quorumlog.spark.pipelines.archive import archive
-from quorumlog.spark.pipelines.audit import audit
-from quorumlog.spark.pipelines.running import PipelineError
-from quorumlog.spark.pipelines.stats import stats
+from quorumlog.spark.jobs.archive.archive import archive
+from quorumlog.spark.jobs.audit.audit import audit
+from quorumlog.spark.jobs.stats.stats import stats
+from quorumlog.spark.jobs.tasks import PipelineError
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 

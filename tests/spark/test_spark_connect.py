@@ -13,7 +13,7 @@ CLIENT = """
 import json, sys
 from quorumlog.cli.main import main
 from quorumlog.spark import archive, audit, export, read_archive, session, stats
-from quorumlog.spark.pipelines.running import PipelineError, cores_of, run_pieces
+from quorumlog.spark.jobs.tasks import PipelineError, cores_of, run_pieces
 
 remote, servers, base, *stores = sys.argv[1:]
 spark = session("client", remote=remote)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from quorumlog.spark.local_session import prepare_environment
+from quorumlog.spark.runtime.session import prepare_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 PROJECT = Path(__file__).parents[2] / "examples" / "declarative_pipeline"

@@ -11,12 +11,12 @@ from pyspark.sql import functions as f
 from quorumlog.cli.main import main
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.local import LocalCluster
-from quorumlog.spark.pipelines.archive import FILE_BYTES_MIN, archive, read_archive
-from quorumlog.spark.pipelines.archive_manifest import load_manifest
-from quorumlog.spark.pipelines.export import export
-from quorumlog.spark.pipelines.output_files import OutputFileSystem
-from quorumlog.spark.pipelines.replay import replay
-from quorumlog.spark.pipelines.running import PipelineError, run_pieces
+from quorumlog.spark.jobs.archive.archive import FILE_BYTES_MIN, archive, read_archive
+from quorumlog.spark.jobs.archive.manifest import load_manifest
+from quorumlog.spark.jobs.export.export import export
+from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.replay.replay import replay
+from quorumlog.spark.jobs.tasks import PipelineError, run_pieces
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 

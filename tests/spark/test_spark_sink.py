@@ -13,15 +13,15 @@ from pyspark.sql.datasource import DataSourceStreamWriter
 from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import ProducerFencedError, UnexpectedArgumentError
-from quorumlog.spark.sink import (
+from quorumlog.spark.data_source import QuorumlogSource
+from quorumlog.spark.sink.options import parse_write_options
+from quorumlog.spark.sink.writer import (
     LogStreamWriter,
     PartWriter,
     Writing,
     abort_batch,
     commit_batch,
 )
-from quorumlog.spark.sink_options import parse_write_options
-from quorumlog.spark.source import QuorumlogSource
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 

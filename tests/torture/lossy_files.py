@@ -12,7 +12,7 @@ import struct
 import threading
 from pathlib import Path
 
-from quorumlog.storage.files import OsFile, OsFileSystem
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 
 PAGE = 4_096
 SECTOR = 512

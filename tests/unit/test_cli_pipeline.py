@@ -9,11 +9,11 @@ import pytest
 
 from quorumlog.cli import pipeline
 from quorumlog.cli.main import main
-from quorumlog.spark import clients
-from quorumlog.spark.pipelines.archive_run import ArchiveResult
-from quorumlog.spark.pipelines.export import ExportResult
-from quorumlog.spark.pipelines.replay import ReplayResult
-from quorumlog.spark.pipelines.running import PipelineError, reason_of
+from quorumlog.spark.jobs.archive.run import ArchiveResult
+from quorumlog.spark.jobs.export.export import ExportResult
+from quorumlog.spark.jobs.replay.replay import ReplayResult
+from quorumlog.spark.jobs.tasks import PipelineError, reason_of
+from quorumlog.spark.source import clusters as clients
 
 TARGET = ("--servers", "h:1,h:2", "--group", "g")
 ARCHIVED = ArchiveResult("/a", 5, 104, 90, 2, 10, 60, 55, 5_000, 900, 10, 8)

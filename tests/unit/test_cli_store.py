@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from quorumlog.cli.main import main
-from quorumlog.storage.layout import Identity
+from quorumlog.storage.log.layout import Identity
 from store_access import Opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

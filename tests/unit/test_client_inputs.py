@@ -30,7 +30,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.system_entry import TransactionPart
+from quorumlog.sessions.entries import TransactionPart
 
 PLAIN = {"idempotent": False, "linger_ms": 1}
 released = memoryview(b"gone")

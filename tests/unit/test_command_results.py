@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SESSIONS_MAX
-from quorumlog.model.system_entry import SessionEntry
-from quorumlog.node.results import CommandResults
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.sessions.entries import SessionEntry
+from quorumlog.sessions.producer_table import SESSIONS_MAX
 
 
 def entry(producer_id, count, *, sequence=0, keeps_results=True):

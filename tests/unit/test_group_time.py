@@ -8,8 +8,11 @@ import pytest
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SessionTable
-from quorumlog.model.system_entry import (
+from quorumlog.model.time_marks import MARKS_MAX, STEP_MS_MAX, TimeMarks
+from quorumlog.node.clock_watch import STEP_MS, ClockWatch
+from quorumlog.node.replica.group_time import GroupTime
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.sessions.entries import (
     TIME_MS_MAX,
     InitTransactions,
     TimeMark,
@@ -17,10 +20,7 @@ from quorumlog.model.system_entry import (
     is_transactional,
     system_entry_of,
 )
-from quorumlog.model.time_marks import MARKS_MAX, STEP_MS_MAX, TimeMarks
-from quorumlog.node.clock_watch import STEP_MS, ClockWatch
-from quorumlog.node.group_time import GroupTime
-from quorumlog.node.sessions import Sessions
+from quorumlog.sessions.producer_table import SessionTable
 from store_access import Opened, config
 
 HOUR = 3_600_000

@@ -1,7 +1,7 @@
 """Appends that come while leadership is handed over are told who leads, once that is known."""
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.node.late_refusals import LATE_MS, LateRefusals
+from quorumlog.node.replica.late_refusals import LATE_MS, LateRefusals
 
 TRANSFERRING = ResponseCode.LEADER_TRANSFERRING
 

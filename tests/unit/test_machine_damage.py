@@ -15,10 +15,10 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.message import DigestQuestion, StateDigest
-from quorumlog.node import machine_scrub
-from quorumlog.node.applier import QUERY_WAIT_MS
-from quorumlog.node.replica import Replica
-from quorumlog.node.status import status_of
+from quorumlog.node.replica import machine_scrub
+from quorumlog.node.replica.applier import QUERY_WAIT_MS
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.status import status_of
 from quorumlog.sim.cluster import SimulatedCluster
 from store_access import block_of
 

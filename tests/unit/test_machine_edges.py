@@ -16,16 +16,16 @@ from test_node_installs import DATA, PIECE, TIME_OUT_MS, Side
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.membership import founding
-from quorumlog.node.handed import MachineError
-from quorumlog.node.installs import SILENT_OFFERS
 from quorumlog.node.machines import machine_class
-from quorumlog.node.results import CommandResults
-from quorumlog.node.saves import RETRY_MS as SAVE_RETRY_MS
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.node.replica.machine_jobs import MachineError
+from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
+from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.effects import FetchSnapshot
 from quorumlog.raft.events import Received, SnapshotFetched
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.snapshots import Snapshots
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.snapshots import Snapshots
 from store_access import Opened
 
 SIZES = {"data_file": 1_024, "index_file": 32 * 8}
@@ -102,7 +102,7 @@ def test_a_snapshot_that_cannot_be_published_leaves_no_file_open(tmp_path, monke
 
     monkeypatch.setattr(files, "replace", refuse)
     monkeypatch.setattr(group.applier.saves, "_snapshots", Snapshots(files, str(tmp_path), print))
-    monkeypatch.setattr("quorumlog.storage.files.OsFile.sync", lambda self: refuse("", ""))
+    monkeypatch.setattr("quorumlog.storage.files.os_files.OsFile.sync", lambda self: refuse("", ""))
     group.filled(1)
     assert group.answered(group.ask_to_save())[0] is ResponseCode.DISK_ERROR
     before = len(os.listdir("/proc/self/fd"))

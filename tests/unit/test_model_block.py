@@ -13,7 +13,7 @@ from quorumlog.model import block as blocks
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import InvariantViolation, UnexpectedArgumentError
-from quorumlog.storage import checksums
+from quorumlog.storage.entries import checksums
 
 ENTRY_MAX = 1 << 20
 bodies_strategy = st.lists(st.binary(max_size=300), min_size=1, max_size=40)

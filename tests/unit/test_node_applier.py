@@ -8,14 +8,14 @@ from counting import Counter
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import ConfigError, LeaderPendingFullError
-from quorumlog.node import applier as applier_module
-from quorumlog.node import saves as saves_module
-from quorumlog.node.applier import QUERY_WAIT_MS
-from quorumlog.node.handed import Handed, MachineError
 from quorumlog.node.machines import machine_class
-from quorumlog.node.replica import Replica
-from quorumlog.node.results import CommandResults
-from quorumlog.node.saves import RETRY_MS as SAVE_RETRY_MS
+from quorumlog.node.replica import applier as applier_module
+from quorumlog.node.replica import snapshotter as saves_module
+from quorumlog.node.replica.applier import QUERY_WAIT_MS
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.node.replica.machine_jobs import Handed, MachineError
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.events import TransferRequested
 from quorumlog.sim.cluster import SimulatedCluster
 from store_access import block_of

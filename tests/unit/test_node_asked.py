@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import ReadIndexResponse
-from quorumlog.node.asked import Asked
+from quorumlog.node.replica.pending_requests import Asked
 
 
 class Network:

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from quorumlog.node import background
-from quorumlog.node.background import Threads
+from quorumlog.node import executor as background
+from quorumlog.node.executor import Threads
 from scripted_cluster import SOON_S
 
 

@@ -7,7 +7,7 @@ import pytest
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.message import STRAYS_MAX, NodeBeat, NodeBeatAnswer
-from quorumlog.node.beats import CHANGES_MAX, STRANGE_CLAIMS_MAX, Beats
+from quorumlog.node.liveness import CHANGES_MAX, STRANGE_CLAIMS_MAX, Beats
 from quorumlog.raft.events import RestBegan
 
 PEERS = "a-sim:1;b-sim:2;c-sim:3"

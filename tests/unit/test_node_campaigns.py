@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from quorumlog.node.campaigns import CAMPAIGNS_MAX, Campaigns
+from quorumlog.node.election_throttle import CAMPAIGNS_MAX, Campaigns
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 

@@ -9,7 +9,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import RepairRequest, RepairResponse
-from quorumlog.node.healing import Healing
+from quorumlog.node.replica.repair import Healing
 from store_access import Opened, config, stored_block
 
 

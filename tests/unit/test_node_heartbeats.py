@@ -8,8 +8,8 @@ from quorumlog.model.message import (
     HeartBeats,
     VoteRequest,
 )
-from quorumlog.node.heartbeats import JoinedHeartBeats
-from quorumlog.node.wakes import STALE_MAX, TICKS_MAX, Wakes
+from quorumlog.node.heartbeat_batching import JoinedHeartBeats
+from quorumlog.node.timers import STALE_MAX, TICKS_MAX, Wakes
 
 
 def beat(group, peer="b"):

@@ -12,7 +12,7 @@ from quorumlog.model.message import (
     SnapshotPieceRequest,
     SnapshotWanted,
 )
-from quorumlog.node.installs import SILENT_OFFERS
+from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
 from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot
 from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.sim.disk import SimulatedFileSystem

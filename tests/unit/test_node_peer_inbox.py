@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.message import Hello, NodeBeat
-from quorumlog.node.peer_inbox import ConnectionEvents, InboxCounters, PeerInbox
+from quorumlog.node.peer_handler import ConnectionEvents, InboxCounters, PeerInbox
 from quorumlog.wire.frame import Frame
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.membership import Member, Membership, founding, identity_of
-from quorumlog.node.placement import Placement
 from quorumlog.node.places import Places, is_here
+from quorumlog.node.replica.placement import Placement
 
 AT = {"n0": "a:1", "n1": "b:2", "n2": "c:3"}
 

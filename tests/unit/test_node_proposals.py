@@ -2,7 +2,7 @@
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.limits import Limits
-from quorumlog.node.proposals import PendingAppends, Proposal, ProposalQueue
+from quorumlog.node.replica.proposals import PendingAppends, Proposal, ProposalQueue
 
 
 def block_of(*sizes):

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from quorumlog.node.node import monotonic_ms
-from quorumlog.node.wakes import LATE_MS, Wakes
+from quorumlog.node.timers import LATE_MS, Wakes
 
 
 class Loop:

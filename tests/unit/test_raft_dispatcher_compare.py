@@ -53,10 +53,10 @@ def test_114_a_thousand_divergent_entries_of_one_term_take_three_compares():
 
 
 @pytest.mark.parametrize("terms", [1, 3, 6])
-def test_114_k_divergent_terms_take_at_most_k_and_one_more_compares(terms):
-    common = [(1, 5)]
-    mine = log_of(*common, (20, 4))
-    theirs = log_of(*common)
+def test_114_k_divergent_terms_take_k_and_one_more_compares(terms):
+    """The leader has none of them, so each conflict leads to the end of the term before."""
+    mine = log_of((1, 5), (20, 50 * terms))
+    theirs = log_of((1, 5))
     for term in range(2, 2 + terms):
         for _ in range(50):
             theirs.put(theirs.end + 1, [chained(theirs.chain_at(theirs.end), term, -9)])
@@ -64,8 +64,11 @@ def test_114_k_divergent_terms_take_at_most_k_and_one_more_compares(terms):
     cluster.start("n2")
     cluster.settle()
 
-    # One more than k, and one because the follower is longer or shorter than the leader.
-    assert len({m.request_id for m in cluster.pushes(COMPARE, "n2")}) <= terms + 2
+    ends = [4 + 50 * number for number in reversed(range(terms + 1))]
+    compared = list(dict.fromkeys(m.prev_index for m in cluster.pushes(COMPARE, "n2")))
+    assert compared == ends
+    assert len({m.request_id for m in cluster.pushes(COMPARE, "n2")}) == terms + 1
+    assert cluster.terms("n2") == cluster.terms("n0")
 
 
 def test_a_term_both_have_is_not_given_up_whole():
@@ -128,7 +131,7 @@ def test_108_an_empty_follower_gets_everything_from_the_beginning():
     assert [m.prev_index for m in cluster.pushes(COMPARE, "n2")] == [59, -1]
 
 
-def test_115_a_shorter_follower_is_compared_at_its_end_next():
+def test_113_115_a_shorter_follower_is_compared_at_its_end_next():
     cluster = led_by_n0(log_of((1, 500)), log_of((1, 20)))
     cluster.start("n2")
     cluster.settle()
@@ -164,12 +167,13 @@ def test_206_a_long_time_follower_that_leads_first_compares_at_its_end():
     assert not removed
 
 
-def test_113_a_follower_beyond_the_leaders_log_is_found_in_one_step():
+def test_107_a_follower_beyond_the_leaders_log_is_found_in_one_step():
     cluster = led_by_n0(log_of((1, 5)), log_of((1, 500)))
     cluster.start("n2")
     cluster.settle()
 
     assert len(cluster.pushes(COMPARE, "n2")) <= 2
+    assert cluster.terms("n2") == cluster.terms("n0")
 
 
 def test_109_an_empty_follower_starts_where_the_leaders_log_begins():

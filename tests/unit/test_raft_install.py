@@ -1,4 +1,4 @@
-"""Followers that need entries which the leader has removed (spec 40 section 5, 90 groups D, F)."""
+"""Followers that need removed entries (spec 40 section 5, spec 90 groups D, F)."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from test_node_installs import DATA, TIME_OUT_MS, Side
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import SnapshotPieceRequest
-from quorumlog.node.installs import SILENT_OFFERS
+from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
 from quorumlog.transport.peers import VISITORS_MAX
 

@@ -4,16 +4,20 @@ import gc
 import weakref
 from types import SimpleNamespace
 
+from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
     FetchRequest,
     MetadataRequest,
     MetadataResponse,
     Response,
     StatusRequest,
 )
+from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares
 from quorumlog.service import requests
 from quorumlog.service.requests import ClientRequests
 from quorumlog.wire.frame import Frame
@@ -22,10 +26,13 @@ LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
 
 
 class Replica:
-    """Keeps fetches until it is told to answer."""
+    """Keeps fetches and appends until it is told to answer."""
 
     def __init__(self):
         self.waiting = []
+
+    def propose(self, block, answer, entry):
+        self.waiting.append(answer)
 
     def fetch(self, request, answer):
         self.waiting.append(answer)
@@ -38,21 +45,26 @@ class Client:
 
     def __init__(self, refuses=(), node=None):
         self.refuses = refuses
+        clock = self.clock = [0.0]
         self.replica = Replica()
         self.answers = {}
         self.is_read = True
         self.ended = ""
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
-        self.node = node or SimpleNamespace(config=config, polls=0, **served)
+        shares = AppendShares(lambda: clock[0])
+        self.node = node or SimpleNamespace(config=config, polls=0, append_shares=shares, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0
 
-    def ask(self, message):
+    def ask(self, message, attachment=b""):
         assert self.is_read
         self.number += 1
-        self.handler.frame_received(self, Frame(self.number, message, memoryview(b"")))
+        self.handler.frame_received(self, Frame(self.number, message, memoryview(attachment)))
         return self.number
+
+    def append(self, size):
+        self.ask(AppendRequest(group="g", count=1), encode_block([bytes(size)]))
 
     def send(self, message, *, correlation_id, attachments=()):
         if isinstance(message, self.refuses):
@@ -141,3 +153,60 @@ def test_the_requests_of_a_client_that_left_are_freed_at_once():
         assert requests_of_it() is None
     finally:
         gc.enable()
+
+
+def append_until_paused(client, size):
+    """Return how many appends of a client are taken before no more are read."""
+    count = 0
+    while client.is_read and count < LIMITS.requests_in_flight_max:
+        client.append(size)
+        count += 1
+    return count
+
+
+QUARTER = SHARED_BYTES // 4
+
+
+def test_a_client_that_appends_alone_may_have_all_under_way():
+    assert append_until_paused(Client(), SHARED_BYTES) == LIMITS.requests_in_flight_max
+
+
+def test_of_several_that_append_each_has_its_share_under_way_and_always_one_block():
+    first = Client()
+    others = [Client(node=first.node) for _ in range(3)]
+    for other in others:
+        other.append(1)
+    assert append_until_paused(first, QUARTER // 2) == 2
+    assert append_until_paused(others[0], SHARED_BYTES) == 1
+    first.node.replicas["g"].waiting[3](AppendResponse(), [])
+    assert first.is_read
+
+
+def test_who_has_not_appended_for_a_while_has_no_share_nor_has_who_left():
+    first = Client()
+    second, third = Client(node=first.node), Client(node=first.node)
+    second.append(1)
+    third.append(1)
+    third.handler.closed(third, "gone")
+    first.clock[0] = 0.9 * RECENT_S
+    assert append_until_paused(first, QUARTER) == 2
+    for answer in list(first.replica.waiting):
+        answer(AppendResponse(), [])
+    first.clock[0] = 2.1 * RECENT_S
+    assert append_until_paused(first, SHARED_BYTES) == LIMITS.requests_in_flight_max
+
+
+def test_appends_of_a_client_that_left_are_freed_with_it():
+    client = Client()
+    node, handler = client.node, weakref.ref(client.handler)
+    client.append(1)
+    answer = client.replica.waiting.pop()
+    client.handler.closed(client, "gone")
+    answer(AppendResponse(), [])
+    gc.disable()
+    try:
+        del client, answer
+        assert handler() is None
+    finally:
+        gc.enable()
+    assert Client(node=node).is_read

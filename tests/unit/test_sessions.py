@@ -5,17 +5,17 @@ import pytest
 from quorumlog.model.block import encode_block, parse_block, stamp
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
-from quorumlog.model.session import BLOCKS_REMEMBERED, SESSIONS_MAX, SessionTable
-from quorumlog.model.system_entry import (
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.sessions.entries import (
     SESSION_ENTRY_SIZE,
     SessionEntry,
     crc_of,
     system_entries_in,
     system_entry_of,
 )
-from quorumlog.node.sessions import Sessions
-from quorumlog.storage.snapshots import SnapshotMeta
-from quorumlog.storage.store import GroupStore
+from quorumlog.sessions.producer_table import BLOCKS_REMEMBERED, SESSIONS_MAX, SessionTable
+from quorumlog.storage.log.snapshots import SnapshotMeta
+from quorumlog.storage.log.store import GroupStore
 from store_access import Opened
 
 OK, GAP = ResponseCode.SUCCESS, ResponseCode.SEQUENCE_GAP

@@ -11,7 +11,7 @@ import pytest
 from quorumlog.model.errors import NoSpaceError, StorageError, StoreLockedError
 from quorumlog.sim.content import SECTOR_BYTES
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
-from quorumlog.storage.files import File, FileSystem, OsFileSystem, Space, storage_error
+from quorumlog.storage.files.os_files import File, FileSystem, OsFileSystem, Space, storage_error
 
 OLD = b"o" * SECTOR_BYTES * 16
 NEW = b"n" * SECTOR_BYTES * 16

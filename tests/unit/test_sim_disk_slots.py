@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFile, SimulatedFileSystem
-from quorumlog.storage.slots import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import SlotFile
 
 MIRRORED = False
 VALUES = [b"first" * 50, b"second" * 300, b"third"]

@@ -6,19 +6,19 @@ import pytest
 
 from pipeline_access import LogInMemory, run_here
 from quorumlog.model.errors import CorruptionError, StoreLockedError
-from quorumlog.spark.pipelines.archive_files import row_groups
-from quorumlog.spark.pipelines.archive_manifest import (
+from quorumlog.spark.jobs.archive.manifest import (
     ArchivedFile,
     Gap,
     Manifest,
     load_manifest,
     save_manifest,
 )
-from quorumlog.spark.pipelines.archive_pieces import FetchRange, groups_to_merge
-from quorumlog.spark.pipelines.archive_run import ArchiveOptions, ArchiveRun
-from quorumlog.spark.pipelines.log_source import ClusterSource, plan_ranges
-from quorumlog.spark.pipelines.output_files import OutputFileSystem
-from quorumlog.spark.pipelines.running import PipelineError, no_progress
+from quorumlog.spark.jobs.archive.parquet import row_groups
+from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveRun
+from quorumlog.spark.jobs.archive.tasks import FetchRange, groups_to_merge
+from quorumlog.spark.jobs.log_source import ClusterSource, plan_ranges
+from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.tasks import PipelineError, no_progress
 
 FILES = OutputFileSystem()
 DAY_1 = 1_772_366_400  # 2026-03-01, noon UTC

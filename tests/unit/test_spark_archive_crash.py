@@ -10,9 +10,9 @@ import pytest
 from pipeline_access import LogInMemory, run_here
 from quorumlog.model.errors import StorageError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
-from quorumlog.spark.pipelines.archive_files import row_groups, strays
-from quorumlog.spark.pipelines.archive_manifest import MANIFEST_NAME, load_manifest
-from quorumlog.spark.pipelines.archive_run import ArchiveOptions, ArchiveRun
+from quorumlog.spark.jobs.archive.manifest import MANIFEST_NAME, load_manifest
+from quorumlog.spark.jobs.archive.parquet import row_groups, strays
+from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveRun
 
 DIRECTORY = "/archive"
 NOW = 1_772_366_400

@@ -6,25 +6,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.model.block import parse_block
-from quorumlog.model.system_entry import (
+from quorumlog.sessions.entries import (
     AcceptedAttempt,
     EndTransaction,
     InitTransactions,
     TransactionPart,
     encode_session_block,
 )
-from quorumlog.spark.pipelines.archive_manifest import (
+from quorumlog.spark.jobs.archive.manifest import (
     ArchivedFile,
     Manifest,
     load_manifest,
     save_manifest,
 )
-from quorumlog.spark.pipelines.audit import compare_stores
-from quorumlog.spark.pipelines.audit_plan import Wanted
-from quorumlog.spark.pipelines.running import PipelineError
-from quorumlog.spark.schema import arrow_schema
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.offline import scan_store
+from quorumlog.spark.jobs.audit.audit import compare_stores
+from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.source.schema import arrow_schema
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.store_files import scan_store
 from store_access import Opened
 
 FILES = OsFileSystem()
@@ -247,7 +247,7 @@ def test_entries_of_rejected_transactions_are_not_missing(transactional, tmp_pat
 
 
 def test_many_rejected_blocks_are_no_findings(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorumlog.spark.pipelines.audit_plan.TASK_FINDINGS_MAX", 3)
+    monkeypatch.setattr("quorumlog.spark.jobs.audit.plan.TASK_FINDINGS_MAX", 3)
     opened = Opened(tmp_path / "n0", **SIZES)
     for block in range(9):
         submit(opened, *written(1 + block % 2, 5 * (block // 2), 5))

@@ -21,11 +21,11 @@ from audit_access import (
     unpacked,
 )
 from quorumlog.model.errors import StorageError
-from quorumlog.spark.pipelines.audit import compare_stores
-from quorumlog.spark.pipelines.audit_plan import Wanted
-from quorumlog.spark.pipelines.running import PipelineError
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import read_identity
+from quorumlog.spark.jobs.audit.audit import compare_stores
+from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import read_identity
 from store_access import Opened
 
 both_ways = pytest.mark.parametrize("range_bytes", [WHOLE, RANGES])
@@ -108,7 +108,7 @@ def test_a_wholly_different_log_is_one_finding(tmp_path, range_bytes):
 
 
 def test_findings_beyond_the_bound_of_a_task_are_counted(stores, monkeypatch):
-    monkeypatch.setattr("quorumlog.spark.pipelines.audit_plan.TASK_FINDINGS_MAX", 3)
+    monkeypatch.setattr("quorumlog.spark.jobs.audit.plan.TASK_FINDINGS_MAX", 3)
     for entry, path, offset in places(stores[1])[::2]:
         if entry.body:
             flip(path, offset + 48)

@@ -11,8 +11,8 @@ from quorumlog.model.errors import (
     NoLeaderError,
     RemoteProtocolError,
 )
-from quorumlog.spark import clients
-from quorumlog.spark.clients import blocks_of, client_for
+from quorumlog.spark.source import clusters as clients
+from quorumlog.spark.source.clusters import blocks_of, client_for
 
 NOTHING = memoryview(b"")
 

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from quorumlog.model.block import block_from_index_records, decode_entries
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark import decode as decoding
-from quorumlog.spark.batch import LogReader
-from quorumlog.spark.decode import decode
-from quorumlog.spark.options import parse_options
-from quorumlog.spark.planning import IndexRange
-from quorumlog.spark.schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema
-from quorumlog.spark.verify import Verify, verify_block
-from quorumlog.storage.checksums import header_words
-from quorumlog.storage.memory_log import MemoryLog
+from quorumlog.spark.source import arrow as decoding
+from quorumlog.spark.source.arrow import decode
+from quorumlog.spark.source.batch import LogReader
+from quorumlog.spark.source.options import parse_options
+from quorumlog.spark.source.planning import IndexRange
+from quorumlog.spark.source.schema import HEADER_COLUMNS, PLAIN_COLUMNS, arrow_schema
+from quorumlog.spark.source.verify import Verify, verify_block
+from quorumlog.storage.entries.checksums import header_words
+from quorumlog.storage.log.memory_log import MemoryLog
 from spark_fakes import FakeCluster, filled, rows_of
 from store_access import block_of
 

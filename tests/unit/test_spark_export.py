@@ -16,10 +16,10 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     UnexpectedArgumentError,
 )
-from quorumlog.spark.pipelines.export import ExportOptions, export_with
-from quorumlog.spark.pipelines.export_rows import ExportedRow, csv_lines, encoded_body, json_lines
-from quorumlog.spark.pipelines.output_files import OutputFileSystem
-from quorumlog.spark.pipelines.running import PipelineError
+from quorumlog.spark.jobs.export.export import ExportOptions, export_with
+from quorumlog.spark.jobs.export.rows import ExportedRow, csv_lines, encoded_body, json_lines
+from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.tasks import PipelineError
 
 BODIES = [
     b'{"flight": 1545, "carrier": "UA"}',

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from quorumlog.model.errors import ConfigError
-from quorumlog.spark.java import java_home
+from quorumlog.spark.runtime.java import java_home
 
 
 def fake_java(directory, version_line):

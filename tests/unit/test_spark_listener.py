@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from prometheus_client import CollectorRegistry
 
 from quorumlog.model.errors import NoLeaderError
-from quorumlog.spark.listener import (
+from quorumlog.spark.source.listener import (
     REPORT_PAUSE_S,
     GroupLag,
     LagListener,

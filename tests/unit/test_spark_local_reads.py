@@ -18,13 +18,14 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     RemoteProtocolError,
 )
-from quorumlog.spark import clients, local_reads
-from quorumlog.spark.clients import RemoteCluster
-from quorumlog.spark.decode import decode_block
-from quorumlog.spark.local_reads import local_blocks, read_located
-from quorumlog.storage.checksums import header_words
-from quorumlog.storage.disk_reader import DiskReader
-from quorumlog.storage.location import is_here, location_of
+from quorumlog.spark.source import clusters as clients
+from quorumlog.spark.source import local_reads
+from quorumlog.spark.source.arrow import decode_block
+from quorumlog.spark.source.clusters import RemoteCluster
+from quorumlog.spark.source.local_reads import local_blocks, read_located
+from quorumlog.storage.entries.checksums import header_words
+from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.files.location import is_here, location_of
 from store_access import Opened
 
 COUNT = 400

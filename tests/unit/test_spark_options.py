@@ -6,15 +6,15 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.options import KNOWN, parse_options
-from quorumlog.spark.schema import (
+from quorumlog.spark.source.options import KNOWN, parse_options
+from quorumlog.spark.source.schema import (
     HEADER_COLUMNS,
     PLAIN_COLUMNS,
     arrow_schema,
     default_schema,
     wanted_columns,
 )
-from quorumlog.spark.verify import Verify
+from quorumlog.spark.source.verify import Verify
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = {"servers": "h:1", "group": "g"}

@@ -25,12 +25,12 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnknownGroupError,
 )
-from quorumlog.spark import planning
-from quorumlog.spark.batch import FilteringLogReader, LogReader
-from quorumlog.spark.clients import IndexRecord
-from quorumlog.spark.offsets import DataLossError
-from quorumlog.spark.options import parse_options
-from quorumlog.spark.planning import (
+from quorumlog.spark.source import planning
+from quorumlog.spark.source.batch import FilteringLogReader, LogReader
+from quorumlog.spark.source.clusters import IndexRecord
+from quorumlog.spark.source.offsets import DataLossError
+from quorumlog.spark.source.options import parse_options
+from quorumlog.spark.source.planning import (
     NOTHING,
     IndexRange,
     cut,

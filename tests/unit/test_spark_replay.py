@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pipeline_access import LogInMemory, TargetInMemory, run_here
 from quorumlog.model.block import decode_entries, parse_block
 from quorumlog.model.errors import NetworkError
-from quorumlog.spark.pipelines.archive_run import ArchiveOptions, ArchiveRun
-from quorumlog.spark.pipelines.output_files import OutputFileSystem
-from quorumlog.spark.pipelines.packing import EntryDigest, packed_entries
-from quorumlog.spark.pipelines.replay import Replay
-from quorumlog.spark.pipelines.running import PipelineError
+from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveRun
+from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.packing import EntryDigest, packed_entries
+from quorumlog.spark.jobs.replay.replay import Replay
+from quorumlog.spark.jobs.tasks import PipelineError
 
 FILES = OutputFileSystem()
 BODIES = [f"body {number} ".encode() * (number % 7) for number in range(120)]

@@ -11,10 +11,10 @@ from pyspark.sql.streaming import python_streaming_source_runner as planner
 from pyspark.sql.types import LongType, StructField, StructType
 
 from quorumlog.model.errors import NetworkError
-from quorumlog.spark import rows_along
-from quorumlog.spark.options import parse_options
-from quorumlog.spark.source import QuorumlogSource
-from quorumlog.spark.stream import LogStreamReader
+from quorumlog.spark.data_source import QuorumlogSource
+from quorumlog.spark.source import inline_rows as rows_along
+from quorumlog.spark.source.options import parse_options
+from quorumlog.spark.source.stream import LogStreamReader
 from spark_fakes import FakeCluster, FakeGroup, filled
 
 SCHEMA = StructType([StructField("index", LongType())])

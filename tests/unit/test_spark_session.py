@@ -11,9 +11,9 @@ import pytest
 
 import quorumlog.spark
 from quorumlog.model.errors import ConfigError
-from quorumlog.spark import class_archive
-from quorumlog.spark.java import JavaChoice
-from quorumlog.spark.local_session import (
+from quorumlog.spark.runtime import class_archive
+from quorumlog.spark.runtime.java import JavaChoice
+from quorumlog.spark.runtime.session import (
     SOCKET_PATH_MAX,
     own_address,
     prepare_environment,

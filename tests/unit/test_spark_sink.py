@@ -6,8 +6,10 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
-from quorumlog.model.system_entry import AcceptedAttempt
-from quorumlog.spark.sink import (
+from quorumlog.sessions.entries import AcceptedAttempt
+from quorumlog.spark.data_source import QuorumlogSource
+from quorumlog.spark.sink.options import check_columns, parse_write_options
+from quorumlog.spark.sink.writer import (
     BATCH_ID,
     QUERY_ID,
     RUN_ID,
@@ -18,8 +20,6 @@ from quorumlog.spark.sink import (
     _by_group,
     writing_of,
 )
-from quorumlog.spark.sink_options import check_columns, parse_write_options
-from quorumlog.spark.source import QuorumlogSource
 
 SERVERS = {"servers": "127.0.0.1:7101"}
 

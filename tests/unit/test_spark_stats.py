@@ -12,12 +12,12 @@ import pytest
 from pipeline_access import LogInMemory
 from quorumlog.model.errors import StorageError
 from quorumlog.model.membership import Membership
-from quorumlog.spark.pipelines.replica_files import StoreDirectory
-from quorumlog.spark.pipelines.running import PipelineError
-from quorumlog.spark.pipelines.stats import LogStats, SizeClass, stats_of_log, stats_of_store
-from quorumlog.spark.pipelines.stats_count import Buckets, class_of, smallest_of_class
-from quorumlog.spark.pipelines.stats_plot import draw
-from quorumlog.storage.files import OsFileSystem
+from quorumlog.spark.jobs.stats.count import Buckets, class_of, smallest_of_class
+from quorumlog.spark.jobs.stats.plot import draw
+from quorumlog.spark.jobs.stats.stats import LogStats, SizeClass, stats_of_log, stats_of_store
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.replica_files import StoreDirectory
 from store_access import Opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -76,7 +76,7 @@ def check(found):
 
 @pytest.mark.parametrize("range_bytes", [1 << 30, 5_000])
 def test_a_store_is_counted(store, monkeypatch, range_bytes):
-    monkeypatch.setattr("quorumlog.spark.pipelines.stats.RANGE_BYTES", range_bytes)
+    monkeypatch.setattr("quorumlog.spark.jobs.stats.stats.RANGE_BYTES", range_bytes)
     found = of_store(store)
     check(found)
     assert found.kinds == {"CONFIG_CHANGE": 1, "NOOP": 3, "NORMAL": 180}
@@ -160,7 +160,7 @@ def test_many_files_are_few_periods(store, monkeypatch):
     for number, path in enumerate(sorted((store / "data").iterdir())):
         os.utime(path, (1_000 + 10 * number, 1_000 + 10 * number))
     whole = of_store(store).periods
-    monkeypatch.setattr("quorumlog.spark.pipelines.stats.BUCKETS", 2)
+    monkeypatch.setattr("quorumlog.spark.jobs.stats.stats.BUCKETS", 2)
     found = of_store(store).periods
     assert len(found) == 2
     assert (found[0].from_ms, found[-1].to_ms) == (whole[0].from_ms, whole[-1].to_ms)

@@ -17,7 +17,7 @@ from quorumlog.model.errors import (
 from quorumlog.spark.store.options import parse_options
 from quorumlog.spark.store.reader import FilteringStoreReader, StoreReader
 from quorumlog.spark.store.schema import PLAIN_COLUMNS, default_schema, wanted_columns
-from quorumlog.storage import range_reader
+from quorumlog.storage.offline import range_reader
 from store_access import Opened, stored_block
 from store_scans import (
     ALL_COLUMNS,

@@ -4,10 +4,10 @@ import pytest
 
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import CorruptionError, QuorumlogError, StorageError
-from quorumlog.storage import range_reader
-from quorumlog.storage.damage import DamagedRanges, DamageFile
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.range_reader import SET_ASIDE
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges, DamageFile
+from quorumlog.storage.offline import range_reader
+from quorumlog.storage.offline.range_reader import SET_ASIDE
 from store_scans import (
     build,
     flip,

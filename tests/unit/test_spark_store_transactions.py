@@ -3,13 +3,13 @@
 import pytest
 
 from quorumlog.model.block import parse_block
-from quorumlog.model.system_entry import (
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
     TransactionPart,
     encode_session_block,
 )
-from quorumlog.node.sessions import Sessions
 from store_access import ENTRY_MAX, Opened
 from store_scans import finish, indexes_of, rows_of
 

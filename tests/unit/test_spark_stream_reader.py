@@ -18,9 +18,9 @@ from quorumlog.model.errors import (
     QuorumlogError,
     UnknownGroupError,
 )
-from quorumlog.spark.offsets import DataLossError
-from quorumlog.spark.options import parse_options
-from quorumlog.spark.stream import BOUNDS_MS, DISCOVERY_MS, LogStreamReader
+from quorumlog.spark.source.offsets import DataLossError
+from quorumlog.spark.source.options import parse_options
+from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS, LogStreamReader
 from spark_fakes import FakeCluster, FakeGroup, filled, rows_of
 
 

@@ -10,8 +10,8 @@ import pytest
 from quorumlog.machine.kv_database import named, open_environment
 from quorumlog.model.errors import OutOfDescriptorsError
 from quorumlog.node.disk import DiskWorker
-from quorumlog.storage import files as files_module
-from quorumlog.storage.files import SPARES, OsFileSystem
+from quorumlog.storage.files import os_files as files_module
+from quorumlog.storage.files.os_files import SPARES, OsFileSystem
 from store_access import Opened
 
 

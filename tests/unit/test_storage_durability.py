@@ -6,11 +6,11 @@ import pytest
 
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.session import SessionTable
-from quorumlog.storage.files import OsFile, OsFileSystem
-from quorumlog.storage.hard_state import FILE_NAME
-from quorumlog.storage.session_file import SessionFile
-from quorumlog.storage.slots import SLOT_SIZE, SlotFile
+from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem
+from quorumlog.storage.log.hard_state import FILE_NAME
+from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, SlotFile
+from quorumlog.storage.metadata.session_file import SessionFile
 from store_access import Opened
 
 SIZES = {"data_file": 2_000, "index_file": 32 * 8}

@@ -19,13 +19,15 @@ def data_files(tmp_path):
     return sorted(int(path.name) for path in (tmp_path / "g" / "data").iterdir())
 
 
-def cut_to_three(tmp_path):
-    """Return a log of ten entries in ten files, cut back to the first three."""
+def of_ten(tmp_path):
     log = opened(tmp_path)
     log.append([BODY] * 10)
-    assert data_files(tmp_path) == [FILE * number for number in range(10)]
-    last = log.entries()[-1]
-    assert last.pos + ENTRY == 5_112
+    return log
+
+
+def cut_to_three(tmp_path):
+    """Return a log of ten entries in ten files, cut back to the first three."""
+    log = of_ten(tmp_path)
     log.truncate(3)
     return log
 
@@ -34,6 +36,15 @@ def cut_to_three(tmp_path):
 def three(tmp_path):
     log = cut_to_three(tmp_path)
     yield log
+    log.close()
+
+
+def test_48_ten_entries_of_504_bytes_take_ten_files_of_512(tmp_path):
+    log = of_ten(tmp_path)
+
+    assert data_files(tmp_path) == [FILE * number for number in range(10)]
+    assert [entry.pos for entry in log.entries()] == data_files(tmp_path)
+    assert log.entries()[-1].pos + ENTRY == 9 * 512 + 504
     log.close()
 
 

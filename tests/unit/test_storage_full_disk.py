@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from quorumlog.model.errors import NoSpaceError
-from quorumlog.model.session import SessionTable
+from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.sim.disk import SimulatedFileSystem
-from quorumlog.storage.reserve import FILE_NAME, RESERVE_BYTES
-from quorumlog.storage.session_file import SessionFile
+from quorumlog.storage.files.reserve import FILE_NAME, RESERVE_BYTES
+from quorumlog.storage.metadata.session_file import SessionFile
 from store_access import Opened
 
 SIZES = {"data_file": 200_000, "index_file": 4_096}

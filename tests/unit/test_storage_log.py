@@ -16,11 +16,11 @@ from quorumlog.model.errors import (
     StoreLockedError,
 )
 from quorumlog.model.hard_state import HardState
-from quorumlog.storage.files import OsFile, OsFileSystem
-from quorumlog.storage.layout import NodeDirectory
-from quorumlog.storage.memory_log import MemoryLog
-from quorumlog.storage.slots import SLOT_SIZE, SlotFile
-from quorumlog.storage.store import GroupStore
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem
+from quorumlog.storage.log.layout import NodeDirectory
+from quorumlog.storage.log.memory_log import MemoryLog
+from quorumlog.storage.log.store import GroupStore
+from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, SlotFile
 from store_access import Opened, block_of, entries_of
 
 
@@ -153,7 +153,7 @@ def test_entries_that_do_not_follow_the_end_are_refused(log):
 # -- files only -----------------------------------------------------------------------------------
 
 
-def test_48_54_55_entries_never_span_files_and_the_rest_is_blank(tmp_path):
+def test_54_55_entries_never_span_files_and_the_rest_is_blank(tmp_path):
     opened = Opened(tmp_path / "g", data_file=8_200, index_file=32 * 8)
     opened.append([b"x" * 1_024] * 10)
     names = sorted(path.name for path in (tmp_path / "g" / "data").iterdir())

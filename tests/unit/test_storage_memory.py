@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from quorumlog.storage import file_sequence
+from quorumlog.storage.files import file_sequence
 from store_access import Opened
 
 MIB = 1 << 20

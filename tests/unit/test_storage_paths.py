@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.errors import ConfigError, CorruptionError, StoreLockedError
-from quorumlog.storage.files import OsFileSystem, Space
+from quorumlog.storage.files.os_files import OsFileSystem, Space
 from store_access import Opened, config
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from quorumlog.model.errors import IndexRemovedError, InvariantViolation
-from quorumlog.storage.memory_log import MemoryLog
-from quorumlog.storage.store import GroupStore
+from quorumlog.storage.log.memory_log import MemoryLog
+from quorumlog.storage.log.store import GroupStore
 from store_access import Opened, block_of, entries_of
 
 SIZES = {"data_file": 1_024, "index_file": 32 * 4}
@@ -130,7 +130,7 @@ def entry_of(size):
 
 
 @pytest.mark.parametrize("size", [560, 500])
-def test_20_12_the_containing_file_begins_with_a_blank_record(tmp_path, size):
+def test_spec_20_12_the_containing_file_begins_with_a_blank_record(tmp_path, size):
     """Spec 20 section 12: 560-byte entries, one a file; 500-byte entries, two a file."""
     opened = Opened(tmp_path / "g", **SIZES)
     for _ in range(10):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from quorumlog.storage.base import Segment
-from quorumlog.storage.files import Space
-from quorumlog.storage.retention import HOUR_MS, Moment, last_to_remove, mark_pause_ms
-from quorumlog.storage.space import DiskState, look, used_ratio
+from quorumlog.storage.files.os_files import Space
+from quorumlog.storage.files.space import DiskState, look, used_ratio
+from quorumlog.storage.log.interface import Segment
+from quorumlog.storage.log.retention import HOUR_MS, Moment, last_to_remove, mark_pause_ms
 from store_access import config
 
 CALM = DiskState()
@@ -94,7 +94,7 @@ def test_66_nothing_beyond_what_is_applied():
     assert removable(segments(1, 1), applied=8, disk=disk) is None
 
 
-def test_17_a_live_follower_keeps_what_it_needs_within_the_budget():
+def test_r12_a_live_follower_keeps_what_it_needs_within_the_budget():
     found = segments(80, 80, 80)
     assert removable(found, peers=12) == 9
     # 900 bytes would be left behind the first file, which is more than it may hold back
@@ -108,7 +108,7 @@ def test_files_beyond_the_byte_bound_go_whatever_their_age():
 
 
 @pytest.mark.parametrize(("used", "ratio"), [(0, 0.0), (1, 0.01), (700, 0.70), (701, 0.71)])
-def test_20_13_ratios_are_rounded_up_to_whole_percents(used, ratio):
+def test_spec_20_13_ratios_are_rounded_up_to_whole_percents(used, ratio):
     assert used_ratio(Space(1_000, 1_000 - used)) == ratio
 
 
@@ -137,7 +137,7 @@ SMALL = {"disk_reserve_bytes": 0, "data_file": 1, "index_file": 32}
         (91, (10,), (True, True, True)),
     ],
 )
-def test_20_13_what_the_ratios_bring_about(base, data, state):
+def test_spec_20_13_what_the_ratios_bring_about(base, data, state):
     paths = [f"data{number}" for number in range(len(data))]
     disks = Disks(base=base, **dict(zip(paths, data, strict=True)))
     found = look(disks, "base", paths, config(enable_disk_force_clean=True, **SMALL))

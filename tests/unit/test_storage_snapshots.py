@@ -7,8 +7,8 @@ import pytest
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.snapshots import ASIDE_MAX, SnapshotMeta, Snapshots
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.snapshots import ASIDE_MAX, SnapshotMeta, Snapshots
 
 DIRECTORY = "/node/g"
 SIZES = {"data_file": 1_000, "index_file": 32 * 6, "cache": 1}

@@ -8,8 +8,7 @@ import pytest
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.session import SessionTable
-from quorumlog.model.system_entry import (
+from quorumlog.sessions.entries import (
     ACCEPTED_MAX,
     AcceptedAttempt,
     EndTransaction,
@@ -22,7 +21,8 @@ from quorumlog.model.system_entry import (
     system_entries_in,
     system_entry_of,
 )
-from quorumlog.model.transaction import RANGES_MAX, TransactionTable
+from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.transaction_table import RANGES_MAX, TransactionTable
 
 QUERY, OTHER = b"q" * 16, b"o" * 16
 RUN, LATER = b"1" * 16, b"2" * 16

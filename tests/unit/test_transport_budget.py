@@ -1,6 +1,7 @@
 """Memory of all connections under one bound: who waits, who goes on, who is ended."""
 
 import asyncio
+import itertools
 import tracemalloc
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import BUSY_AFTER_S, Kind
+from quorumlog.transport.turns import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, SLICE_S, Kind
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -263,7 +264,15 @@ def limits():
 
 @pytest.fixture
 async def share(limits):
-    return Share(limits, lambda hello: hello.role != "client")
+    made = Share(limits, lambda hello: hello.role != "client")
+    look_at_the_clock_every(SLICE_S / 250, made)
+    return made
+
+
+def look_at_the_clock_every(seconds, share):
+    """Have each look at the clock of the turns find so much later, however busy the machine is."""
+    ticks = itertools.count()
+    share.turns.now = lambda: next(ticks) * seconds
 
 
 def append(size):
@@ -305,7 +314,9 @@ async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(share, l
 
 async def test_who_sends_one_frame_after_the_other_comes_after_those_that_wait(share, limits):
     share.turns.is_slice_over = lambda: True
+    look_at_the_clock_every(SLICE_S, share)  # one has its turn at a time
     many, one = await connected(share, limits), await connected(share, limits)
+    await all_turns(share)
     many.receive(append(10) * 5)
     one.receive(append(1 * MIB)[: 40 * KIB])
     memory = share.budgets.unproven
@@ -379,30 +390,58 @@ async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limit
     ]
 
 
-async def test_who_sends_faster_than_it_is_answered_is_busy_until_it_has_been(share, limits):
-    now_s = [100.0]
-    share.now = lambda: now_s[0]
-    client = await connected(share, limits)
-    connection = client.connection
-    assert connection.kind is Kind.STRANGER
-    await client.send(append(10))
-    assert connection.send(Response(), correlation_id=1)
-    assert connection.kind is Kind.PROMPT
-    raw = append(10) * (RECEIVED_BYTES_MAX // len(append(10)) + 1)
-    await client.send(raw[:RECEIVED_BYTES_MAX])  # as much as is received at once
-    assert connection.kind is Kind.PROMPT, "it may catch up"
-    now_s[0] += 1.01 * BUSY_AFTER_S
-    assert connection.kind is Kind.BUSY
-    await client.send(raw[RECEIVED_BYTES_MAX:])
-    assert connection.kind is Kind.PROMPT
+MORE_THAN_A_SLICE = append(10) * (RECEIVED_BYTES_MAX // len(append(10)) + 1)
 
 
-async def test_a_moments_backlog_makes_nobody_busy(share, limits):
-    now_s = [100.0]
+async def answered(share, limits, now_s):
+    """Return a client that is no stranger."""
     share.now = lambda: now_s[0]
     client = await connected(share, limits)
-    await client.send(append(10))
+    assert client.connection.kind is Kind.STRANGER
     assert client.connection.send(Response(), correlation_id=1)
+    assert client.connection.kind is Kind.PROMPT
+    return client
+
+
+async def known_as_prompt(share, limits, now_s):
+    client = await answered(share, limits, now_s)
+    for _ in range(PROMPT_AFTER):
+        await client.send(append(10))
+    return client
+
+
+async def test_who_begins_with_more_than_a_slice_is_busy_until_a_while_after_the_last_backlog(
+    share, limits
+):
+    now_s = [100.0]
+    client = await answered(share, limits, now_s)
+    connection = client.connection
+    await client.send(MORE_THAN_A_SLICE[:RECEIVED_BYTES_MAX])  # as much as is received at once
+    assert connection.kind is Kind.BUSY
+    await client.send(MORE_THAN_A_SLICE[RECEIVED_BYTES_MAX:])
+    now_s[0] += 0.99 * BUSY_FOR_S
+    assert connection.kind is Kind.BUSY, "nothing is left now and then, whoever sends"
+    now_s[0] += 0.02 * BUSY_FOR_S
+    assert connection.kind is Kind.PROMPT
+
+
+async def test_who_is_known_as_prompt_and_always_leaves_something_is_busy_after_a_while(
+    share, limits
+):
+    now_s = [100.0]
+    client, unsent = await known_as_prompt(share, limits, now_s), MORE_THAN_A_SLICE * 4
+    for _ in range(2):
+        unsent = unsent[client.receive(unsent) :]  # as much as is received at once
+        await all_turns(share)
+        assert client.connection.kind is Kind.PROMPT, "it may catch up"
+        now_s[0] += 0.51 * BUSY_AFTER_S
+    client.receive(unsent)
+    assert client.connection.kind is Kind.BUSY
+
+
+async def test_a_moments_backlog_makes_nobody_busy_who_is_known_as_prompt(share, limits):
+    now_s = [100.0]
+    client = await known_as_prompt(share, limits, now_s)
     for _ in range(10):
         share.turns.is_slice_over = lambda: True
         await client.send(append(10) * 5)

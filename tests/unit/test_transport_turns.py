@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from quorumlog.transport.turns import SLICE_S, TURN_S, Kind, Turns
+from quorumlog.transport.turns import (
+    BUSY_BESIDE_PROMPT_S,
+    PROMPT_FOR_S,
+    SLICE_S,
+    TURN_S,
+    Kind,
+    Turns,
+)
 
 REQUEST_S = SLICE_S * 0.51
 
@@ -92,6 +99,26 @@ async def test_a_prompt_client_waits_for_no_busy_one_and_no_stranger(turns, send
     prompt = sender(Kind.PROMPT, 1)
     prompt.arrive()
     assert prompt.left == 0
+
+
+async def test_busy_ones_have_less_of_each_turn_while_there_are_prompt_ones(turns, sender, clock):
+    """How long a turn takes is what a prompt one waits."""
+    busy = [sender(Kind.BUSY, 10_000) for _ in range(20)]
+    for one in busy:
+        one.arrive()
+
+    async def turn_s():
+        before = clock()
+        await asyncio.sleep(0)
+        return clock() - before
+
+    alone = max([await turn_s() for _ in range(5)])
+    sender(Kind.PROMPT, 1).arrive()
+    await asyncio.sleep(0)
+    assert max([await turn_s() for _ in range(5)]) <= BUSY_BESIDE_PROMPT_S + 2 * SLICE_S
+    clock.now += PROMPT_FOR_S
+    assert max([await turn_s() for _ in range(5)]) == pytest.approx(alone, rel=0.1)
+    assert alone >= TURN_S[Kind.BUSY]
 
 
 async def test_no_number_of_prompt_clients_keeps_the_others_from_being_served(turns, sender):

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import Role
 from quorumlog.sim.cluster import SimulatedCluster
-from quorumlog.storage.snapshots import SnapshotMeta
+from quorumlog.storage.log.snapshots import SnapshotMeta
 from store_access import Opened
 
 

@@ -3,9 +3,9 @@
 import pytest
 from test_sessions import block_of as session_block
 
-from quorumlog.node.whole_blocks import gather_whole
-from quorumlog.storage.memory_log import MemoryLog
-from quorumlog.storage.store import GroupStore
+from quorumlog.node.replica.push_batching import gather_whole
+from quorumlog.storage.log.memory_log import MemoryLog
+from quorumlog.storage.log.store import GroupStore
 from store_access import Opened, block_of
 
 SIZES = {"data_file": 4_096, "index_file": 32 * 64}

@@ -21,9 +21,9 @@ from quorumlog.cli.pipeline_session import (
 from quorumlog.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from quorumlog.spark.pipelines.archive_run import ArchiveResult
-    from quorumlog.spark.pipelines.export import ExportResult
-    from quorumlog.spark.pipelines.replay import ReplayResult
+    from quorumlog.spark.jobs.archive.run import ArchiveResult
+    from quorumlog.spark.jobs.export.export import ExportResult
+    from quorumlog.spark.jobs.replay.replay import ReplayResult
 
 OUTAGE_SECONDS = 120.0
 MIB = 1024 * 1024

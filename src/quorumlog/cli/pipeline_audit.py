@@ -135,7 +135,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     with spark_needed():
         from quorumlog.spark import StoreDirectory, stats  # noqa: PLC0415  (slow to load)
-        from quorumlog.spark.pipelines.stats_plot import draw  # noqa: PLC0415
+        from quorumlog.spark.jobs.stats.plot import draw  # noqa: PLC0415
     live = directory is not None or servers is not None
     if live == (store is not None):
         raise typer.BadParameter("give either a STORE, or --dir or --servers of a live group")

@@ -44,7 +44,7 @@ def pipeline_target(
     Starting Spark takes a while, and its tasks would ride out an outage first. Raises what
     `find_target` raises, `NetworkError` naming the servers, `UnknownGroupError`.
     """
-    from quorumlog.spark.clients import check_cluster  # noqa: PLC0415  (loads numpy)
+    from quorumlog.spark.source.clusters import check_cluster  # noqa: PLC0415  (loads numpy)
 
     look_s = min(LOOK_SECONDS, timeout_s)
     if servers is not None and group is None:
@@ -85,7 +85,7 @@ def spark_session(
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         from quorumlog.spark import session  # noqa: PLC0415
-        from quorumlog.spark.pipelines.running import reason_of  # noqa: PLC0415
+        from quorumlog.spark.jobs.tasks import reason_of  # noqa: PLC0415
     if remote is not None and master != LOCAL_MASTER:
         raise typer.BadParameter("give either --master or --remote")
     if remote is not None:

@@ -22,11 +22,11 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.progress import progress_bar
 from quorumlog.model.entry import Entry
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA
-from quorumlog.storage.offline import scan_store
-from quorumlog.storage.offline_repair import repair_store, truncate_store
-from quorumlog.storage.verify import StoreReport, magic_names, verify_store
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import DATA
+from quorumlog.storage.offline.repair import repair_store, truncate_store
+from quorumlog.storage.offline.store_files import scan_store
+from quorumlog.storage.offline.verify import StoreReport, magic_names, verify_store
 
 PREVIEW_CHARACTERS = 60
 HINTS_MAX = 9

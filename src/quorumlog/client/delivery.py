@@ -19,7 +19,7 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.message import AppendResponse
-from quorumlog.model.system_entry import (
+from quorumlog.sessions.entries import (
     AcceptedAttempt,
     TransactionPart,
     continued_crc,

@@ -33,7 +33,7 @@ from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
 )
-from quorumlog.model.system_entry import SESSION_ENTRY_SIZE, encode_session_block
+from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client

@@ -46,8 +46,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.session import BLOCKS_REMEMBERED
-from quorumlog.model.system_entry import (
+from quorumlog.sessions.entries import (
     ID_SIZE,
     SESSION_ENTRY_SIZE,
     TRANSACTIONAL_ENTRY_SIZE,
@@ -56,6 +55,7 @@ from quorumlog.model.system_entry import (
     TransactionPart,
     crc_of,
 )
+from quorumlog.sessions.producer_table import BLOCKS_REMEMBERED
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from quorumlog.client.process import MakingProcess
 from quorumlog.client.producer import Producer, ProducerOptions
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import LeaderPendingFullError, QuorumlogError, RequestError
-from quorumlog.model.system_entry import AcceptedAttempt
+from quorumlog.sessions.entries import AcceptedAttempt
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from quorumlog.client.producer import Producer, ProducerOptions, checked_part
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.system_entry import (
+from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
+from quorumlog.sessions.entries import (
     ID_SIZE,
     AcceptedAttempt,
     EndTransaction,
     InitTransactions,
     TransactionPart,
 )
-from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
 
 TIMEOUT_MS = 5 * 60 * 1_000
 """A transaction to which nothing is added for so long is given up."""

@@ -13,8 +13,8 @@ from quorumlog.client import SyncClient
 from quorumlog.demo.load import Loaded, body_digest
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.offline import scan_store
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.store_files import scan_store
 
 AGREE_SECONDS = 30.0
 _POLL_SECONDS = 0.05

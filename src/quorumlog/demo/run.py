@@ -16,7 +16,7 @@ from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_c
 from quorumlog.demo.report import report
 from quorumlog.local import LocalCluster, ending_in_order, guarded
 from quorumlog.model.errors import ConfigError
-from quorumlog.spark.java import java_home
+from quorumlog.spark.runtime.java import java_home
 
 GROUP = "flights"
 EXIT_OK = 0

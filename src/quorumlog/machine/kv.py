@@ -67,7 +67,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     check,
 )
-from quorumlog.storage.files import OsFileSystem
+from quorumlog.storage.files.os_files import OsFileSystem
 
 DATA_NAME = "state.mdb"
 """The database; LMDB keeps its readers in another file of this name with `-lock`."""

@@ -27,7 +27,7 @@ from quorumlog.model.errors import (
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.storage.files import FILE_MODE, OUT_OF_DESCRIPTORS, SPARES, OsFileSystem
+from quorumlog.storage.files.os_files import FILE_MODE, OUT_OF_DESCRIPTORS, SPARES, OsFileSystem
 
 CLOSED_NAME = "closed"
 """SHA-256 of the database and its length, from closing it to opening it again."""

@@ -34,7 +34,7 @@ from quorumlog.machine.kv_database import (
     open_environment,
 )
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files import OUT_OF_DESCRIPTORS, OsFileSystem, storage_error
+from quorumlog.storage.files.os_files import OUT_OF_DESCRIPTORS, OsFileSystem, storage_error
 
 MAGIC = b"quorumlog key-value snapshot 2\n"
 EARLIER_FORMAT = b"quorumlog key-value 1"

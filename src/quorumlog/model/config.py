@@ -59,7 +59,7 @@ def is_written_alike(one: str, other: str) -> bool:
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """Return id → `host:port` from a peers string such as `n0-127.0.0.1:7101;n1-…` (spec 00).
+    """Return id → `host:port` from a peers string, as spec 00 section 5 has it.
 
     Raises `ConfigError` naming the item that is wrong.
     """

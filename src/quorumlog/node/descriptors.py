@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
-from quorumlog.storage.file_sequence import MAPS_MAX
+from quorumlog.storage.files.file_sequence import MAPS_MAX
 from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, TOLD_MAX
 from quorumlog.transport.peers import VISITORS_MAX
 

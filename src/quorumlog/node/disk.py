@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from quorumlog.log_lines import described, say
 from quorumlog.model.errors import StorageError, check
-from quorumlog.node.doors import WriteOwner
-from quorumlog.storage.base import Store, WritePlan
-from quorumlog.storage.files import SPARES
+from quorumlog.node.environment import WriteOwner
+from quorumlog.storage.files.os_files import SPARES
+from quorumlog.storage.files.write_plans import Store, WritePlan
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from quorumlog.log_lines import described, say
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import PASSING_ERRORS, ConfigError, StorageError
-from quorumlog.storage.files import remove_tree
+from quorumlog.storage.files.os_files import remove_tree
 
 logger = logging.getLogger(__name__)
 

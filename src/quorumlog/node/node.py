@@ -16,26 +16,27 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.model.message import INTRODUCED_MAX, Hello, Introduction
-from quorumlog.node.background import Threads
-from quorumlog.node.beats import Beats
-from quorumlog.node.boot import boot_state, raft_config
-from quorumlog.node.campaigns import Campaigns
+from quorumlog.node.append_shares import AppendShares
+from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
-from quorumlog.node.doors import Doors, Observer
-from quorumlog.node.heartbeats import JoinedHeartBeats
+from quorumlog.node.election_throttle import Campaigns
+from quorumlog.node.environment import Doors, Observer
+from quorumlog.node.executor import Threads
+from quorumlog.node.heartbeat_batching import JoinedHeartBeats
+from quorumlog.node.liveness import Beats
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
-from quorumlog.node.peer_inbox import ConnectionEvents, InboxCounters, PeerInbox
+from quorumlog.node.peer_handler import ConnectionEvents, InboxCounters, PeerInbox
 from quorumlog.node.places import Places, is_here
-from quorumlog.node.replica import Replica
-from quorumlog.node.wakes import Wakes
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.timers import Wakes
 from quorumlog.raft.core import RaftCore
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
-from quorumlog.storage.location import location_of
-from quorumlog.storage.store import GroupStore, OpenedGroup, open_group, open_memory_group
+from quorumlog.storage.files.location import location_of
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
+from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group, open_memory_group
 from quorumlog.transport.connection import ConnectionHandler
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
@@ -94,6 +95,7 @@ class Node:
         self.replicas: dict[str, Replica] = {}
         self.failed_groups: dict[str, str] = {}
         self.inbox_counters = InboxCounters()
+        self.append_shares = AppendShares(time.monotonic)
         self.polls = 0
         """Requests of clients that wait for something to happen."""
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()

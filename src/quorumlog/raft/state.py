@@ -196,7 +196,7 @@ class RaftState:
 
         `membership_index` is the one it acts on. Mine is the newest that is committed: one that is
         not may never be, and then its index says nothing. That it is of this group at all, the
-        shell has seen (`node/peer_inbox.py`).
+        shell has seen (`node/peer_handler.py`).
         """
         mine = self.committed_membership_index
         if self.memberships.current.member(node_id) is not None:

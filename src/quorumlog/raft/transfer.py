@@ -1,4 +1,4 @@
-"""Handing leadership over: the target catches up, then is told to campaign at once (spec 10.8).
+"""Handing leadership over (spec 10 section 8): the target catches up, then campaigns at once.
 
 Appends are refused meanwhile, for a bounded time; if the target does not take over, the leader goes
 on as before (R10). This outlives the leadership it ends, to see who leads then.

@@ -20,7 +20,7 @@ from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.node import Node
-from quorumlog.node.status import status_of
+from quorumlog.node.replica.status import status_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 
 from quorumlog.model.codes import Role
 from quorumlog.node.node import Node
-from quorumlog.node.replica import Replica
-from quorumlog.node.status import status_of
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.status import status_of
 from quorumlog.service.logs import dropped_lines
-from quorumlog.storage.files import SPARES
+from quorumlog.storage.files.os_files import SPARES
 
 LATENCY_BUCKETS = (
     *(0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.03, 0.05),

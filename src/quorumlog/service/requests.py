@@ -44,16 +44,15 @@ from quorumlog.model.message import (
     Response,
     StatusRequest,
 )
-from quorumlog.model.system_entry import system_entry_of
 from quorumlog.model.transaction_message import (
     PositionReport,
     TransactionalRequest,
     TransactionalResponse,
 )
-from quorumlog.node.asked import Done
 from quorumlog.node.node import Node
-from quorumlog.node.replica import Replica
-from quorumlog.node.status import status_of, status_of_failed
+from quorumlog.node.replica.pending_requests import Done
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.status import status_of, status_of_failed
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
@@ -62,6 +61,7 @@ from quorumlog.raft.events import (
     TransferRequested,
 )
 from quorumlog.service.streams import OrderedStreams
+from quorumlog.sessions.entries import system_entry_of
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
 
@@ -134,16 +134,18 @@ class ClientRequests:
             self._polls += change
             self._node.polls += change
             return
+        shares = self._node.append_shares
+        if isinstance(message, AppendRequest):
+            (shares.add if change > 0 else shares.remove)(self, len(frame.attachment))
         self._in_flight += change
         self._bytes += change * self._bytes_of(frame)
-        most = self._limits.requests_in_flight_max
-        if not self._paused and (self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX):
-            self._paused = True
-            connection.pause_reading()
-        elif (
-            self._paused
-            and self._in_flight < most // 2
-            and (self._bytes < IN_FLIGHT_BYTES_MAX or not self._in_flight)
+        most, is_beyond = self._limits.requests_in_flight_max, shares.is_beyond(self)
+        if not self._paused:
+            if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
+                self._paused = True
+                connection.pause_reading()
+        elif not self._in_flight or (
+            self._in_flight < most // 2 and self._bytes < IN_FLIGHT_BYTES_MAX and not is_beyond
         ):
             self._paused = False
             connection.resume_reading()
@@ -151,7 +153,7 @@ class ClientRequests:
     def _bytes_of(self, frame: Frame) -> int:
         """Return how much a request may have the node hold until it is answered.
 
-        Appends are bounded by what may wait for a majority.
+        Appends are bounded by what may wait for a majority, and by shares of that.
         """
         message = frame.message
         if isinstance(message, FetchRequest):
@@ -160,6 +162,7 @@ class ClientRequests:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
+        self._node.append_shares.forget(self)
         say(logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason)
 
     def _answer(

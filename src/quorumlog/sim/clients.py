@@ -10,12 +10,12 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
-from quorumlog.model.system_entry import system_entry_of
+from quorumlog.sessions.entries import system_entry_of
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.sim.producers import Producers
 from quorumlog.sim.transactions import TransactionalWriter
-from quorumlog.storage.base import Span
+from quorumlog.storage.entries.spans import Span
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster

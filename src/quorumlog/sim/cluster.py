@@ -13,8 +13,8 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
-from quorumlog.node.doors import Doors
-from quorumlog.node.replica import Replica
+from quorumlog.node.environment import Doors
+from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from quorumlog.sim.clients import Clients
@@ -23,7 +23,7 @@ from quorumlog.sim.invariants import all_invariants
 from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.world import World
-from quorumlog.storage.store import OpenedGroup
+from quorumlog.storage.log.store import OpenedGroup
 
 LIMITS = Limits(
     entry_bytes_max=4_096,

@@ -12,7 +12,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.system_entry import encode_session_block
+from quorumlog.sessions.entries import encode_session_block
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.machines import dialect_of
 from quorumlog.sim.operations import Kind, Operation

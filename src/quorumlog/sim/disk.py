@@ -19,7 +19,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.sim.content import PAGE_BYTES, SECTOR_BYTES, Content, Survival, Survivors, room_of
 from quorumlog.sim.names import Change, Directory, Names, Node
-from quorumlog.storage.files import Space, storage_error
+from quorumlog.storage.files.os_files import Space, storage_error
 
 NEW_FILE_BYTES: Final = 4_096
 """Room that must be free for a new file."""

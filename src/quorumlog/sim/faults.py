@@ -18,7 +18,7 @@ from quorumlog.raft.events import (
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.node import DIRECTORY, SimulatedNode
-from quorumlog.storage.hard_state import FILE_NAME as STATE_NAME
+from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 
 VOTERS_MIN = 2
 """Members are removed only from groups with more voters."""

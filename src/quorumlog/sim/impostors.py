@@ -21,7 +21,7 @@ from quorumlog.model.message import (
     StateDigest,
     VoteRequest,
 )
-from quorumlog.model.session import SessionTable
+from quorumlog.sessions.producer_table import SessionTable
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from quorumlog.sim.machines import KEY_VALUES
 from quorumlog.sim.node import DIRECTORY
-from quorumlog.storage.snapshots import DIRECTORY as SNAPSHOTS
-from quorumlog.storage.snapshots import PREFIX
+from quorumlog.storage.log.snapshots import DIRECTORY as SNAPSHOTS
+from quorumlog.storage.log.snapshots import PREFIX
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster

@@ -8,6 +8,7 @@ import msgspec
 
 from quorumlog.model.message import Message
 from quorumlog.sim.world import World
+from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 if TYPE_CHECKING:
     from random import Random
@@ -73,5 +74,5 @@ class SimulatedNetwork:
 
     def _note(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
         self.delivered += 1
-        told = f"{self._world.now_us}{pair}{type(message).__name__}".encode()
+        told = f"{self._world.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
         self.trace = zlib.crc32(data, zlib.crc32(told + self._encode(message), self.trace))

@@ -10,22 +10,23 @@ from quorumlog.model.block import Block, Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.message import AppendResponse, HeartBeats, NodeMessage, PeerMessage
-from quorumlog.model.system_entry import SystemEntry
-from quorumlog.node.beats import Beats
-from quorumlog.node.boot import boot_state, raft_config
+from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
-from quorumlog.node.doors import Doors, WriteOwner
-from quorumlog.node.heartbeats import JoinedHeartBeats
-from quorumlog.node.proposals import Answer
-from quorumlog.node.replica import Replica
+from quorumlog.node.environment import Doors, WriteOwner
+from quorumlog.node.heartbeat_batching import JoinedHeartBeats
+from quorumlog.node.liveness import Beats
+from quorumlog.node.replica.proposals import Answer
+from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
+from quorumlog.sessions.entries import SystemEntry
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.machines import Machines
-from quorumlog.storage.base import Log, WritePlan
-from quorumlog.storage.checkpoint import CheckpointFile
-from quorumlog.storage.store import GroupStore, OpenedGroup, open_group
+from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.log.interface import Log
+from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
+from quorumlog.storage.metadata.checkpoint import CheckpointFile
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.system_entry import encode_session_block
+from quorumlog.sessions.entries import encode_session_block
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:

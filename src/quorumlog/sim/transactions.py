@@ -12,7 +12,8 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import AppendRequest, AppendResponse, Response
-from quorumlog.model.system_entry import (
+from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
+from quorumlog.sessions.entries import (
     AcceptedAttempt,
     EndTransaction,
     InitTransactions,
@@ -21,7 +22,6 @@ from quorumlog.model.system_entry import (
     crc_of,
     encode_session_block,
 )
-from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:

@@ -8,30 +8,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumlog.spark.listener import LagListener, PositionListener
-    from quorumlog.spark.local_session import session
-    from quorumlog.spark.pipelines.archive import archive, read_archive
-    from quorumlog.spark.pipelines.audit import audit
-    from quorumlog.spark.pipelines.export import export
-    from quorumlog.spark.pipelines.replay import replay
-    from quorumlog.spark.pipelines.replica_files import StoreDirectory
-    from quorumlog.spark.pipelines.stats import stats
-    from quorumlog.spark.source import QuorumlogSource
+    from quorumlog.spark.data_source import QuorumlogSource
+    from quorumlog.spark.jobs.archive.archive import archive, read_archive
+    from quorumlog.spark.jobs.audit.audit import audit
+    from quorumlog.spark.jobs.export.export import export
+    from quorumlog.spark.jobs.replay.replay import replay
+    from quorumlog.spark.jobs.stats.stats import stats
+    from quorumlog.spark.runtime.session import session
+    from quorumlog.spark.source.listener import LagListener, PositionListener
     from quorumlog.spark.store.source import QuorumlogStoreSource
+    from quorumlog.storage.offline.replica_files import StoreDirectory
 
 _MODULES = {
-    "LagListener": "listener",
-    "PositionListener": "listener",
-    "QuorumlogSource": "source",
-    "QuorumlogStoreSource": "store.source",
-    "StoreDirectory": "pipelines.replica_files",
-    "archive": "pipelines.archive",
-    "audit": "pipelines.audit",
-    "export": "pipelines.export",
-    "read_archive": "pipelines.archive",
-    "replay": "pipelines.replay",
-    "session": "local_session",
-    "stats": "pipelines.stats",
+    "LagListener": ".source.listener",
+    "PositionListener": ".source.listener",
+    "QuorumlogSource": ".data_source",
+    "QuorumlogStoreSource": ".store.source",
+    "StoreDirectory": "..storage.offline.replica_files",
+    "archive": ".jobs.archive.archive",
+    "audit": ".jobs.audit.audit",
+    "export": ".jobs.export.export",
+    "read_archive": ".jobs.archive.archive",
+    "replay": ".jobs.replay.replay",
+    "session": ".runtime.session",
+    "stats": ".jobs.stats.stats",
 }
 
 __all__ = [
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{module}"), name)
+    value: object = getattr(import_module(module, __name__), name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import BUSY_AFTER_S, Kind, Turns
+from quorumlog.transport.turns import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, Kind, Turns
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
@@ -116,7 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         self._space = 0
         self._since = 0.0
         self._is_granted = False
-        self._behind_since = 0.0
+        self._behind_since = self._busy_until = 0.0
+        self._prompt_slices = 0
+        self._has_more = False
         self.frame_began = 0.0
         """When the frame that is not whole yet began to arrive; 0: there is none."""
         self.heard_at = 0.0
@@ -161,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             self.heard_at = share.now()
         self._decoder.received(nbytes)
         # there is more to be read, as a rule; the rest of a large frame says nothing
-        self._note_behind(nbytes == self._space and self._decoder.is_staging)
+        self._has_more = nbytes == self._space and self._decoder.is_staging
         self._take_frames()
 
     def _take_frames(self) -> None:
@@ -183,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 frame = decoder.next_frame()
                 if frame is None:
+                    self._note_behind(self._has_more)
                     break
                 taken += 1
                 self._counters.frames_in += 1
@@ -222,16 +225,20 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        if not self._behind_since or self._share is None:
-            return False
-        return self._share.now() - self._behind_since >= BUSY_AFTER_S
+        return self._share is not None and self._share.now() < self._busy_until
 
     def _note_behind(self, is_behind: bool) -> None:
-        """Note whether requests are left that there was no time for."""
+        """Note whether a slice leaves requests that there was no time for."""
         if not is_behind:
             self._behind_since = 0.0
-        elif not self._behind_since and self._share is not None:
-            self._behind_since = self._share.now()
+            self._prompt_slices += 1
+        elif self._share is not None:
+            now = self._share.now()
+            self._behind_since = self._behind_since or now
+            is_known = self._prompt_slices >= PROMPT_AFTER and not self._is_busy
+            if now - self._behind_since >= (BUSY_AFTER_S if is_known else 0.0):
+                self._busy_until = now + BUSY_FOR_S
+                self._prompt_slices = 0
 
     def _await_turn(self) -> None:
         if self._share is not None:

@@ -35,7 +35,7 @@ TOLD_MAX = 16
 PEER_CONNECTIONS_MAX = 4
 """Of one peer and role; beyond it the one goes that has said nothing for the longest time."""
 BACKLOG = 1_024
-ACCEPTS_PER_TURN = 8
+ACCEPTS_PER_TURN = 2
 """Connections accepted in one turn of the loop."""
 ACCEPT_PAUSE_MIN_S = 0.05
 ACCEPT_PAUSE_MAX_S = 1.0

@@ -16,10 +16,15 @@ from typing import Protocol
 SLICE_S = 0.000_25
 """One connection's requests are handled for so long (at least one), then it is the next one's
 turn."""
-BUSY_AFTER_S = 0.1
-"""Whose every slice left something behind for so long is busy. At once would be too soon: after a
-pause of the loop a client that asks 400 times a second has more waiting than a slice takes, and as
-one busy client of many it would never catch up."""
+PROMPT_AFTER = 8
+"""Slices that leave nothing behind make a client known as prompt."""
+BUSY_AFTER_S = 0.5
+"""Who is known as prompt and then leaves something behind all the time is busy after so long; who
+is not, at once. After a pause of the loop a client that asks 400 times a second has more waiting
+than a slice takes, and as one busy client of many it would never catch up."""
+BUSY_FOR_S = 1.0
+"""Who was busy is so until nothing was left behind for so long: who sends as fast as it can has
+nothing more to be read now and then, too."""
 
 
 class Kind(IntEnum):
@@ -38,6 +43,11 @@ TURN_S = {
     Kind.NEWCOMER: 0.000_25,
 }
 """Time for requests of each kind in one turn of the loop, but always one slice."""
+BUSY_BESIDE_PROMPT_S = 0.000_25
+"""Time for busy ones in a turn while there are prompt ones: how long a turn takes is what these
+wait. Alone they have more, as each turn costs something."""
+PROMPT_FOR_S = 0.05
+"""There are prompt ones for so long after each of their slices."""
 
 
 class Waiter(Protocol):
@@ -67,6 +77,7 @@ class Turns:
         self._is_called = False
         self._is_giving = False
         self._slice: tuple[Kind, float] | None = None
+        self._prompt_until = 0.0
 
     def __bool__(self) -> bool:
         """Whether anybody waits."""
@@ -79,11 +90,20 @@ class Turns:
         """
         if not self._is_giving:
             self._call_next()
-            if not is_granted and (self._waiting[kind] or self._spent[kind] >= TURN_S[kind]):
+            if not is_granted and (
+                self._waiting[kind] or self._spent[kind] >= self._time_for(kind)
+            ):
                 self._spent[kind] += self.now() - since
                 return False
         self._slice = (kind, since)
+        if kind is Kind.PROMPT:
+            self._prompt_until = since + PROMPT_FOR_S
         return True
+
+    def _time_for(self, kind: Kind) -> float:
+        if kind is Kind.BUSY and self.now() < self._prompt_until:
+            return BUSY_BESIDE_PROMPT_S
+        return TURN_S[kind]
 
     def is_slice_over(self) -> bool:
         """Whether the present slice has lasted long enough."""
@@ -112,7 +132,8 @@ class Turns:
         self._spent = dict.fromkeys(Kind, 0.0)
         try:
             for kind, waiting in self._waiting.items():
-                while waiting and self._spent[kind] < TURN_S[kind]:
+                most = self._time_for(kind)
+                while waiting and self._spent[kind] < most:
                     if waiting.popleft().have_turn():
                         self._spent[kind] += SLICE_S
         finally:

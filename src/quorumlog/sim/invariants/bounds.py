@@ -1,6 +1,6 @@
 """Every queue, window and table keeps within its bound, and the core's own checks hold."""
 
-from quorumlog.node.asked import ASKED_MAX
+from quorumlog.node.replica.pending_requests import ASKED_MAX
 from quorumlog.raft.story import STORY_LINES_MAX
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode

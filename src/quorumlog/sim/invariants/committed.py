@@ -3,7 +3,7 @@
 from quorumlog.model.block import headers
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.node import SimulatedNode
-from quorumlog.storage.base import Span
+from quorumlog.storage.entries.spans import Span
 
 READ_BYTES = 1 << 20
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from quorumlog.model.block import HEADER_SIZE, Block, Int64s, data_rows
 from quorumlog.spark.store.schema import arrow_schema
-from quorumlog.storage.file_ranges import FileRange
-from quorumlog.storage.range_reader import Listing, Piece
+from quorumlog.storage.offline.range_planner import FileRange
+from quorumlog.storage.offline.range_reader import Listing, Piece
 
 Mask = npt.NDArray[np.bool_]
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
-from quorumlog.model.transaction import RANGES_MAX, TransactionTable
-from quorumlog.spark.conditions import Interval
+from quorumlog.sessions.transaction_table import RANGES_MAX, TransactionTable
+from quorumlog.spark.source.pushdown import Interval
 from quorumlog.spark.store.options import StoreOptions
-from quorumlog.storage.file_ranges import (
+from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import DATA, has_identity
+from quorumlog.storage.offline.range_planner import (
     Extent,
     FileRange,
     RangePlanner,
@@ -18,11 +21,8 @@ from quorumlog.storage.file_ranges import (
     committed_index,
     extent_of,
 )
-from quorumlog.storage.file_sequence import stored_file_size
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.layout import DATA, has_identity
-from quorumlog.storage.offline import open_files
-from quorumlog.storage.stored_transactions import transactions_of
+from quorumlog.storage.offline.store_files import open_files
+from quorumlog.storage.offline.transactions import transactions_of
 
 logger = logging.getLogger(__name__)
 

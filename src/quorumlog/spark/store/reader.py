@@ -6,17 +6,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.conditions import Conditions, Interval
+from quorumlog.spark.source.pushdown import Conditions, Interval
 from quorumlog.spark.store.batches import Batches
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.spark.store.planning import StorePartition, StoreRange, plan
 from quorumlog.spark.store.schema import BODY_COLUMNS, INDEX_COLUMNS
 from quorumlog.spark.worker import spare_collections
-from quorumlog.storage.advice import REPAIR
-from quorumlog.storage.file_ranges import FileRange
-from quorumlog.storage.files import OsFileSystem
-from quorumlog.storage.mapped_files import MappedFiles
-from quorumlog.storage.range_reader import Checks, Listing, Piece, RangeReader
+from quorumlog.storage.files.mapped_files import MappedFiles
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.metadata.advice import REPAIR
+from quorumlog.storage.offline.range_planner import FileRange
+from quorumlog.storage.offline.range_reader import Checks, Listing, Piece, RangeReader
 
 _maps = MappedFiles(OsFileSystem())
 """Files that this worker process has mapped, kept between tasks."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from quorumlog.spark import schema as schema_of_log
+from quorumlog.spark.source import schema as schema_of_log
 
 _COLUMNS: schema_of_log.Columns = {
     "index": (LongType(), pa.int64()),

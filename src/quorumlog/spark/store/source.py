@@ -6,7 +6,7 @@ spark.read.format("quorumlog-store").load("<directory of a group>")
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from quorumlog.spark.conditions import offers_filters
+from quorumlog.spark.source.pushdown import offers_filters
 from quorumlog.spark.store.options import parse_options
 from quorumlog.spark.store.reader import FilteringStoreReader, StoreReader
 from quorumlog.spark.store.schema import default_schema, wanted_columns

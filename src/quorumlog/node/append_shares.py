@@ -1,0 +1,57 @@
+"""How much each client may have under way to the log, if several append at the same time.
+
+A log stores in the order in which entries come, so an append waits for all that came before it. One
+connection alone may fill what may wait for a majority; of several each has a share of much less, or
+those who send as fast as they can would have all others wait for seconds.
+"""
+
+from collections.abc import Callable
+
+SHARED_BYTES = 512 * 1024
+"""Under way to the logs of a node from all connections together, where there are several, and one
+request of each: what a few group commits write."""
+REQUEST_BYTES = 4 * 1024
+"""A request counts as so much more than its block: it takes time, however small that is."""
+RECENT_S = 1.0
+"""A connection has a share for so long after its last append."""
+
+
+class AppendShares:
+    """Of one node. `now` in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._under_way: dict[object, int] = {}
+        self._heard: dict[object, float] = {}
+        """When each last appended or had an answer, the longest ago first."""
+
+    def add(self, who: object, block_bytes: int) -> None:
+        """A connection appends a block."""
+        self._change(who, block_bytes + REQUEST_BYTES)
+
+    def remove(self, who: object, block_bytes: int) -> None:
+        """One of its appends was answered."""
+        if who in self._under_way:
+            self._change(who, -block_bytes - REQUEST_BYTES)
+
+    def forget(self, who: object) -> None:
+        """A connection has ended: what it left under way counts as nobody's."""
+        self._under_way.pop(who, None)
+        self._heard.pop(who, None)
+
+    def _change(self, who: object, size: int) -> None:
+        now = self._now()
+        under_way = self._under_way.get(who, 0) + size
+        if under_way:
+            self._under_way[who] = under_way
+        else:
+            self._under_way.pop(who, None)
+        self._heard.pop(who, None)
+        self._heard[who] = now
+        while now - self._heard[oldest := next(iter(self._heard))] > RECENT_S:
+            del self._heard[oldest]
+
+    def is_beyond(self, who: object) -> bool:
+        """Whether a connection has more under way than its share."""
+        sharing = len(self._heard)
+        return sharing > 1 and self._under_way.get(who, 0) * sharing > SHARED_BYTES

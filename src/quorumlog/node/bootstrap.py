@@ -1,0 +1,51 @@
+"""From an opened group to the core's view of it, the same for real and simulated nodes."""
+
+from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.errors import StorageError, UnexpectedArgumentError
+from quorumlog.model.membership import Membership
+from quorumlog.raft.config import BootState, RaftConfig
+from quorumlog.storage.log.store import OpenedGroup
+
+
+def raft_config(config: GroupConfig, node: NodeConfig, incarnation: int) -> RaftConfig:
+    """Return what the core needs to know of a group's configuration."""
+    limits = node.limits
+    return RaftConfig(
+        group=config.group,
+        self_id=node.self_id,
+        members=tuple(config.members),
+        addresses=config.members,
+        incarnation=incarnation,
+        heartbeat_ms=config.heart_beat_time_interval_ms,
+        election_timeout_min_ms=config.election_timeout_min_ms,
+        election_timeout_max_ms=config.election_timeout_max_ms,
+        push_timeout_ms=config.max_push_time_out_ms,
+        push_bytes_max=limits.push_bytes_max,
+        push_window_bytes=limits.push_window_bytes,
+        push_window_requests=limits.push_window_requests,
+        preferred_leader_ids=config.preferred_leaders,
+        transfer_timeout_ms=config.leadership_transfer_wait_timeout,
+        transfer_lag_max=config.max_leadership_transfer_wait_index,
+        push_quota_bytes=config.peer_push_quota,
+    )
+
+
+def boot_state(opened: OpenedGroup) -> BootState:
+    """Return what the replica found on its disk.
+
+    Raises `StorageError` when the log names a membership that this version cannot read.
+    """
+    log = opened.log
+    try:
+        memberships = [(index, Membership.decode(body)) for index, body in log.config_entries()]
+    except UnexpectedArgumentError as error:
+        raise StorageError(f"a CONFIG_CHANGE entry of the log cannot be read: {error}") from error
+    return BootState(
+        hard_state=opened.hard_state,
+        before_begin_index=log.before_begin_index,
+        before_begin_term=log.before_begin_term,
+        term_runs=log.term_runs(),
+        end_index=log.end_index,
+        committed_index=opened.committed_index,
+        memberships=memberships,
+    )

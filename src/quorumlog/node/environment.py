@@ -1,0 +1,165 @@
+"""What a replica needs from outside: everything that varies between a real and a simulated run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol, TypeVar
+
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.block import Buffer
+from quorumlog.model.config import GroupConfig, is_written_alike
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.node.clock_watch import ClockWatch
+from quorumlog.node.election_throttle import Campaigns
+from quorumlog.raft.core import RaftCore
+from quorumlog.raft.events import Event
+from quorumlog.storage.files.write_plans import WritePlan
+
+T = TypeVar("T")
+
+
+class WriteOwner(Protocol):
+    """Whoever submits writes, and is told how they went."""
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """The plan is durable (or, with flush=async, written); called in order of submission."""
+        ...
+
+    def writes_completed(self) -> None:
+        """All `written` calls of one group commit have been made."""
+        ...
+
+    def write_failed(self, error: StorageError) -> None:
+        """A write of this data directory failed; none after it will be tried."""
+        ...
+
+
+class Disk(Protocol):
+    """Carries out writes in order, many with one fsync."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes submitted and not yet reported back."""
+        ...
+
+    def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
+        """Queue a write."""
+        ...
+
+
+class Network(Protocol):
+    """Carries messages to peers; may lose them."""
+
+    def send(
+        self,
+        peer_id: str,
+        message: PeerMessage | NodeMessage,
+        attachments: Sequence[Buffer] = (),
+        *,
+        bulk: bool = False,
+    ) -> bool:
+        """Send, or return False when that is impossible now."""
+        ...
+
+    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+        """The group's members and their addresses are these from now on."""
+        ...
+
+
+class Background(Protocol):
+    """Runs what may block (reads of cold files) beside the loop."""
+
+    def run(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Run `work`; call `done` or `failed` on the owner's thread."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told durations, for metrics."""
+
+    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
+        """An append was acknowledged `seconds` after it was accepted."""
+        ...
+
+
+class Sleeper(Protocol):
+    """A replica as the beats between nodes see it."""
+
+    @property
+    def config(self) -> GroupConfig:
+        """Its group."""
+        ...
+
+    @property
+    def core(self) -> RaftCore:
+        """Its core."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Step the core."""
+        ...
+
+
+class NodeBeats(Protocol):
+    """Stands for the heartbeats of groups that rest."""
+
+    def rest(self, replica: Sleeper) -> None:
+        """A leader may rest, if everyone vouches for it."""
+        ...
+
+    def stepped(self, replica: Sleeper) -> None:
+        """A replica's state may have changed."""
+        ...
+
+
+class _NoBeats:
+    """Every group beats for itself."""
+
+    def rest(self, replica: Sleeper) -> None:
+        """See `NodeBeats`."""
+
+    def stepped(self, replica: Sleeper) -> None:
+        """See `NodeBeats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """All the doors of one replica.
+
+    `now_ms` and `now_us` are one monotonic clock. `wall_ms` and `hour_of_day` are of the calendar
+    and may jump (`clocks` notices): they decide at which hour old files go and are shown to people,
+    never how old something is. `defer` calls a function soon, after what is
+    being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
+    earlier one replaces a later).
+    `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats it comes
+    from where the question went. `machines` runs state machines; `remake` closes one that is
+    damaged and opens an empty one in its place (None: there is no such thing). `broken` is told why
+    the replica stopped for good. `is_same_place` tells whether two addresses lead to the same place
+    (None: names have no answer yet); `is_here`, without a lookup, whether this node is at one.
+    """
+
+    disk: Disk
+    network: Network
+    background: Background
+    machines: Background
+    observer: Observer
+    now_ms: Callable[[], int]
+    now_us: Callable[[], int]
+    wall_ms: Callable[[], int]
+    hour_of_day: Callable[[], int]
+    defer: Callable[[Callable[[], None]], object]
+    wake_at: Callable[[int], None]
+    broken: Callable[[str], None]
+    nonce: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
+    beats: NodeBeats = field(default_factory=_NoBeats)
+    campaigns: Campaigns = field(default_factory=Campaigns)
+    clocks: ClockWatch = field(default_factory=ClockWatch)
+    remake: Callable[[StateMachine], StateMachine] | None = None
+    is_same_place: Callable[[str, str], bool | None] = is_written_alike
+    is_here: Callable[[str], bool] = lambda address: False

@@ -1,0 +1,188 @@
+"""Where messages of peers arrive: checked against the connection's identity, then routed."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quorumlog.log_lines import say
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import is_written_alike
+from quorumlog.model.message import (
+    HeartBeats,
+    Hello,
+    Introduction,
+    NodeMessage,
+    PeerMessage,
+    Response,
+)
+from quorumlog.node.liveness import Beats
+from quorumlog.node.replica.replica import Replica
+from quorumlog.transport.connection import Connection
+from quorumlog.wire.frame import Frame
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class InboxCounters:
+    """Peer messages that were not for us, by reason."""
+
+    unknown_group: int = 0
+    unknown_member: int = 0
+    wrong_identity: int = 0
+    wrong_address: int = 0
+    not_a_peer_message: int = 0
+
+
+class _Known(NamedTuple):
+    """What a peer said of one of its groups."""
+
+    identity: bytes
+    membership_index: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvents:
+    """Who is told that a peer connected, and that such a connection ended; who knows members."""
+
+    opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
+    closed: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
+    is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
+
+
+class PeerInbox:
+    """Handles one connection of a peer; who it is comes from its handshake, never from a message
+    (RELIABILITY 8.2 rule 3).
+
+    Of which founding its groups are, and where it believes to be, it says in an introduction:
+    a replica of another founding, or one that was copied, is refused.
+    """
+
+    def __init__(
+        self,
+        self_id: str,
+        replicas: Mapping[str, Replica],
+        beats: Beats,
+        hello: Hello,
+        counters: InboxCounters,
+        events: ConnectionEvents | None = None,
+    ) -> None:
+        self._self_id = self_id
+        self._replicas = replicas
+        self._beats = beats
+        self._peer_id = hello.node_id
+        self._counters = counters
+        self._events = events or ConnectionEvents()
+        self._groups: dict[str, _Known] = {}
+
+    def opened(self, connection: Connection, hello: Hello) -> None:
+        """See `ConnectionHandler`."""
+        self._events.opened(self._peer_id, connection)
+
+    def frame_received(self, connection: Connection, frame: Frame) -> None:
+        """Hand a message to its group's replica, or say why not."""
+        message = frame.message
+        if isinstance(message, NodeMessage):
+            if self._is_addressed(connection, frame, message):
+                self._take(connection, frame, message)
+        elif isinstance(message, PeerMessage):
+            self._route(connection, frame, message)
+        elif isinstance(message, Response):  # to what was answered on this connection
+            say(logger, logging.DEBUG, "peer refused", peer=self._peer_id, text=message.text)
+        else:
+            self._counters.not_a_peer_message += 1
+            text = f"{type(message).__name__} is no message between peers"
+            self._refuse(connection, frame, ResponseCode.UNSUPPORTED, text)
+
+    def _take(self, connection: Connection, frame: Frame, message: NodeMessage) -> None:
+        """Take what is for all groups, or for several."""
+        if isinstance(message, Introduction):
+            for group, identity, index in message.groups:
+                if group in self._replicas:
+                    self._groups[group] = _Known(identity, index, message.address)
+            return
+        if not isinstance(message, HeartBeats):
+            # no group here has a node as its leader that is no member
+            if self._events.is_known(self._peer_id):
+                self._beats.received(message)
+            return
+        for part in (*message.requests, *message.responses):
+            self._route(connection, frame, part)
+
+    def _route(self, connection: Connection, frame: Frame, message: PeerMessage) -> None:
+        replica = self._replicas.get(message.group)
+        if replica is None:
+            self._counters.unknown_group += 1
+            text = f"{self._self_id} does not host group {message.group!r}"
+            self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
+        elif self._is_addressed(connection, frame, message) and self._is_same_group(
+            connection, frame, replica
+        ):
+            replica.receive(message, frame.attachment)
+
+    def _is_addressed(
+        self, connection: Connection, frame: Frame, message: PeerMessage | NodeMessage
+    ) -> bool:
+        """Whether a message is from the connection's peer and for this node; else say so."""
+        if message.remote_id == self._self_id and message.local_id == self._peer_id:
+            return True
+        self._counters.unknown_member += 1
+        text = (
+            f"a message from {message.local_id!r} to {message.remote_id!r} came to "
+            f"{self._self_id} over a connection of {self._peer_id}"
+        )
+        self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
+        return False
+
+    def _is_same_group(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
+        """Whether the peer's replica is of the same founding as ours, and not a copy; else say so.
+
+        Whoever is no member here may have become one while this node was away; so only one that
+        knows the identity of the group is believed to be (R18).
+        """
+        core, group, peer = replica.core, replica.config.group, self._peer_id
+        own, said = core.identity, self._groups.get(group)
+        member = core.membership.member(peer)
+        if own and said is not None and said.identity not in (b"", own):
+            self._counters.wrong_identity += 1
+            code = ResponseCode.WRONG_CLUSTER
+            text = (
+                f"group {group} of {self._self_id} has the identity {own.hex()}, that of {peer} "
+                f"{said.identity.hex()}: they were founded apart. One of the two has the other's "
+                "data directory, or its addresses"
+            )
+        elif member is None and own and (said is None or said.identity != own):
+            self._counters.unknown_member += 1
+            code = ResponseCode.UNKNOWN_MEMBER
+            text = f"{peer} is no member of group {group} here: add it (quorumlog members add)"
+        elif (
+            member is not None
+            and said is not None
+            and said.membership_index <= core.committed_membership_index
+            and _differ(said.address, member.address)
+        ):
+            self._counters.wrong_address += 1
+            code = ResponseCode.UNEXPECTED_MEMBER
+            text = (
+                f"{peer} is at {member.address} according to the log of group {group}; this one "
+                f"says that it is at {said.address}: it is a copy, or was moved"
+            )
+        else:
+            return True
+        self._refuse(connection, frame, code, text)
+        return False
+
+    def _refuse(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
+        connection.send(Response(code=code, text=text), correlation_id=frame.correlation_id)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """See `ConnectionHandler`."""
+        self._events.closed(self._peer_id, connection)
+        say(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two addresses that are known are not the same."""
+    return bool(one and other) and not is_written_alike(one, other)

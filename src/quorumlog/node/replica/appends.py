@@ -1,0 +1,332 @@
+"""Appends of clients: admitted or refused, staged with others, answered when they are committed.
+
+With a state machine an append is answered once the machine has applied it, with its results.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quorumlog.model.block import Block
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import check
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import AppendResponse
+from quorumlog.node.environment import Doors
+from quorumlog.node.replica.late_refusals import LateRefusals
+from quorumlog.node.replica.proposals import (
+    Answer,
+    Batch,
+    PendingAppend,
+    PendingAppends,
+    Proposal,
+    ProposalQueue,
+    refusal,
+)
+from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
+from quorumlog.raft.events import Proposed
+from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
+from quorumlog.sessions.producer_table import StoredBlock
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.replica import Replica
+
+_UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
+_ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
+_NO_TRANSACTIONS = "a group with a state machine takes no transactions"
+_FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A block that came again, until its first answer can be given."""
+
+    entry: SystemEntry
+    stored: StoredBlock
+    answer: Answer
+    deadline_ms: int
+
+
+class Appends:
+    """Of one replica; called on its thread."""
+
+    def __init__(self, replica: "Replica", doors: Doors, limits: Limits) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._limits = limits
+        self._config = replica.config
+        self._proposals = ProposalQueue(limits)
+        self._batches: dict[int, Batch] = {}
+        self._batch_numbers = itertools.count(1)
+        self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
+        self._again: list[_Repeated] = []
+        self._late = LateRefusals()
+        self._looked_up = 0
+        """Appends whose answer is decided once something was read, or leadership proved."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer that may still come."""
+        return not self._requests
+
+    # -- in -----------------------------------------------------------------------------------
+
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
+        """Append a verified block; `answer` is called once, at once or later.
+
+        One that begins with an `entry` of the system channel is stored once however often it comes.
+        """
+        refused = self._admission(len(block.data), entry)
+        if refused is not None:
+            self._refuse_in_time(answer, len(block.data), *refused)
+            return
+        if entry is not None:
+            if is_transactional(entry) and self._replica.applier.machine is not None:
+                self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
+                return
+            if self._proposals.holds(entry):
+                self._flush()  # what is queued of it counts
+            verdict = self._replica.sessions.judge(entry)
+            if verdict.code is not ResponseCode.SUCCESS:
+                self._refuse_proved(entry, answer)
+                return
+            if verdict.stored is not None:
+                self._answer_again(_Repeated(entry, verdict.stored, answer, self._deadline_ms()))
+                return
+        proposal = Proposal(block, answer, self._doors.now_us(), entry)
+        if self._proposals.add(proposal):
+            self._doors.defer(self._flush)
+
+    def _refuse_in_time(
+        self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
+    ) -> None:
+        """Refuse an append; if who leads is about to be known, once it is."""
+        is_about_leader = code in (ResponseCode.LEADER_TRANSFERRING, ResponseCode.NOT_LEADER)
+        core = self._replica.core
+        if not is_about_leader or not core.awaits_leader or self._is_full():
+            self._refuse(answer, code, text)
+            return
+        self._late.add(answer, size_bytes, code, text, self._doors.now_ms())
+
+    def settle_late(self) -> None:
+        """Refuse those that wait for it to be known who leads, if it is."""
+        if self._late and not self._replica.core.awaits_leader:
+            for answer, _, _ in self._late.take():
+                self._refuse(answer, *self._who_leads())
+
+    def _who_leads(self) -> tuple[ResponseCode, str]:
+        core, group = self._replica.core, self._config.group
+        if core.role is Role.LEADER:
+            text = "leadership was to be handed over, and was kept; send it again"
+            return ResponseCode.LEADER_TRANSFERRING, text
+        return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
+
+    def _refuse_proved(self, entry: SystemEntry, answer: Answer) -> None:
+        """Refuse a producer's block for good only as a leader that is one.
+
+        One that was deposed and does not know it may lack what another has stored since.
+        """
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            self._looked_up -= 1
+            verdict = self._replica.sessions.judge(entry)
+            if code is not ResponseCode.SUCCESS:
+                self._refuse(answer, code, text)
+            elif verdict.code is not ResponseCode.SUCCESS:
+                self._refuse(answer, verdict.code, verdict.text)
+            else:
+                text = "an earlier block of this producer came meanwhile; send this one again"
+                self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
+
+        self._looked_up += 1
+        self._replica.asked.read(proved)
+
+    def _deadline_ms(self) -> int:
+        return self._doors.now_ms() + self._config.max_wait_ack_time_ms
+
+    def _answer_again(self, repeated: "_Repeated") -> None:
+        """A block came again: its first answer, once it is committed."""
+        self._replica.counters.blocks_repeated += 1
+        self._again.append(repeated)
+        self._settle_again()
+
+    def _settle_again(self) -> None:
+        """Answer repeated blocks that are committed (and applied) now."""
+        replica, waiting = self._replica, self._again
+        self._again = [item for item in waiting if item.stored.last_index > replica.applied_index]
+        for item in waiting:
+            stored = item.stored
+            if stored.last_index <= replica.applied_index:
+                self._looked_up += 1
+                replica.fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
+
+    def _tell(self, repeated: "_Repeated", spans: list[tuple[int, int]]) -> None:
+        self._looked_up -= 1
+        core, applier, stored = self._replica.core, self._replica.applier, repeated.stored
+        results: Sequence[bytes] | None = ()
+        entry = repeated.entry
+        if isinstance(entry, SessionEntry) and entry.keeps_results and applier.machine is not None:
+            results = applier.results.find(entry.producer_id, stored.index)
+        if results is None:
+            text = _FORGOTTEN.format(stored.index + 1, stored.last_index)
+            self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
+            return
+        response = AppendResponse(
+            leader_id=core.leader_id,
+            term=self._term_of(stored),
+            first_index=stored.index,
+            last_index=stored.last_index,
+            spans=spans,
+        )
+        repeated.answer(response, results)
+
+    def _term_of(self, stored: StoredBlock) -> int:
+        """Return the term of a block's entries, which all have the same; -1: they are removed."""
+        log = self._replica.log
+        inside = log.before_begin_index < stored.last_index <= log.end_index
+        return self._replica.core.term_at(stored.last_index) if inside else -1
+
+    def _admission(
+        self, size_bytes: int, entry: SystemEntry | None
+    ) -> tuple[ResponseCode, str] | None:
+        """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
+        replica = self._replica
+        if replica.health_text:
+            return ResponseCode.DISK_ERROR, f"replica is unhealthy: {replica.health_text}"
+        if replica.core.role is not Role.LEADER:
+            return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
+        if replica.core.is_transferring:
+            return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
+        if replica.core.is_leaving and replica.core.may_leave:
+            return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
+        is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
+        if full := replica.upkeep.full_text(size_bytes, is_mark=is_mark):
+            return ResponseCode.DISK_FULL, full
+        if self._is_full():
+            return (
+                ResponseCode.LEADER_PENDING_FULL,
+                f"{self._requests} appends ({self._size_bytes} bytes) wait for a majority; "
+                "try again later",
+            )
+        if self._doors.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
+            return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
+        return None
+
+    @property
+    def _requests(self) -> int:
+        staged, later = len(self.pending) + len(self._proposals), len(self._again) + len(self._late)
+        return staged + later + self._looked_up
+
+    @property
+    def _size_bytes(self) -> int:
+        return self.pending.size_bytes + self._proposals.size_bytes + self._late.size_bytes
+
+    def _is_full(self) -> bool:
+        """Whether no more appends may wait for anything."""
+        limits = self._limits
+        return (
+            self._requests >= limits.pending_requests_max
+            or self._size_bytes >= limits.pending_bytes_max
+        )
+
+    def _flush(self) -> None:
+        for batch in self._proposals.take():
+            number = next(self._batch_numbers)
+            self._batches[number] = batch
+            self._replica.tell(Proposed(number, batch.block.count))
+
+    def stage(self, effect: AppendProposal) -> None:
+        """Stamp and write a proposal's block, as the core decided."""
+        replica, batch = self._replica, self._batches.pop(effect.proposal_id)
+        plan, spans = replica.log.append(batch.block, effect.term)
+        leads = [member.entry for member in batch.members if member.entry is not None]
+        if leads:
+            replica.sessions.appended(batch.block, effect.first_index)
+            replica.transactions.appended(leads)
+        check(replica.log.end_index == effect.last_index, "core and log agree on the end")
+        self.pending.add(batch, effect.first_index, effect.term, spans)
+        replica.counters.append_requests += len(batch.members)
+        self._doors.disk.submit(replica, effect.token, plan)
+
+    # -- out ----------------------------------------------------------------------------------
+
+    def applied(self, index: int, results_of: Callable[[int, int], list[bytes]]) -> None:
+        """Answer what lies at or below an index that is committed and applied.
+
+        `results_of` returns the machine's results for a range of indexes.
+        """
+        now_us = self._doors.now_us()
+        observer, counters = self._doors.observer, self._replica.counters
+        for pending in self.pending.pop_committed(index):
+            proposal = pending.proposal
+            count, size = proposal.block.count, len(proposal.block.data)
+            counters.append_entries += count
+            counters.append_bytes += size
+            seconds = (now_us - proposal.accepted_us) / 1_000_000
+            observer.append_answered(self._config.group, seconds, count, size)
+            proposal.answer(
+                AppendResponse(
+                    leader_id=self._replica.core.leader_id,
+                    term=pending.term,
+                    first_index=pending.first_index,
+                    last_index=pending.last_index,
+                    spans=pending.spans,
+                ),
+                results_of(pending.first_index + (proposal.entry is not None), pending.last_index),
+            )
+        if self._again:
+            self._settle_again()
+
+    def refused(self, effect: RefuseProposal) -> None:
+        """The core took none of it."""
+        text = f"refused by {self._config.group}: {effect.code.name}"
+        for member in self._batches.pop(effect.proposal_id).members:
+            self._refuse_in_time(member.answer, len(member.block.data), effect.code, text)
+
+    def fail(self, effect: FailPending) -> None:
+        """Leadership ended: nobody here will learn what becomes of them.
+
+        What is committed is answered once it is applied.
+        """
+        replica = self._replica
+        # with a failed disk nothing is applied any more
+        committed = -1 if replica.health_text else replica.core.committed_index
+        for pending in self.pending.pop_beyond(committed):
+            self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
+        again = self._again
+        self._again = [item for item in again if item.stored.last_index <= committed]
+        for item in again:
+            if item.stored.last_index > committed:
+                self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer those that no majority answered in time."""
+        for pending in self.pending.pop_expired(now_ms):
+            text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+            self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        for answer, code, text in self._late.take_due(now_ms):
+            self._refuse(answer, code, text)
+        late = [item for item in self._again if item.deadline_ms <= now_ms]
+        if late:
+            self._again = [item for item in self._again if item.deadline_ms > now_ms]
+            for item in late:
+                text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+                self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        deadlines = [item.deadline_ms for item in self._again]
+        for deadline_ms in (self.pending.next_deadline_ms(), self._late.next_deadline_ms()):
+            if deadline_ms is not None:
+                deadlines.append(deadline_ms)
+        return min(deadlines, default=None)
+
+    def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
+        self._refuse(pending.proposal.answer, code, text)
+
+    def _refuse(self, answer: Answer, code: ResponseCode, text: str) -> None:
+        replica = self._replica
+        replica.counters.count_refusal(code)
+        answer(refusal(code, text, replica.core.leader_id, replica.core.term), ())

@@ -1,0 +1,213 @@
+"""Replicas compare the digests of their state machines after the same entries (decision 0021).
+
+After every `digestEntries` entries each follower asks the leader what a majority of the voters has,
+and the leader asks it for its digest. Whose state is another begins again from a snapshot. While no
+majority agrees, those that differ check their own state. What nobody asked for is not believed
+(decision 0028): a question's number is by chance, so only whom it went to can repeat it.
+"""
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+from quorumlog.log_lines import say
+from quorumlog.model.codes import Role
+from quorumlog.model.message import DigestQuestion, StateDigest
+from quorumlog.node.environment import Doors
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+POINTS_KEPT = 8
+"""Entries whose digests are remembered: the last ones."""
+DIGEST_BYTES_MAX = 1_024
+"""Of a digest that is compared."""
+NOWHERE = 1 << 62
+
+_Value = TypeVar("_Value")
+
+
+class Comparisons:
+    """Of one replica; called on its thread. After `agreed_index` its state was a majority's.
+
+    `_asked` are the numbers of its own questions, `_asking` those of the followers that ask for a
+    verdict: of an entry, and of whom.
+    """
+
+    def __init__(self, replica: "Replica", doors: Doors) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._entries = replica.config.digest_entries
+        self._own: dict[int, bytes] = {}
+        self._seen: dict[int, dict[str, bytes]] = {}
+        self._told: dict[int, dict[str, bool]] = {}
+        self._asked: dict[int, dict[str, int]] = {}
+        self._asking: dict[int, dict[str, int]] = {}
+        self.agreed_index = -1
+
+    def next_point(self, applied_index: int) -> int:
+        """Return the next entry after which states are compared."""
+        entries = self._entries
+        return ((applied_index + 1) // entries + 1) * entries - 1 if entries else NOWHERE
+
+    def is_point(self, index: int) -> bool:
+        """Whether states are compared after an entry."""
+        return bool(self._entries) and index >= 0 and (index + 1) % self._entries == 0
+
+    def reached(self, index: int, digest: bytes) -> None:
+        """The machine has applied an entry after which states are compared."""
+        core = self._replica.core
+        _keep(self._own, index, digest)
+        if core.role is Role.LEADER:
+            self._reported(core.self_id, index, digest)
+        elif core.leader_id is not None:
+            self._ask(core.leader_id, index)
+
+    def forget(self) -> None:
+        """The machine begins again: what was said of it is of another."""
+        self._own.clear()
+        self._asked.clear()
+
+    def received(self, message: DigestQuestion | StateDigest) -> None:
+        """A peer asks, or answers."""
+        if isinstance(message, DigestQuestion):
+            self._questioned(message)
+        else:
+            self._answered(message)
+
+    def _questioned(self, question: DigestQuestion) -> None:
+        """A follower asks for a verdict, or the leader for this replica's digest."""
+        core, index, peer = self._replica.core, question.index, question.local_id
+        if not self._compares(index):
+            return
+        if core.role is not Role.LEADER:
+            if index in self._own:
+                self._answer(question.request_id, peer, index, self._own[index])
+        elif peer in core.membership.ids and index <= core.committed_index:
+            _keep(self._asking, index, self._asking.get(index, {}) | {peer: question.request_id})
+            self._told.get(index, {}).pop(peer, None)
+            self._ask(peer, index)
+
+    def _answered(self, message: StateDigest) -> None:
+        """A peer tells what it was asked for; anything else is dropped."""
+        core, index, peer = self._replica.core, message.index, message.local_id
+        asked = self._asked.get(index, {})
+        is_fit = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
+        if not is_fit or asked.get(peer) != message.request_id:
+            return
+        if message.is_verdict != (core.role is not Role.LEADER):
+            return  # asked in another role
+        if not message.is_verdict:
+            del asked[peer]
+            self._reported(peer, index, message.digest)
+        elif peer == core.leader_id and message.term == core.term:
+            if message.is_majority:  # until then there may be another
+                del asked[peer]
+            self._heard(message.digest, index, is_majority=message.is_majority)
+
+    def _compares(self, index: int) -> bool:
+        return self._replica.applier.machine is not None and self.is_point(index)
+
+    def _ask(self, peer: str, index: int) -> None:
+        """Ask a follower for its digest, or the leader for its verdict."""
+        number = self._doors.nonce()
+        _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
+        core = self._replica.core
+        question = DigestQuestion(
+            group=self._replica.config.group,
+            local_id=core.self_id,
+            remote_id=peer,
+            term=core.term,
+            request_id=number,
+            index=index,
+        )
+        self._doors.network.send(peer, question)
+
+    # -- the leader ---------------------------------------------------------------------------
+
+    def _reported(self, node_id: str, index: int, digest: bytes) -> None:
+        seen = self._seen.get(index, {})
+        if seen.get(node_id) != digest:
+            self._told.get(index, {}).pop(node_id, None)
+        _keep(self._seen, index, seen | {node_id: digest})
+        if index in self._seen:
+            _keep(self._told, index, self._told.get(index, {}))
+            self._judge(index)
+
+    def _judge(self, index: int) -> None:
+        seen, voters = self._seen[index], self._replica.core.membership.voters
+        counted = Counter(seen[node_id] for node_id in voters if node_id in seen)
+        [(digest, count)] = counted.most_common(1) or [(b"", 0)]
+        if count > len(voters) // 2:
+            for node_id in seen:
+                self._tell(node_id, index, digest, is_majority=True)
+            return
+        own = seen.get(self._replica.core.self_id)
+        for node_id, other in seen.items():
+            if own is not None and other != own:
+                self._tell(node_id, index, own, is_majority=False)
+                self._tell(self._replica.core.self_id, index, other, is_majority=False)
+
+    def _tell(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
+        """Tell a replica once; again when a majority is known."""
+        told, number = self._told[index], self._asking.get(index, {}).get(node_id)
+        if told.get(node_id, False) or (node_id in told and not is_majority):
+            return
+        told[node_id] = is_majority
+        if node_id == self._replica.core.self_id:
+            self._heard(digest, index, is_majority=is_majority)
+        elif number is not None:
+            self._answer(number, node_id, index, digest, is_verdict=True, is_majority=is_majority)
+
+    def _answer(
+        self,
+        request_id: int,
+        node_id: str,
+        index: int,
+        digest: bytes,
+        *,
+        is_verdict: bool = False,
+        is_majority: bool = False,
+    ) -> None:
+        core = self._replica.core
+        message = StateDigest(
+            group=self._replica.config.group,
+            local_id=core.self_id,
+            remote_id=node_id,
+            term=core.term,
+            index=index,
+            digest=digest,
+            is_verdict=is_verdict,
+            is_majority=is_majority,
+            request_id=request_id,
+        )
+        self._doors.network.send(node_id, message)
+
+    # -- everyone -----------------------------------------------------------------------------
+
+    def _heard(self, digest: bytes, index: int, *, is_majority: bool) -> None:
+        if self._own.get(index) == digest:
+            if is_majority:
+                self.agreed_index = max(self.agreed_index, index)
+                self._replica.applier.saves.agreed()
+            return
+        applier = self._replica.applier
+        if index not in self._own:
+            return
+        who = "those of a majority" if is_majority else "that of another replica"
+        text = f"the state after entry {index} differs from {who}"
+        say(logger, logging.ERROR, "states differ", group=self._replica.config.group, text=text)
+        self._replica.raise_alarm(text)
+        if is_majority:
+            applier.rebuild(text, trusted_index=self.agreed_index)
+        else:
+            applier.scrub.check_soon()
+
+
+def _keep(kept: dict[int, _Value], index: int, value: _Value) -> None:
+    """Remember something about an entry, and of the last ones only."""
+    kept[index] = value
+    while len(kept) > POINTS_KEPT:
+        del kept[min(kept)]

@@ -1,0 +1,123 @@
+"""Fetches that wait for entries to be committed, and those of them that are due to be answered."""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.message import FetchRequest, FetchResponse
+
+FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
+
+ANSWERED_PER_TURN = 8
+"""Fetches that waited and are answered in one turn of the loop; the others follow in the next."""
+STALE_MAX = 1_024
+"""Answered ones that may still be in a heap, beyond as many as wait."""
+
+
+@dataclass(order=True, slots=True)
+class Waiter:
+    """`key`: what its heap is ordered by."""
+
+    key: int
+    number: int
+    request: FetchRequest = field(compare=False)
+    answer: FetchAnswer = field(compare=False)
+    twin: "Waiter | None" = field(compare=False, default=None)
+    is_due: bool = field(compare=False, default=False)
+
+
+class FetchWaiters:
+    """Of one replica. `serve` answers one that is due; `defer` calls a function in the next turn.
+
+    A commit looks at those only that it concerns, however many wait for later entries.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[FetchRequest, FetchAnswer], None],
+        defer: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._serve = serve
+        self._defer = defer
+        self._numbers = itertools.count()
+        self._by_deadline: list[Waiter] = []
+        self._by_index: dict[bool, list[Waiter]] = {False: [], True: []}
+        self._due: deque[Waiter] = deque()
+        self._is_deferred = False
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        """How many are not answered."""
+        return self._waiting + len(self._due)
+
+    def add(self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int) -> None:
+        """Have one wait for its first entry, or for the deadline."""
+        number = next(self._numbers)
+        late = Waiter(deadline_ms, number, request, answer)
+        reached = Waiter(request.begin_index, number, request, answer, late)
+        late.twin = reached
+        self._waiting += 1
+        by_index = self._by_index[request.read_committed]
+        heapq.heappush(self._by_deadline, late)
+        heapq.heappush(by_index, reached)
+        for heap in (self._by_deadline, by_index):
+            if len(heap) > 2 * self._waiting + STALE_MAX:
+                heap[:] = [waiter for waiter in heap if not waiter.is_due]
+                heapq.heapify(heap)
+
+    def reached(self, committed_index: int, stable_index: int) -> None:
+        """Entries are committed up to here, and of transactions all those that have ended."""
+        for read_committed, limit in ((False, committed_index), (True, stable_index)):
+            self._take(self._by_index[read_committed], limit)
+        self._go_on()
+
+    def dismiss(self) -> None:
+        """Have all of those answered that are for a leader only: this is none any more."""
+        for waiter in sorted(self._by_deadline):
+            if waiter.request.leader_only:
+                self._set_due(waiter)
+        self._go_on()
+
+    def expire(self, now_ms: int) -> None:
+        """Have those answered whose time has passed."""
+        self._take(self._by_deadline, now_ms)
+        self._go_on()
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first one's time passes."""
+        heap = self._by_deadline
+        while heap and heap[0].is_due:
+            heapq.heappop(heap)
+        return heap[0].key if heap else None
+
+    def _take(self, heap: list[Waiter], limit: int) -> None:
+        while heap and (heap[0].is_due or heap[0].key <= limit):
+            self._set_due(heapq.heappop(heap))
+
+    def _set_due(self, waiter: Waiter) -> None:
+        if waiter.is_due or waiter.twin is None:
+            return
+        waiter.is_due = waiter.twin.is_due = True
+        self._waiting -= 1
+        self._due.append(waiter)
+
+    def _go_on(self) -> None:
+        if not self._is_deferred:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        """Answer some of those that are due; sockets are looked at before the next ones."""
+        self._is_deferred = False
+        for waiter in self._some():
+            self._serve(waiter.request, waiter.answer)
+        if self._due:
+            self._is_deferred = True
+            self._defer(self._answer_some)
+
+    def _some(self) -> Iterator[Waiter]:
+        for _ in range(min(len(self._due), ANSWERED_PER_TURN)):
+            yield self._due.popleft()

@@ -1,0 +1,91 @@
+"""The group's time as one replica knows it, and the marks that a leader writes of it.
+
+Marks are written only where retention needs them: about a minute after the log went on to a new
+data file (one mark bounds the age of all files closed until then), and about once an hour while
+there are closed files whose age still counts, so that little is lost when all members restart. Time
+in which nobody who saw the newest mark is running is not counted. So entries may be kept longer
+than configured, never shorter.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quorumlog.model.block import parse_block
+from quorumlog.model.codes import Role
+from quorumlog.model.message import AppendResponse
+from quorumlog.model.time_marks import STEP_MS_MAX
+from quorumlog.node.environment import Doors
+from quorumlog.sessions.entries import TIME_MS_MAX, TimeMark
+from quorumlog.storage.log.retention import mark_pause_ms
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.replica import Replica
+
+DELAYS_A_PAUSE = 60
+"""A closed file gets its mark after this share of the pause between marks: a minute of an hour."""
+
+
+class GroupTime:
+    """Of one replica; called on its thread."""
+
+    def __init__(self, replica: "Replica", doors: Doors) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._pause_ms = mark_pause_ms(replica.config)
+        self._delay_ms = self._pause_ms // DELAYS_A_PAUSE
+        self._seen: tuple[int, int] | None = None
+        self._since_ms = 0
+        self._unmarked_since_ms: int | None = None
+        self._is_writing = False
+
+    def now_ms(self) -> int | None:
+        """Return the group's time, or less than it; None: there is no mark.
+
+        At most STEP_MS_MAX after the newest mark: whoever leads writes another before that. What
+        passed since another mark than the newest was seen does not count: a leader that had
+        counted less has made time begin there again.
+        """
+        newest, now_ms = self._replica.sessions.marks.newest, self._doors.now_ms()
+        if newest != self._seen:
+            self._seen, self._since_ms = newest, now_ms
+        passed_ms = min(now_ms - self._since_ms, STEP_MS_MAX)
+        return None if newest is None else newest[1] + passed_ms
+
+    def age_ms(self, index: int) -> int | None:
+        """Return how old every entry up to an index is at least; None: that is not known."""
+        now_ms, marked_ms = self.now_ms(), self._replica.sessions.marks.first_since(index)
+        return None if now_ms is None or marked_ms is None else now_ms - marked_ms
+
+    def look(self) -> None:
+        """Write a mark if this replica leads and one is due."""
+        time_ms = self.now_ms()
+        if self._is_due(time_ms) and not self._is_writing:
+            self._write(TimeMark(min(TIME_MS_MAX, time_ms or 0)))
+
+    def _is_due(self, time_ms: int | None) -> bool:
+        replica, now_ms = self._replica, self._doors.now_ms()
+        core, closed = replica.core, replica.log.closed_index()
+        marked_ms = replica.sessions.marks.first_since(closed)
+        leads = core.role is Role.LEADER and core.is_ready
+        if not leads or closed <= replica.log.before_begin_index:
+            self._unmarked_since_ms = None
+            return False
+        if marked_ms is None or time_ms is None:
+            if self._unmarked_since_ms is None:
+                self._unmarked_since_ms = now_ms
+            return now_ms - self._unmarked_since_ms >= self._delay_ms
+        self._unmarked_since_ms = None
+        if self._seen is not None and self._seen[1] - marked_ms > replica.config.reserved_ms:
+            return False  # by the marks alone all closed files are old enough, also after restarts
+        return now_ms - self._since_ms >= self._pause_ms
+
+    def _write(self, mark: TimeMark) -> None:
+        self._is_writing = True
+        data = mark.encode()
+        block = parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=len(data))
+        self._replica.propose(block, self._written, mark)
+
+    def _written(self, response: AppendResponse, results: Sequence[bytes]) -> None:
+        """A mark that was not taken is tried again at the next look."""
+        self._is_writing = False
+        self.now_ms()

@@ -1,0 +1,131 @@
+"""Entries handed to a state machine, so that one that fails can be asked where it was."""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, overload
+
+from quorumlog.log_lines import described
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.block import Block, decode_entries
+from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
+from quorumlog.model.errors import PASSING_ERRORS, QuorumlogError, StorageError
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.sessions.entries import SessionEntry
+from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
+
+
+class MachineError(QuorumlogError):
+    """A state machine raised, or did not do what it must; the text has index and traceback."""
+
+
+class MachineDamagedError(QuorumlogError):
+    """What a state machine holds is not what it was given: it is to be made again."""
+
+
+@contextmanager
+def damage_of_machine() -> Iterator[None]:
+    """Tell damage that a machine met, in files of its own, from that of the log.
+
+    What will pass is no damage.
+    """
+    try:
+        yield
+    except PASSING_ERRORS:
+        raise
+    except StorageError as error:
+        raise MachineDamagedError(str(error)) from error
+    except OSError as error:
+        if not is_out_of_descriptors(error):
+            raise
+        raise storage_error(str(error.filename or "a file"), "opening", error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something for a machine to do beside the loop; `done` is told on the loop what came of it.
+
+    `refused` is called instead if there was no thread for it: nothing has happened.
+    """
+
+    run: Callable[[], Any]
+    done: Callable[[Any], None] = lambda _: None
+    refused: Callable[[], None] = lambda: None
+
+
+class Handed(Sequence[Entry]):
+    """The entries that users appended, of several blocks; remembers which was looked at last."""
+
+    def __init__(
+        self, entries: list[Entry], sessions: Sequence[tuple[int, SessionEntry]] = ()
+    ) -> None:
+        self._entries = entries
+        self._sessions = sessions
+        self._last = 0
+
+    @classmethod
+    def of(cls, blocks: list[Block]) -> "Handed":
+        """Return those of stamped blocks."""
+        entries, sessions = [], []
+        for entry in (entry for block in blocks for entry in decode_entries(block)):
+            if entry.is_data:
+                entries.append(entry)
+            elif entry.channel == SYSTEM_CHANNEL and (found := SessionEntry.decode(entry.body)):
+                sessions.append((entry.index, found))
+        return cls(entries, sessions)
+
+    @overload
+    def __getitem__(self, position: int) -> Entry: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Entry]: ...
+    def __getitem__(self, position: int | slice) -> Entry | list[Entry]:
+        found = self._entries[position]  # raises behind the last: that is no look at one
+        if isinstance(position, int):
+            self._last = position % len(self._entries)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
+        """Apply all; return index → result. Raises `MachineError` if the machine does.
+
+        `MachineDamagedError`: its files are damaged; those of `PASSING_ERRORS`: it cannot now.
+
+        `known` takes the results of commands that were sent in sessions.
+        """
+        if not self._entries:
+            known.take(self._sessions, {})
+            return {}
+        kept: list[tuple[dict[int, bytes], Mapping[bytes, bytes | None]]] = []
+
+        def keep(results: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+            if not kept:  # a machine may try its transaction again
+                found = self._by_index(machine, results)
+                kept.append((found, known.take(self._sessions, found)))
+            return kept[0][1]
+
+        try:
+            with damage_of_machine():
+                keep(machine.apply_keeping(self, keep))
+        except (MachineError, MachineDamagedError, *PASSING_ERRORS):
+            raise
+        except Exception as error:
+            index = self._entries[self._last].index
+            text = "".join(traceback.format_exception(error))
+            raise MachineError(f"{described(error)} at entry {index}\n{text}") from error
+        return kept[0][0]
+
+    def _by_index(self, machine: StateMachine, results: Sequence[bytes]) -> dict[int, bytes]:
+        results = list(results)
+        if len(results) != len(self._entries) or not all(
+            isinstance(result, bytes | bytearray | memoryview) for result in results
+        ):
+            raise MachineError(
+                f"{type(machine).__name__}.apply gave {len(results)} results for "
+                f"{len(self._entries)} entries from {self._entries[0].index} on; it must give "
+                "bytes for each"
+            )
+        indexes = (entry.index for entry in self._entries)
+        return {index: bytes(result) for index, result in zip(indexes, results, strict=True)}

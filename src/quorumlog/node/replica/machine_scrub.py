@@ -1,0 +1,196 @@
+"""Reading the snapshots and the state of a machine now and then, before they are needed.
+
+A pass begins with every start and each `scrubIntervalHours`: all snapshots that are kept, at
+`scrubBytesPerSecond`, then the state, but for the first pass: it was read when it was opened.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from quorumlog.log_lines import described, say
+from quorumlog.machine.base import FrozenState, StateMachine
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import (
+    PASSING_ERRORS,
+    CorruptionError,
+    LeaderPendingFullError,
+    StorageError,
+)
+from quorumlog.node.environment import Doors
+from quorumlog.node.replica.machine_jobs import MachineDamagedError, Work, damage_of_machine
+from quorumlog.storage.log.snapshots import Checking, Snapshots
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.applier import Applier
+    from quorumlog.node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES = 512 * 1024
+"""Read and checked at a time; the rate decides how often."""
+RETRY_MS = 1_000
+NEVER_MS = 1 << 62
+
+
+class MachineScrub:
+    """Of one replica; called on its thread."""
+
+    def __init__(
+        self, replica: "Replica", applier: "Applier", snapshots: Snapshots | None, doors: Doors
+    ) -> None:
+        self._replica = replica
+        self._applier = applier
+        self._snapshots = snapshots
+        self._doors = doors
+        self._rate = replica.config.scrub_bytes_per_second
+        self._next_ms = doors.now_ms() if self._rate and snapshots is not None else NEVER_MS
+        self._begun_ms = 0
+        self._left: list[int] | None = None
+        self._checking: Checking | None = None
+        self._is_busy = False
+        self._passes = 0
+        self.is_due = False
+        self.checked_ms = 0
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        return NEVER_MS if self._is_busy else self._next_ms
+
+    def check_soon(self) -> None:
+        """Have the state read: it may be damaged."""
+        self.is_due = True
+        self._applier.go_on()
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def suspect(self, index: int) -> None:
+        """Read a snapshot next: it came to a peer as another than it should be."""
+        left = self._left if self._left is not None else []
+        if index not in left:
+            left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
+        self._left = left
+        self._next_ms = min(self._next_ms, self._doors.now_ms())
+        self._replica.wake()
+
+    def tick(self, now_ms: int) -> None:
+        """Read the next stretch of a snapshot, when it is time."""
+        snapshots = self._snapshots
+        if snapshots is None or self._is_busy or now_ms < self._next_ms:
+            return
+        if self._left is None:
+            self._left, self._begun_ms = snapshots.indexes()[::-1], now_ms
+        if self._checking is None and not self._left:
+            self._end_pass(now_ms)
+            return
+        checking, index = self._checking, self._left[0] if self._left else -1
+        self._is_busy = True
+
+        def work() -> Checking | None:
+            current = snapshots.checking(index) if checking is None else checking
+            return None if current.step(STEP_BYTES) else current
+
+        self._doors.background.run(
+            work, self._stepped, lambda error: self._failed(index, checking, error)
+        )
+
+    def _stepped(self, checking: Checking | None) -> None:
+        self._checking = checking
+        pause_ms = max(1, STEP_BYTES * 1_000 // self._rate) if self._rate else 1
+        self._go_on(pause_ms, is_over=checking is None)
+
+    def _failed(self, index: int, checking: Checking | None, error: Exception) -> None:
+        was_begun = not isinstance(error, LeaderPendingFullError)
+        self._checking = None if was_begun else checking  # a step that fails closes it
+        if not was_begun or isinstance(error, PASSING_ERRORS):
+            self._go_on(RETRY_MS, is_over=False)
+            return
+        if isinstance(error, CorruptionError):
+            self._replica.counters.snapshots_damaged += 1
+            self._applier.saves.lost(index, error)
+        elif not isinstance(error, StorageError):  # it may have been removed meanwhile
+            say(
+                logger,
+                logging.ERROR,
+                "snapshot cannot be checked",
+                exc_info=error,
+                group=self._replica.config.group,
+                index=index,
+            )
+        self._go_on(1, is_over=True)
+
+    def _go_on(self, pause_ms: int, *, is_over: bool) -> None:
+        if is_over and self._left:
+            del self._left[0]
+        self._is_busy = False
+        self._next_ms = self._doors.now_ms() + pause_ms
+        self._replica.wake()
+
+    def _end_pass(self, now_ms: int) -> None:
+        self._left = None
+        interval_ms = int(self._replica.config.scrub_interval_hours * 3_600_000)
+        next_ms = max(now_ms + 1, self._begun_ms + interval_ms)
+        self._next_ms = next_ms if self._rate else NEVER_MS
+        self._passes += 1
+        if self._passes > 1:
+            self.check_soon()
+        else:
+            self.checked_ms = self._doors.wall_ms()
+
+    # -- the state ----------------------------------------------------------------------------
+
+    def checking(self, machine: StateMachine) -> Work:
+        """Return what has the machine's state read: beside it, if it can be frozen."""
+        self.is_due = False
+
+        def run() -> FrozenState | None:
+            with damage_of_machine():
+                frozen = machine.freeze()
+                if frozen is None:
+                    machine.check()
+            return frozen
+
+        def done(frozen: FrozenState | None) -> None:
+            if frozen is None:
+                self._checked(None)
+            else:
+                self._read(machine, frozen)
+
+        return Work(run, done, refused=self._put_off)
+
+    def _put_off(self) -> None:
+        self.is_due = True
+
+    def _read(self, machine: StateMachine, frozen: FrozenState) -> None:
+        def work() -> None:
+            try:
+                frozen.save_snapshot(_Nowhere())
+            finally:
+                frozen.close()
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, LeaderPendingFullError):
+                frozen.close()  # it was not begun
+                self._put_off()
+            elif machine is not self._applier.machine:
+                return
+            elif isinstance(error, CorruptionError | MachineDamagedError):
+                self._applier.rebuild(str(error))
+            else:
+                say(
+                    logger,
+                    logging.WARNING,
+                    "state cannot be checked now",
+                    group=self._replica.config.group,
+                    reason=described(error),
+                )
+
+        self._doors.background.run(work, self._checked, failed)
+
+    def _checked(self, _: None) -> None:
+        self.checked_ms = self._doors.wall_ms()
+        say(logger, logging.INFO, "state checked", group=self._replica.config.group)
+
+
+class _Nowhere:
+    def write(self, data: Buffer) -> None:
+        """Forget it."""

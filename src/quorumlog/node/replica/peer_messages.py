@@ -1,0 +1,123 @@
+"""Messages to peers: held until what they promise is durable, and given what only bytes can tell.
+
+The core does not know bytes: the chain CRCs that travel with pushes and heartbeats, so that logs
+that differ are found out within a second, are added and compared here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from quorumlog.model.codes import PushType
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import HeartBeatRequest, PeerMessage, PushRequest
+from quorumlog.node.environment import Network
+from quorumlog.raft.effects import Send
+from quorumlog.storage.log.interface import Log
+
+HELD_SENDS_MAX = 65_536
+"""Messages waiting for a write; the oldest is dropped above (peers repeat what they need)."""
+
+
+class Outbox:
+    """Of one replica. `look_at` is told of entries whose chain CRC cannot be had."""
+
+    def __init__(
+        self,
+        log: Log,
+        network: Network,
+        look_at: Callable[[int], None],
+        alarm: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._network = network
+        self._look_at = look_at
+        self._alarm = alarm
+        self._held: deque[Send] = deque()
+        self._stored_token = 0
+
+    def send(self, effect: Send) -> None:
+        """Send at once, or when the write it waits for is durable."""
+        if effect.after is None or effect.after <= self._stored_token:
+            self._transmit(effect.message)
+            return
+        if len(self._held) >= HELD_SENDS_MAX:
+            self._held.popleft()
+        self._held.append(effect)
+
+    def stored(self, token: int) -> None:
+        """Everything up to this token is durable: what waited for it may go."""
+        self._stored_token = token
+        while self._held and (self._held[0].after or 0) <= token:
+            self._transmit(self._held.popleft().message)
+
+    def drop_all(self) -> None:
+        """Send nothing that waits for a write: it may never be durable."""
+        self._held.clear()
+
+    def _transmit(self, message: PeerMessage) -> None:
+        bulk = isinstance(message, PushRequest)
+        if isinstance(message, HeartBeatRequest):
+            message = self._with_committed_chain(message)
+        elif isinstance(message, PushRequest) and message.type is PushType.COMPARE:
+            with_chain = self.with_chain(message)
+            if with_chain is None:
+                return
+            message = with_chain
+        self._network.send(message.remote_id, message, bulk=bulk)
+
+    # -- chain CRCs -------------------------------------------------------------------------
+
+    def with_chain(self, message: PushRequest) -> PushRequest | None:
+        """Add the chain CRC at prev_index.
+
+        None if that entry is damaged here: the peer waits, everything else goes on.
+        """
+        chain = self._chain_at(message.prev_index)
+        if chain is None:
+            text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
+            self._alarm(text)
+            return None
+        return msgspec.structs.replace(message, prev_chain_crc=chain)
+
+    def _with_committed_chain(self, message: HeartBeatRequest) -> HeartBeatRequest:
+        index = message.committed_index
+        if index <= self._log.before_begin_index:
+            return message
+        chain = self._committed_chain(index)
+        return msgspec.structs.replace(message, committed_chain_crc=chain) if chain else message
+
+    def _committed_chain(self, index: int) -> int:
+        """Return the chain CRC there if no disk must be touched for it, else 0: not compared."""
+        if index != self._log.end_index and not self._log.is_in_memory(index):
+            return 0
+        try:
+            return self._log.chain_crc_at(index) or 0
+        except StorageError:
+            return 0
+
+    def push_fits(self, message: PushRequest) -> bool:
+        """Whether the chain CRC of a received push equals ours at prev_index, if we have one."""
+        compared = message.type in (PushType.COMPARE, PushType.APPEND)
+        inside = self._log.before_begin_index < message.prev_index <= self._log.end_index
+        if not compared or not inside:
+            return True
+        known = self._chain_at(message.prev_index)
+        return known is None or known == message.prev_chain_crc
+
+    def heartbeat_fits(self, message: HeartBeatRequest, committed_index: int) -> bool:
+        """Whether our committed entries equal those the leader calls committed, as far as known."""
+        index = message.committed_index
+        if not message.committed_chain_crc or index > committed_index:
+            return True
+        if index <= self._log.before_begin_index:
+            return True
+        return self._committed_chain(index) in (0, message.committed_chain_crc)
+
+    def _chain_at(self, index: int) -> int | None:
+        """Return the chain CRC at an index; damage found on the way is dealt with."""
+        chain = self._log.chain_crc_at(index)
+        if chain is None and self._log.before_begin_index < index:
+            self._look_at(index)
+        return chain

@@ -1,0 +1,150 @@
+"""Those who asked for a hand-over, a change of members, or a linearizable read, and wait."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import TypeAlias
+
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.message import ReadIndexRequest, ReadIndexResponse
+from quorumlog.node.environment import Network
+from quorumlog.raft.core import RaftCore
+from quorumlog.raft.effects import Finished, ReadReady
+from quorumlog.raft.events import Event, ReadRequested
+
+Done: TypeAlias = Callable[[ResponseCode, str, int], None]
+"""Is told how it ended: code, why it failed, and for reads the index to wait for."""
+
+ASKED_MAX = 65_536
+"""Requests of all kinds that may wait on one replica."""
+FORWARDED_MS = 1_000
+"""How long a follower waits for its leader's answer, and then for entries to arrive."""
+
+
+class Asked:
+    """Of one replica. `tell` tells the core an event, `nonce` numbers questions to peers: an answer
+    that nobody was asked for, or was asked in an earlier run, fits none of them.
+    """
+
+    def __init__(
+        self,
+        core: RaftCore,
+        group: str,
+        network: Network,
+        tell: Callable[[Event], None],
+        now_ms: Callable[[], int],
+        nonce: Callable[[], int],
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._network = network
+        self._tell = tell
+        self._now_ms = now_ms
+        self._nonce = nonce
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Done] = {}
+        self._forwarded: dict[int, tuple[int, Done]] = {}
+        self._behind: list[tuple[int, int, int, Done]] = []
+
+    @property
+    def count(self) -> int:
+        """How many requests wait for an answer."""
+        return max(len(self._waiting), len(self._forwarded) + len(self._behind))
+
+    def ask(self, make_event: Callable[[int], Event], done: Done) -> None:
+        """Ask the core; `make_event` is given the number under which the answer comes."""
+        if len(self._waiting) >= ASKED_MAX:
+            text = f"{len(self._waiting)} requests wait already; try again later"
+            done(ResponseCode.LEADER_PENDING_FULL, text, -1)
+            return
+        number = next(self._numbers)
+        self._waiting[number] = done
+        self._tell(make_event(number))
+
+    def read(self, done: Done) -> None:
+        """Find the index up to which a linearizable read must see, and wait until it is here.
+
+        A follower asks the leader for it.
+        """
+        core = self._core
+        if core.role is Role.LEADER:
+            self.ask(ReadRequested, done)
+        elif core.leader_id is None or len(self._forwarded) >= ASKED_MAX:
+            done(ResponseCode.NOT_LEADER, "no leader is known to ask", -1)
+        else:
+            number = self._nonce()
+            self._forwarded[number] = (self._now_ms() + FORWARDED_MS, done)
+            request = ReadIndexRequest(
+                group=self._group,
+                local_id=core.self_id,
+                remote_id=core.leader_id,
+                term=core.term,
+                request_id=number,
+            )
+            self._network.send(core.leader_id, request)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def finished(self, effect: Finished) -> None:
+        """The core answered."""
+        self._waiting.pop(effect.request_id)(effect.code, effect.text, -1)
+
+    def read_ready(self, effect: ReadReady) -> None:
+        """The core answered a read."""
+        self._waiting.pop(effect.request_id)(ResponseCode.SUCCESS, "", effect.index)
+
+    def serve(self, request: ReadIndexRequest) -> None:
+        """A follower asks for the index that its reads must see."""
+
+        def done(code: ResponseCode, text: str, index: int) -> None:
+            response = ReadIndexResponse(
+                group=request.group,
+                local_id=request.remote_id,
+                remote_id=request.local_id,
+                term=self._core.term,
+                request_id=request.request_id,
+                code=code,
+                index=index,
+            )
+            self._network.send(request.local_id, response)
+
+        self.ask(ReadRequested, done)
+
+    def answered(self, response: ReadIndexResponse) -> None:
+        """The leader answered: wait until what it has committed is committed here."""
+        found = self._forwarded.pop(response.request_id, None)
+        if found is None:
+            return
+        if response.code is not ResponseCode.SUCCESS:
+            found[1](response.code, f"{response.local_id}: {response.code.name}", -1)
+            return
+        entry = (response.index, next(self._numbers), self._now_ms() + FORWARDED_MS, found[1])
+        heapq.heappush(self._behind, entry)
+        self.committed(self._core.committed_index)
+
+    def committed(self, index: int) -> None:
+        """The committed index rose."""
+        while self._behind and self._behind[0][0] <= index:
+            wanted, _, _, done = heapq.heappop(self._behind)
+            done(ResponseCode.SUCCESS, "", wanted)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Give up what waited too long."""
+        late = [number for number, (due, _) in self._forwarded.items() if due <= now_ms]
+        for number in late:
+            self._forwarded.pop(number)[1](ResponseCode.TIMEOUT, "the leader did not answer", -1)
+        if any(entry[2] <= now_ms for entry in self._behind):
+            behind = [entry for entry in self._behind if entry[2] <= now_ms]
+            self._behind = [entry for entry in self._behind if entry[2] > now_ms]
+            heapq.heapify(self._behind)
+            for index, _, _, done in sorted(behind, key=lambda entry: entry[:2]):
+                text = f"index {index} did not arrive in time; this replica is behind"
+                done(ResponseCode.TIMEOUT, text, -1)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        deadlines = [due for due, _ in self._forwarded.values()]
+        deadlines += [entry[2] for entry in self._behind]
+        return min(deadlines, default=None)

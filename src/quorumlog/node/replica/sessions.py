@@ -1,0 +1,276 @@
+"""The producer sessions (and transactions) of one replica: as its log has them, up to the end and
+up to the commit.
+
+What is not committed may be truncated, so the table at the end is derived anew from the committed
+one when that happens. The committed one is written before each checkpoint, and travels with offers
+to followers that need removed entries.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from quorumlog.log_lines import say
+from quorumlog.model.block import Block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.time_marks import TimeMarks
+from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, system_entries_in
+from quorumlog.sessions.producer_table import SessionTable, StoredBlock
+from quorumlog.sessions.transaction_table import Range, TransactionalProducer, TransactionTable
+from quorumlog.storage.log.interface import Log
+from quorumlog.storage.log.session_entries import system_entries
+
+logger = logging.getLogger(__name__)
+
+UNCHANGED_ENTRIES = 100_000
+"""A table is saved again after so many entries although no producer added to it."""
+UNCHANGED_BYTES = 64 * 1024 * 1024
+"""Or once the log has grown by so much: the next opening reads what lies after it."""
+EVERYTHING = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a producer's block: `stored` already, refused with a code, or to be added."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    stored: StoredBlock | None = None
+
+
+class Sessions:
+    """Of one replica; called on its thread. `saved` is what the last checkpoint left, if any."""
+
+    def __init__(
+        self, log: Log, committed_index: int, saved: bytes | None, *, is_lost: bool = False
+    ) -> None:
+        self._log = log
+        self.is_lost = is_lost
+        """Whether what was stored before the log begins is not known; a peer's table tells."""
+        base = SessionTable(committed_index) if saved is None else SessionTable.decode(saved)
+        self._base = base
+        self._current = base.copy()
+        self._tail: deque[tuple[int, SystemEntry]] = deque()
+        self._saved_as_of = base.as_of if saved is not None else -1
+        # how much follows what was saved is not known: the next checkpoint saves it again
+        self._saved_bytes = -UNCHANGED_BYTES
+        self._is_changed = False
+        self.is_incomplete = False
+        self.scan(committed_index)
+
+    @property
+    def as_of(self) -> int:
+        """Up to where the committed table counts."""
+        return self._base.as_of
+
+    @property
+    def known_until(self) -> int:
+        """Up to where entries may be removed without losing a session that is not read yet."""
+        return self._base.as_of if self.is_incomplete else EVERYTHING
+
+    @property
+    def count(self) -> int:
+        """How many producers are known."""
+        return len(self._current.sessions)
+
+    def scan(self, committed_index: int) -> int | None:
+        """Read the session entries behind the table from the log; damaged ones come later.
+
+        Returns the first entry that could not be read: until it can be, the table is incomplete.
+        """
+        found, unread = system_entries(self._log, self._base.as_of + 1)
+        self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
+        self._derive()
+        self.committed(committed_index)
+        return unread
+
+    def _derive(self) -> None:
+        self._current = self._base.copy()
+        for index, entry in self._tail:
+            self._current.apply(index, entry)
+
+    # -- the log goes on ----------------------------------------------------------------------
+
+    def appended(self, block: Block, first_index: int) -> None:
+        """Entries were added to the log."""
+        for index, entry in system_entries_in(block, first_index):
+            self._tail.append((index, entry))
+            self._current.apply(index, entry)
+
+    def truncated(self, from_index: int) -> None:
+        """from_index and everything after it was removed."""
+        if self._tail and self._tail[-1][0] >= from_index:
+            while self._tail and self._tail[-1][0] >= from_index:
+                self._tail.pop()
+            self._derive()
+
+    def committed(self, index: int) -> None:
+        """Everything up to index is committed: it stays."""
+        if self.is_incomplete:
+            return  # what is damaged comes first
+        while self._tail and self._tail[0][0] <= index:
+            self._base.apply(*self._tail.popleft())
+            self._is_changed = True
+        self._base.as_of = max(self._base.as_of, index)
+
+    def began_anew(self, before_begin_index: int) -> None:
+        """The log begins behind before_begin_index; the offer of it told what was stored before.
+
+        What cannot be read may lie behind that: it is for the next `scan` to say.
+        """
+        if self._base.as_of < before_begin_index:
+            say(
+                logger,
+                logging.ERROR,
+                "producer sessions not known",
+                after_index=self._base.as_of,
+                last_index=before_begin_index,
+            )
+            self._base.as_of = before_begin_index
+        self._tail = deque(item for item in self._tail if item[0] > self._base.as_of)
+        self._base.removed(before_begin_index)
+        self._derive()
+
+    def removed(self, before_begin_index: int) -> None:
+        """Everything up to there is not in the log any more."""
+        self._base.removed(before_begin_index)
+        self._current.removed(before_begin_index)
+
+    def learned(self, raw: bytes | memoryview) -> None:
+        """Take the committed table of a leader, or of a snapshot.
+
+        It is right whatever this log holds: what it counts is committed.
+        """
+        try:
+            table = SessionTable.decode(raw)
+        except UnexpectedArgumentError as error:
+            say(logger, logging.ERROR, "producer sessions cannot be read", text=str(error))
+            return
+        is_found = self.is_lost and table.as_of >= self._log.before_begin_index
+        if table.as_of > self._base.as_of or is_found:
+            self._base, self._is_changed = table, True
+            self.is_lost = self.is_lost and not is_found
+            self._tail = deque(item for item in self._tail if item[0] > table.as_of)
+            self._derive()
+
+    def give_up(self) -> None:
+        """Nobody knows what was stored before the log begins: go on with what the log tells.
+
+        Blocks of producers that began before it are refused from now on, except first ones. Of
+        transactions that began before it nobody can tell any more whether they ended well: readers
+        of committed transactions begin behind them.
+        """
+        table = SessionTable(self._base.as_of)
+        transactions, unknown_until = table.transactions, self._base.as_of
+        for index, entry in self._tail:
+            is_part = isinstance(entry, SessionEntry) and entry.part is not None
+            if is_part and transactions.judge(entry).code is not ResponseCode.SUCCESS:
+                unknown_until = index + entry.count if isinstance(entry, SessionEntry) else index
+            table.apply(index, entry)
+        self._base.transactions.complete_from = unknown_until + 1
+        self.is_lost, self._is_changed = False, True
+
+    # -- for readers --------------------------------------------------------------------------
+
+    @property
+    def stable_index(self) -> int:
+        """Up to where every transaction has ended."""
+        return self._base.transactions.stable_index(self._base.as_of)
+
+    @property
+    def complete_from(self) -> int:
+        """From which index on it is known what was rejected.
+
+        A table that came from another replica knows nothing of what that one had removed.
+        """
+        return self._base.transactions.complete_from
+
+    def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
+        """See `TransactionTable.rejected_within`; of what is committed."""
+        return self._base.transactions.rejected_within(first, last, most)
+
+    def transactional(self, found_id: bytes) -> TransactionalProducer | None:
+        """Return what is committed of a transactional id."""
+        return self._base.transactions.producers.get(found_id)
+
+    @property
+    def at_end(self) -> TransactionTable:
+        """Transactions as the end of the log has them."""
+        return self._current.transactions
+
+    @property
+    def marks(self) -> TimeMarks:
+        """Time marks as the end of the log has them (do not change).
+
+        One that is not committed yet was appended after what it follows all the same.
+        """
+        return self._current.marks
+
+    # -- keeping it ---------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Return the committed table."""
+        return self._base.encode()
+
+    def committed_table(self) -> SessionTable:
+        """Return a copy of it."""
+        return self._base.copy()
+
+    def to_save(self) -> bytes | None:
+        """Return the committed table for the next checkpoint; None: the saved one will do."""
+        if self.is_lost:
+            return None
+        size_bytes = self._log.size_bytes
+        is_old = self._base.as_of - self._saved_as_of >= UNCHANGED_ENTRIES
+        is_old |= abs(size_bytes - self._saved_bytes) >= UNCHANGED_BYTES
+        if not self._is_changed and not (is_old and not self._base.is_empty):
+            return None
+        self._is_changed, self._saved_as_of = False, self._base.as_of
+        self._saved_bytes = size_bytes
+        return self._base.encode()
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def judge(self, entry: SystemEntry) -> Verdict:
+        """Return what becomes of a block that a leader is to append."""
+        if isinstance(entry, TimeMark):
+            return Verdict()
+        verdict = self._judge_session(entry) if isinstance(entry, SessionEntry) else Verdict()
+        if verdict.stored is not None or verdict.code is not ResponseCode.SUCCESS:
+            return verdict
+        found = self._current.transactions.judge(entry)
+        stored = StoredBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
+        return Verdict(found.code, found.text, stored)
+
+    def _judge_session(self, entry: SessionEntry) -> Verdict:
+        session = self._current.sessions.get(entry.producer_id)
+        who = f"producer {entry.producer_id}"
+        if session is None or entry.epoch > session.epoch:
+            if not entry.first_sequence:
+                return Verdict()
+            if session is None:
+                text = f"{who} is not known (any more), but goes on at {entry.first_sequence}"
+                return Verdict(ResponseCode.UNKNOWN_PRODUCER, text)
+            text = f"{who} begins its epoch {entry.epoch} at {entry.first_sequence}, not at 0"
+            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+        if entry.epoch < session.epoch:
+            text = f"{who} of epoch {entry.epoch} was succeeded by epoch {session.epoch}"
+            return Verdict(ResponseCode.PRODUCER_FENCED, text)
+        if entry.first_sequence == session.next_sequence:
+            return Verdict()
+        if entry.first_sequence > session.next_sequence:
+            text = f"{who} must go on at {session.next_sequence}, not at {entry.first_sequence}"
+            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+        return _repeated(entry, session.block_at(entry.first_sequence), who)
+
+
+def _repeated(entry: SessionEntry, stored: StoredBlock | None, who: str) -> Verdict:
+    sequence = entry.first_sequence
+    if stored is None:
+        text = f"{who}: entries from {sequence} on were stored so long ago that nobody knows where"
+        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
+    if (stored.count, stored.crc) != (entry.count, entry.crc):
+        text = f"{who} had other entries stored as {sequence} and following"
+        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
+    return Verdict(stored=stored)

@@ -1,0 +1,480 @@
+"""Saving a state machine's snapshots beside the log, and removing what they make superfluous.
+
+Behind the machine's own data a snapshot has what the replica keeps beside it: the producer sessions
+and the results of commands (`Kept`).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from quorumlog.log_lines import described, say
+from quorumlog.machine.base import FrozenState, StateMachine
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import (
+    PASSING_ERRORS,
+    CorruptionError,
+    LeaderPendingFullError,
+    StorageError,
+)
+from quorumlog.node.environment import Doors
+from quorumlog.node.replica.machine_jobs import (
+    MachineDamagedError,
+    MachineError,
+    Work,
+    damage_of_machine,
+)
+from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
+from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.applier import Applier
+    from quorumlog.node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+Saved: TypeAlias = Callable[[ResponseCode, str, int], None]
+"""Is told how saving on request ended: code, why it failed, and the last included index."""
+
+RETRY_MS = 60_000
+"""Pause after a snapshot that could not be saved."""
+ASKED_MAX = 1_024
+"""Requests for a snapshot that may wait for the one under way."""
+NEVER_MS = 1 << 62
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """Encoded tables: `SessionTable`, and the pairs of `CommandResults`."""
+
+    sessions: bytes = b""
+    results: list[tuple[bytes, bytes]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """A snapshot to be saved; `state` None: it is saved already, and `oldest` is still of use."""
+
+    meta: SnapshotMeta
+    kept: bytes
+    state: FrozenState | None
+    oldest: int
+
+
+class Saves:
+    """Of one replica; called on its thread. `newest` is the newest snapshot known to be whole."""
+
+    def __init__(
+        self, replica: "Replica", applier: "Applier", snapshots: Snapshots | None, doors: Doors
+    ) -> None:
+        self._replica = replica
+        self._applier = applier
+        self._snapshots = snapshots
+        self._doors = doors
+        self._config = replica.config
+        self.newest = snapshots.newest() if snapshots is not None else None
+        self.saved = 0
+        self._bytes = self._bytes_before = 0
+        self._asked: list[tuple[int, Saved]] = []
+        self._is_saving = False
+        self._not_before_ms = 0
+        self._state_number = 0
+        # whole, but no machine becomes what was saved: not for this process to remove
+        self._refused: set[int] = set()
+        self.has_aside = bool(snapshots.aside()) if snapshots is not None else False
+        self._is_settled = False
+
+    # -- when -----------------------------------------------------------------------------------
+
+    @property
+    def newest_index(self) -> int:
+        """Last included index of the newest snapshot; -1: there is none."""
+        return self.newest.last_included_index if self.newest is not None else -1
+
+    def applied(self, size_bytes: int) -> None:
+        """The machine has applied entries of this size."""
+        self._bytes += size_bytes
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the machine's state is to be saved now."""
+        applied = self._applier.applied_index
+        since = applied - self.newest_index
+        if self._snapshots is None or self._is_saving or since <= 0:
+            return False
+        if applied > self._replica.core.committed_index:
+            return False  # opened with it, and not yet heard that it is committed
+        config = self._config
+        grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
+        return bool(self._asked) or (grown and self._doors.now_ms() >= self._not_before_ms)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for a snapshot."""
+        return bool(self._asked)
+
+    def ask(self, saved: Saved) -> None:
+        """Save at once; `saved` is told when that is durable."""
+        applier = self._applier
+        if self._snapshots is None or applier.machine is None:
+            text = f"group {self._config.group} has no state machine"
+            saved(ResponseCode.UNSUPPORTED, text, -1)
+        elif applier.failed_text:
+            saved(ResponseCode.INTERNAL_ERROR, "the state machine of this replica failed", -1)
+        elif len(self._asked) >= ASKED_MAX:
+            saved(ResponseCode.LEADER_PENDING_FULL, "too many requests; try again later", -1)
+        elif applier.applied_index == self.newest_index and not self._is_saving:
+            saved(ResponseCode.SUCCESS, "", self.newest_index)
+        else:
+            self._asked.append((applier.applied_index, saved))
+            applier.go_on()
+
+    def settle(self) -> None:
+        """Answer those whose request the newest snapshot fulfils."""
+        waiting, self._asked = self._asked, []
+        for index, saved in waiting:
+            if index <= self.newest_index:
+                saved(ResponseCode.SUCCESS, "", self.newest_index)
+            else:
+                self._asked.append((index, saved))
+
+    def end(self, text: str) -> None:
+        """The machine failed: nothing is saved any more."""
+        asked, self._asked = self._asked, []
+        for _, saved in asked:
+            saved(ResponseCode.INTERNAL_ERROR, text, -1)
+
+    def next_deadline_ms(self) -> int:
+        """When saving may be tried again."""
+        return self._not_before_ms if self._not_before_ms > self._doors.now_ms() else NEVER_MS
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def next_work(self, machine: StateMachine) -> Work:
+        """Return what is to be done, if it `is_settled` or `is_due`."""
+        return self._forgetting() if self.is_settled else self._freezing(machine)
+
+    def _freezing(self, machine: StateMachine) -> Work:
+        """Return what has the machine's state saved: beside it, if it can be frozen."""
+        snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
+        self._is_saving = True
+        self._bytes_before, self._bytes = self._bytes, 0
+        configs = [pair for pair in log.config_entries() if pair[0] <= index]
+        chain_crc = log.chain_crc_at(index)
+        meta = SnapshotMeta(
+            last_included_index=index,
+            last_included_term=self._replica.core.term_at(index),
+            chain_crc=-1 if chain_crc is None else chain_crc,
+            config=configs[-1] if configs else None,
+        )
+
+        begin, number = log.before_begin_index, self._state_number
+        sessions, results = self._replica.sessions.committed_table(), self._applier.results
+        knows_sessions = not self._replica.sessions.is_lost
+        fetched = self._replica.installs.served_indexes()
+
+        def run() -> _Frozen:
+            whole = _with_digest(meta, machine)
+            told = sessions.encode() if knows_sessions else b""
+            kept = msgspec.msgpack.encode(Kept(told, results.pairs()))
+            state, oldest = _frozen(machine, index), -1
+            if state is None and snapshots is not None:
+                with damage_of_machine():
+                    machine.check()
+                whole = _write(snapshots, whole, machine, kept)
+                oldest = self._tidy(snapshots, fetched, begin)
+            return _Frozen(whole, kept, state, oldest)
+
+        def done(found: _Frozen | Exception) -> None:
+            if isinstance(found, Exception):
+                self._failed(found)
+            elif found.state is None:
+                self._published(found.meta, found.oldest, number)
+            else:
+                self._save_frozen(found.meta, found.kept, found.state, number)
+
+        return Work(lambda: _caught(run), done, refused=self._not_saved)
+
+    def _not_saved(self) -> None:
+        self._is_saving = False
+        self._bytes += self._bytes_before
+
+    def _save_frozen(
+        self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState, number: int
+    ) -> None:
+        begin = self._replica.log.before_begin_index
+        snapshots, fetched = self._snapshots, self._replica.installs.served_indexes()
+        if snapshots is None:
+            return
+
+        def run() -> tuple[SnapshotMeta, int]:
+            try:
+                found = _write(snapshots, meta, frozen, kept)
+            finally:
+                frozen.close()
+            return found, self._tidy(snapshots, fetched, begin)
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, LeaderPendingFullError):
+                frozen.close()  # it was not begun
+            self._failed(error)
+
+        self._doors.background.run(run, lambda found: self._published(*found, number), failed)
+
+    def _tidy(self, snapshots: Snapshots, fetched: list[int], before_begin_index: int) -> int:
+        count = self._config.max_snapshot_reserved_num
+        return snapshots.keep_newest(count, fetched, before_begin_index)
+
+    def _published(self, meta: SnapshotMeta, oldest: int, number: int) -> None:
+        self._is_saving = False
+        if number != self._state_number:
+            self._withdraw(meta)
+            return
+        self.saved += 1
+        if meta.last_included_index >= self.newest_index:
+            self.newest = meta
+        say(
+            logger,
+            logging.INFO,
+            "snapshot saved",
+            group=self._config.group,
+            last_included_index=meta.last_included_index,
+            bytes=meta.size_bytes,
+        )
+        self.settle()
+        self._remove_covered(oldest)
+        self._applier.go_on()
+
+    def _failed(self, error: Exception) -> None:
+        """The snapshot before stays, and so does the log behind it."""
+        self._not_saved()
+        if isinstance(error, MachineDamagedError):
+            self._applier.rebuild(str(error))
+            return
+        self._not_before_ms = self._doors.now_ms() + RETRY_MS
+        say(
+            logger,
+            logging.ERROR,
+            "snapshot could not be saved",
+            group=self._config.group,
+            text=str(error),
+        )
+        asked, self._asked = self._asked, []
+        for _, saved in asked:
+            saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
+        self._replica.wake()
+
+    def _remove_covered(self, oldest: int) -> None:
+        """Remove entries that all snapshots hold, but not what a live member still needs.
+
+        So each of them will do when the newer ones turn out to be damaged.
+        """
+        replica, log = self._replica, self._replica.log
+        kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
+        last = oldest - kept
+        if log.size_bytes <= self._config.follower_retention_bytes:
+            last = min(last, replica.core.retention_floor)
+        replica.upkeep.remove_until(last)
+
+    # -- what cannot be believed ----------------------------------------------------------------
+
+    def lost(self, index: int, error: CorruptionError) -> None:
+        """A snapshot turned out to be damaged: another is saved in its place."""
+        snapshots = self._snapshots
+        if snapshots is None:
+            return
+
+        def done() -> None:
+            if not self._asked and self._applier.is_fit:
+                self.ask(lambda code, text, saved_index: None)
+
+        self._change(lambda: snapshots.remove_broken(index, error), done)
+
+    def distrust(self, trusted_index: int) -> None:
+        """The present state is not what it should be, nor are snapshots behind an index.
+
+        What is being saved of it is not used. They are set aside, by `set_aside_behind`, and not
+        removed: they may be all that is left of the state.
+        """
+        self._state_number += 1
+        self._is_settled = False
+        if self.newest_index > trusted_index:
+            self.newest = None
+
+    def set_aside_behind(self, index: int) -> None:
+        """Set snapshots behind an index aside; on the machine's thread."""
+        snapshots = self._snapshots
+        if snapshots is not None:
+            behind = [found for found in snapshots.indexes() if found > index]
+            if behind:
+                snapshots.set_aside(behind)
+                self.has_aside = True
+
+    def agreed(self) -> None:
+        """The machine's state is a majority's.
+
+        With a snapshot of its own again it needs none of those that were set aside.
+        """
+        if self.has_aside and self.newest is not None and self._applier.is_fit:
+            self._is_settled = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was set aside is to be removed."""
+        return self._is_settled
+
+    def _forgetting(self) -> Work:
+        """Return what removes it: on the machine's thread, as setting aside is."""
+
+        def run() -> None:
+            if self._snapshots is not None and self._is_settled:
+                self._snapshots.remove_aside()
+
+        def done(_: object) -> None:
+            if self._is_settled:
+                self.has_aside = self._is_settled = False
+
+        return Work(run, done)
+
+    def taking_back(self, done: Callable[[], None]) -> Work:
+        """Return what has those used after all that were set aside."""
+
+        before = self.newest
+
+        def run() -> SnapshotMeta | None:
+            if self._snapshots is not None:
+                self._snapshots.take_back()
+            return self.look()
+
+        def taken(found: SnapshotMeta | None) -> None:
+            self.has_aside = self._is_settled = False
+            self.looked(before, found)
+            done()
+
+        return Work(run, taken)
+
+    def _withdraw(self, meta: SnapshotMeta) -> None:
+        """Set aside what was saved of a state that is not trusted any more."""
+        snapshots, index = self._snapshots, meta.last_included_index
+        if snapshots is None:
+            return
+        self._refused.add(index)
+
+        def run() -> None:
+            if index in snapshots.indexes():
+                snapshots.set_aside([index])
+                self.has_aside = True
+
+        def done() -> None:
+            self._refused.discard(index)
+
+        self._change(run, done)
+
+    def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
+        """Take snapshots out of use, and find which is the newest then: beside the loop."""
+        before = self.newest
+
+        def run() -> SnapshotMeta | None:
+            change()
+            return self.look()
+
+        def changed(found: SnapshotMeta | None) -> None:
+            self.looked(before, found)
+            done()
+
+        def failed(error: Exception) -> None:
+            text = "a snapshot that is not to be used cannot be removed now"
+            say(logger, logging.WARNING, text, group=self._config.group, reason=described(error))
+
+        self._doors.background.run(run, changed, failed)
+
+    # -- loading ------------------------------------------------------------------------------
+
+    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
+        """Have a machine load a snapshot; on its thread. None: it was broken, and is gone."""
+        snapshots, index = self._snapshots, meta.last_included_index
+        if snapshots is None or index not in snapshots.indexes():  # the scrub removed it
+            return None
+        try:
+            snapshots.check(meta)
+        except CorruptionError as error:
+            snapshots.remove_broken(index, error)
+            return None
+        try:
+            raw = snapshots.use(meta, machine.load_snapshot)
+            kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()
+            found = machine.digest()
+        except CorruptionError as error:
+            self._refused.add(index)
+            raise MachineDamagedError(f"snapshot {index} cannot be loaded: {error}") from error
+        except PASSING_ERRORS:
+            raise
+        except StorageError as error:
+            raise MachineDamagedError(f"{error} while it loaded snapshot {index}") from error
+        except Exception as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise storage_error(f"snapshot {index}", "loading", error) from error
+            raise MachineError(f"{described(error)} while it loaded snapshot {index}") from error
+        if meta.digest and found != meta.digest:
+            # what the machine holds now is nobody's state: it must not go on
+            self._refused.add(index)
+            raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
+        return kept
+
+    def look(self) -> SnapshotMeta | None:
+        """Look once more which snapshot is the newest, on any thread but the loop's."""
+        snapshots = self._snapshots
+        return snapshots.newest(self._refused) if snapshots is not None else None
+
+    def looked(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
+        """That was found; `before` was the newest when it was looked for."""
+        if self.newest is before:  # else another came meanwhile
+            self.newest = found
+
+
+def _caught(run: Callable[[], _Frozen]) -> object:
+    """Return what failed, unless it is the machine: then nothing more is asked of it."""
+    try:
+        return run()
+    except (MachineError, MachineDamagedError):
+        raise
+    except Exception as error:
+        return error
+
+
+def _with_digest(meta: SnapshotMeta, machine: StateMachine) -> SnapshotMeta:
+    with damage_of_machine():
+        digest = machine.digest()
+    if not isinstance(digest, bytes):
+        given = type(digest).__name__
+        raise MachineError(f"{type(machine).__name__}.digest gave {given}; it must give bytes")
+    return msgspec.structs.replace(meta, digest=digest)
+
+
+def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
+    try:
+        with damage_of_machine():
+            return machine.freeze()
+    except (MachineDamagedError, *PASSING_ERRORS):
+        raise
+    except Exception as error:
+        raise MachineError(f"{described(error)} while it was frozen at {index}") from error
+
+
+def _write(
+    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine, kept: bytes
+) -> SnapshotMeta:
+    """Write and publish a state, and what is kept beside it."""
+    saving = snapshots.begin()
+    try:
+        try:
+            state.save_snapshot(saving)
+        except CorruptionError as error:
+            raise MachineDamagedError(str(error)) from error
+        saving.write(kept)
+        return saving.publish(msgspec.structs.replace(meta, kept_bytes=len(kept)))
+    except BaseException:
+        saving.abandon()
+        raise

@@ -1,0 +1,146 @@
+"""A replica's state as an answer to a status request."""
+
+from quorumlog.model.codes import FAILED
+from quorumlog.model.config import NodeConfig
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import StatusResponse
+from quorumlog.node.replica.replica import Replica
+
+READERS_SHOWN = 100
+"""Of the readers that reported last."""
+
+
+def status_of(replica: Replica, node_id: str) -> StatusResponse:
+    """Return everything an operator may want to know of one replica."""
+    core, log = replica.core, replica.log
+    committed = core.committed_index
+    return StatusResponse(
+        leader_id=core.leader_id,
+        term=core.term,
+        group=replica.config.group,
+        address=_address_of(replica, node_id),
+        node_id=node_id,
+        role=core.role.value,
+        vote=core.vote,
+        begin_index=log.before_begin_index + 1,
+        end_index=log.end_index,
+        end_term=log.term_runs()[-1][0] if log.term_runs() else log.before_begin_term,
+        durable_index=core.durable_index,
+        committed_index=committed,
+        applied_index=replica.applier.applied_index,
+        end_chain_crc=log.end_chain_crc,
+        committed_chain_crc=_chain_crc_at(replica, committed),
+        flush=replica.config.flush,
+        healthy=not (
+            replica.health_text
+            or log.damaged
+            or replica.applier.failed_text
+            or _machine_trouble(replica)
+            or replica.sessions.is_lost
+            or replica.placement.misplaced_text
+        ),
+        health_text=replica.health_text
+        or replica.applier.failed_text
+        or replica.placement.misplaced_text
+        or _machine_trouble(replica)
+        or _damage_text(replica)
+        or _lost_sessions_text(replica)
+        or _founding_text(replica),
+        voters=list(core.membership.voters),
+        outgoing=list(core.membership.outgoing),
+        learners=list(core.membership.learners),
+        membership_index=core.membership_index,
+        is_transferring=core.is_transferring,
+        disk_stalled=core.disk_is_stalled,
+        last_vote_result=core.last_vote_result.name if core.last_vote_result else "",
+        pending_requests=len(replica.appends.pending),
+        pending_bytes=replica.appends.pending.size_bytes,
+        store_bytes=log.size_bytes,
+        peers=list(core.peer_progress()),
+        damaged_entries=log.damaged.count,
+        damaged_ranges=list(log.damaged),
+        disk_text=replica.upkeep.full_text(0),
+        scrub_passes=replica.healing.scrub_passes,
+        scrub_last_pass_ms=replica.healing.scrub_last_pass_ms,
+        scrub_checked_index=replica.healing.scrub_index,
+        state_machine=replica.config.state_machine,
+        snapshot_index=replica.applier.saves.newest_index,
+        install_state=_install_state(replica),
+        scrub_found=replica.healing.scrub_found,
+        stable_index=min(committed, replica.sessions.stable_index),
+        open_transactions=len(replica.sessions.at_end.open_ids),
+        identity=core.identity.hex(),
+        address_text=replica.placement.text,
+        readers=replica.readers.list()[-READERS_SHOWN:],
+        retention_text=replica.upkeep.retention_text,
+        machine_text=replica.applier.condition_text,
+        machine_rebuilds=replica.counters.machine_rebuilds,
+        machine_compared_index=replica.applier.comparisons.agreed_index,
+        machine_checked_ms=replica.applier.scrub.checked_ms,
+    )
+
+
+def status_of_failed(config: NodeConfig, group: str, reason: str) -> StatusResponse:
+    """Return what is known of a group whose data the node cannot open."""
+    members = next(one.members for one in config.groups if one.group == group)
+    return StatusResponse(
+        group=group,
+        address=members[config.self_id],
+        node_id=config.self_id,
+        role=FAILED,
+        healthy=False,
+        health_text=reason,
+    )
+
+
+def _install_state(replica: Replica) -> str:
+    if replica.applier.machine is None:
+        return ""
+    if replica.applier.is_loading:
+        return "loading"
+    found = replica.installs.state
+    return replica.applier.condition or found if found == "ready" else found
+
+
+def _machine_trouble(replica: Replica) -> str:
+    """Return why the machine is not what it should be; reading its files at the start is none."""
+    applier = replica.applier
+    return "" if applier.condition == "recovering" else applier.condition_text
+
+
+def _damage_text(replica: Replica) -> str:
+    damaged = replica.log.damaged
+    if not damaged:
+        return ""
+    return (
+        f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
+    )
+
+
+def _lost_sessions_text(replica: Replica) -> str:
+    if not replica.sessions.is_lost:
+        return ""
+    return "what producers stored is lost here; peers are asked for it"
+
+
+def _founding_text(replica: Replica) -> str:
+    """Return what a group that has not begun yet waits for."""
+    core = replica.core
+    if core.membership_index >= 0 or core.leader_id is not None:
+        return ""
+    return f"the group begins once all of {', '.join(core.membership.voters)} are up together"
+
+
+def _address_of(replica: Replica, node_id: str) -> str:
+    member = replica.core.membership.member(node_id)
+    if member is None or replica.placement.misplaced_text:
+        return replica.config.members[node_id]
+    return member.address
+
+
+def _chain_crc_at(replica: Replica, index: int) -> int:
+    """Return the chain CRC at an index, 0 where it is not known (nothing there, or damaged)."""
+    try:
+        return replica.log.chain_crc_at(index) or 0
+    except StorageError:
+        return 0

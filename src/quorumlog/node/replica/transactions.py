@@ -1,0 +1,120 @@
+"""Transactions that nobody ends: given up by the leader, so that they cannot hold readers back."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quorumlog.log_lines import say
+from quorumlog.model.block import parse_block
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.message import AppendResponse
+from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
+from quorumlog.node.environment import Doors
+from quorumlog.sessions.entries import (
+    EndTransaction,
+    InitTransactions,
+    SessionEntry,
+    SystemEntry,
+)
+
+if TYPE_CHECKING:
+    from quorumlog.node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+AGAIN_MS = 1_000
+"""After which an end that was not taken is proposed again."""
+
+
+class OpenTransactions:
+    """Of one replica; only a leader watches. A new leader counts from when it became one."""
+
+    def __init__(self, replica: "Replica", doors: Doors) -> None:
+        self._replica = replica
+        self._doors = doors
+        self._due_ms: dict[bytes, int] = {}
+
+    def appended(self, entries: Iterable[SystemEntry]) -> None:
+        """The leader appended blocks that these entries lead."""
+        for entry in entries:
+            if isinstance(entry, InitTransactions | EndTransaction):
+                self._watch(entry.transactional_id)
+            elif isinstance(entry, SessionEntry) and entry.part is not None:
+                self._watch(entry.part.transactional_id)
+
+    def _watch(self, found_id: bytes) -> None:
+        table = self._replica.sessions.at_end
+        if found_id in table.open_ids:
+            timeout_ms = table.producers[found_id].timeout_ms
+            self._due_ms[found_id] = self._doors.now_ms() + timeout_ms
+        else:
+            self._due_ms.pop(found_id, None)
+
+    def tell(
+        self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
+    ) -> None:
+        """Say what is known of a transactional id, once this replica has proved that it leads."""
+        replica, core = self._replica, self._replica.core
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            response = TransactionalResponse(
+                code=code, text=text, leader_id=core.leader_id, term=core.term
+            )
+            known = replica.sessions.transactional(request.transactional_id)
+            if code is ResponseCode.SUCCESS and known is not None:
+                response = msgspec.structs.replace(
+                    response,
+                    epoch=known.epoch,
+                    is_current=known.run_id == request.run_id,
+                    is_fenced=request.run_id in known.past_runs,
+                    last_batch=known.last_batch,
+                )
+            answer(response)
+
+        if core.role is Role.LEADER:
+            replica.asked.read(proved)
+        else:
+            proved(ResponseCode.NOT_LEADER, f"not the leader of {replica.config.group}", -1)
+
+    def role_changed(self, role: Role) -> None:
+        """Leadership came or went."""
+        self._due_ms = {}
+        if role is Role.LEADER:
+            for found_id in self._replica.sessions.at_end.open_ids:
+                self._watch(found_id)
+
+    def tick(self, now_ms: int) -> None:
+        """Give up what is overdue."""
+        late = [found_id for found_id, due_ms in self._due_ms.items() if due_ms <= now_ms]
+        for found_id in late:
+            table = self._replica.sessions.at_end
+            if found_id not in table.open_ids:
+                del self._due_ms[found_id]
+                continue
+            self._due_ms[found_id] = now_ms + AGAIN_MS
+            producer = table.producers[found_id]
+            batch_id = max(attempt.batch_id for attempt in producer.attempts.values())
+            self._give_up(EndTransaction(found_id, producer.epoch, batch_id, None))
+
+    def _give_up(self, entry: EndTransaction) -> None:
+        data = entry.encode()
+        block = parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=len(data))
+        say(
+            logger,
+            logging.WARNING,
+            "transaction given up: nothing was added to it for its time-out",
+            group=self._replica.config.group,
+            transactional_id=entry.transactional_id.hex(),
+            batch_id=entry.batch_id,
+        )
+        self._replica.propose(block, _nobody_waits, entry)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return min(self._due_ms.values(), default=None)
+
+
+def _nobody_waits(response: AppendResponse, results: Sequence[bytes]) -> None:
+    """It is proposed again if it was refused."""

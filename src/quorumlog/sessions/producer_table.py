@@ -1,0 +1,131 @@
+"""Producer sessions: what every replica remembers of producers, so that a retry is stored once.
+
+From the entries that lead producers' blocks (`system_entry`), in the order of the log, every
+replica derives the same table; that of their transactions is part of it, and so are the time marks.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.time_marks import TimeMarks
+from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
+from quorumlog.sessions.transaction_table import TransactionalProducer, TransactionTable
+
+SESSIONS_MAX: Final = 10_000
+"""Producers that a group remembers; the one that appended longest ago is forgotten first."""
+BLOCKS_REMEMBERED: Final = 16
+"""Newest blocks of each producer whose answer can be given again."""
+
+
+class StoredBlock(msgspec.Struct, frozen=True, array_like=True):
+    """A block of a producer; its session entry is at `index`."""
+
+    first_sequence: int
+    count: int
+    crc: int
+    index: int
+
+    @property
+    def last_index(self) -> int:
+        """Index of its last entry."""
+        return self.index + self.count
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True):
+    """One producer: its epoch, the sequence it must go on with, and its newest blocks."""
+
+    epoch: int
+    next_sequence: int
+    blocks: tuple[StoredBlock, ...] = ()
+
+    def block_at(self, first_sequence: int) -> StoredBlock | None:
+        """Return the block that begins with a sequence, if it is remembered."""
+        found = (block for block in self.blocks if block.first_sequence == first_sequence)
+        return next(found, None)
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    as_of: int
+    sessions: list[tuple[int, Session]]
+    producers: list[tuple[bytes, TransactionalProducer]] = []
+    rejected: list[tuple[int, int]] = []
+    complete_from: int = 0
+    time_marks: list[tuple[int, int]] = []
+
+
+@dataclass(slots=True)
+class SessionTable:
+    """All sessions as the entries up to `as_of` have them, the one that slept longest first."""
+
+    as_of: int = -1
+    sessions: dict[int, Session] = field(default_factory=dict)
+    transactions: TransactionTable = field(default_factory=TransactionTable)
+    marks: TimeMarks = field(default_factory=TimeMarks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it that a table without entries has not."""
+        return not (self.sessions or self.transactions.producers or self.marks.pairs)
+
+    def apply(self, index: int, entry: SystemEntry) -> None:
+        """Take an entry; one that is not after `as_of` is known already."""
+        if index <= self.as_of:
+            return
+        if is_transactional(entry):
+            self.transactions.apply(index, entry)
+        if isinstance(entry, SessionEntry):
+            self._apply_session(index, entry)
+        elif isinstance(entry, TimeMark):
+            self.marks.add(index, entry.time_ms)
+
+    def removed(self, before_begin_index: int) -> None:
+        """Forget what is only of use for entries that are not in the log any more."""
+        self.transactions.removed(before_begin_index)
+        self.marks.removed(before_begin_index)
+
+    def _apply_session(self, index: int, entry: SessionEntry) -> None:
+        before = self.sessions.get(entry.producer_id)
+        block = StoredBlock(entry.first_sequence, entry.count, entry.crc, index)
+        following = entry.first_sequence + entry.count
+        if before is None or entry.epoch > before.epoch:
+            session = Session(entry.epoch, following, (block,))
+        elif entry.epoch == before.epoch and entry.first_sequence == before.next_sequence:
+            blocks = (*before.blocks, block)[-BLOCKS_REMEMBERED:]
+            session = Session(entry.epoch, following, blocks)
+        else:
+            return  # no leader appends such a block
+        self.sessions.pop(entry.producer_id, None)
+        self.sessions[entry.producer_id] = session
+        while len(self.sessions) > SESSIONS_MAX:
+            del self.sessions[next(iter(self.sessions))]
+
+    def copy(self) -> "SessionTable":
+        """Return an independent copy."""
+        transactions, marks = self.transactions.copy(), self.marks.copy()
+        return SessionTable(self.as_of, dict(self.sessions), transactions, marks)
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        saved = _Saved(
+            self.as_of,
+            list(self.sessions.items()),
+            list(self.transactions.producers.items()),
+            self.transactions.rejected,
+            self.transactions.complete_from,
+            self.marks.pairs,
+        )
+        return msgspec.msgpack.encode(saved)
+
+    @classmethod
+    def decode(cls, raw: bytes | memoryview) -> "SessionTable":
+        """Read what `encode` returned. Raises `UnexpectedArgumentError`."""
+        try:
+            saved = msgspec.msgpack.decode(raw, type=_Saved)
+        except msgspec.MsgspecError as error:
+            raise UnexpectedArgumentError(f"no table of producer sessions: {error}") from error
+        transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)
+        marks = TimeMarks(saved.time_marks)
+        return cls(saved.as_of, dict(saved.sessions), transactions, marks)

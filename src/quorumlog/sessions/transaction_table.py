@@ -1,0 +1,333 @@
+"""Transactions: entries that count only once the end of their batch names who wrote them.
+
+A transactional id is one writer that lives through restarts, such as a streaming query. Each run of
+it begins with an `InitTransactions` and has a higher epoch than the ones before, which are fenced.
+It writes batches in rising order. Attempts at a part of a batch append blocks, each attempt under a
+producer id of its own; an `EndTransaction` names the attempts that are accepted. All others of the
+batch, and of batches before it, are rejected: readers leave them out. A batch that has ended cannot
+end again, so one that is written anew after a failure is in the log once, however it is divided.
+
+Every replica derives the same table from the entries of the log. Idea and names are those of Kafka
+(KIP-98); accepting attempts by name is what a batch system needs, whose tasks run more than once.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.sessions.entries import (
+    AcceptedAttempt,
+    EndTransaction,
+    InitTransactions,
+    SessionEntry,
+    SystemEntry,
+    TransactionPart,
+    continued_crc,
+)
+
+TRANSACTIONAL_IDS_MAX: Final = 10_000
+"""Ids that a group remembers; the one that wrote longest ago is forgotten first."""
+RUNS_REMEMBERED: Final = 16
+"""Earlier runs of an id that are known to be fenced."""
+RANGES_MAX: Final = 100_000
+"""Stretches of open and rejected blocks; at so many, no block of a transaction is taken."""
+TIMEOUT_MS_MAX: Final = 15 * 60 * 1_000
+"""Longest time-out that a run may ask for (Kafka's transaction.max.timeout.ms)."""
+
+Range = tuple[int, int]
+"""First and last index."""
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """What one task has appended of a batch so far."""
+
+    epoch: int
+    batch_id: int
+    partition: int
+    ranges: tuple[Range, ...]
+    count: int
+    crc: int
+
+    def accepted_as(self, producer_id: int) -> AcceptedAttempt:
+        """Return what an end must name for it to be accepted."""
+        first, last = self.ranges[0][0], self.ranges[-1][1]
+        return AcceptedAttempt(self.partition, producer_id, first, last, self.count, self.crc)
+
+
+class TransactionalProducer(msgspec.Struct, frozen=True, array_like=True):
+    """One transactional id: its present run, the last batch that ended, and what is open.
+
+    `attempts` are by producer id. `end_index` is where that last batch ended.
+    """
+
+    epoch: int
+    run_id: bytes
+    timeout_ms: int
+    past_runs: tuple[bytes, ...] = ()
+    last_batch: int = -1
+    end_index: int = -1
+    attempts: dict[int, Attempt] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionVerdict:
+    """What becomes of an entry: refused with a code, or (`end_index` ≥ 0) its batch ended there."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    end_index: int = -1
+
+
+_TAKEN: Final = TransactionVerdict()
+
+
+@dataclass(slots=True)
+class TransactionTable:
+    """All transactional ids, in the order of their last writes, and what was rejected, sorted."""
+
+    producers: dict[bytes, TransactionalProducer] = field(default_factory=dict)
+    rejected: list[Range] = field(default_factory=list)
+    complete_from: int = 0
+    """What was rejected before this index is not known any more."""
+    open_ids: set[bytes] = field(init=False)
+    """Those with blocks of a batch that has not ended."""
+    range_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive what follows from the rest."""
+        known = self.producers.items()
+        self.open_ids = {found_id for found_id, producer in known if producer.attempts}
+        attempts = [one for found in self.producers.values() for one in found.attempts.values()]
+        self.range_count = len(self.rejected) + sum(len(one.ranges) for one in attempts)
+
+    def copy(self) -> "TransactionTable":
+        """Return an independent copy."""
+        return TransactionTable(dict(self.producers), list(self.rejected), self.complete_from)
+
+    # -- for readers --------------------------------------------------------------------------
+
+    def stable_index(self, committed_index: int) -> int:
+        """Return the last index before which every transaction has ended (Kafka's LSO)."""
+        first = [
+            attempt.ranges[0][0]
+            for found_id in self.open_ids
+            for attempt in self.producers[found_id].attempts.values()
+        ]
+        return min([committed_index, *(index - 1 for index in first)])
+
+    def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
+        """Return the first `most` stretches of rejected entries that touch first … last, joined."""
+        found: list[Range] = []
+        number = max(0, bisect_left(self.rejected, (first, 0)) - 1)
+        while number < len(self.rejected) and self.rejected[number][0] <= last:
+            begin, end = self.rejected[number]
+            number += 1
+            if end < first:
+                continue
+            if found and begin == found[-1][1] + 1:
+                found[-1] = (found[-1][0], end)
+            elif len(found) < most:
+                found.append((begin, end))
+            else:
+                break
+        return found
+
+    # -- the log goes on ----------------------------------------------------------------------
+
+    def apply(self, index: int, entry: SystemEntry) -> None:
+        """Take an entry of the log at an index."""
+        if isinstance(entry, InitTransactions):
+            self._begin(entry)
+        elif isinstance(entry, EndTransaction):
+            self._end(index, entry)
+        elif isinstance(entry, SessionEntry) and entry.part is not None:
+            self._add(index, entry, entry.part)
+
+    def _begin(self, entry: InitTransactions) -> None:
+        known = self.producers.get(entry.transactional_id)
+        if known is None:
+            made = TransactionalProducer(1, entry.run_id, entry.timeout_ms)
+        elif entry.run_id == known.run_id:
+            made = known
+        elif entry.run_id in known.past_runs:
+            return
+        else:
+            self._reject(known.attempts.values())
+            past_runs = (*known.past_runs, known.run_id)[-RUNS_REMEMBERED:]
+            made = TransactionalProducer(
+                known.epoch + 1,
+                entry.run_id,
+                entry.timeout_ms,
+                past_runs,
+                known.last_batch,
+                known.end_index,
+            )
+        self._put(entry.transactional_id, made)
+        while len(self.producers) > TRANSACTIONAL_IDS_MAX:
+            oldest = next(found_id for found_id in self.producers if found_id not in self.open_ids)
+            del self.producers[oldest]
+
+    def _add(self, index: int, entry: SessionEntry, part: TransactionPart) -> None:
+        last = index + entry.count
+        self.range_count += 1
+        if self._refused(entry, part) is not None:
+            insort(self.rejected, (index, last))  # no leader appends such a block
+            return
+        known = self.producers[part.transactional_id]
+        before = known.attempts.get(entry.producer_id)
+        ranges: tuple[Range, ...] = () if before is None else before.ranges
+        if ranges and ranges[-1][1] + 1 == index:
+            ranges = (*ranges[:-1], (ranges[-1][0], last))
+            self.range_count -= 1
+        else:
+            ranges = (*ranges, (index, last))
+        attempt = Attempt(
+            part.epoch,
+            part.batch_id,
+            part.partition,
+            ranges,
+            entry.count + (0 if before is None else before.count),
+            continued_crc(0 if before is None else before.crc, entry.crc),
+        )
+        attempts = {**known.attempts, entry.producer_id: attempt}
+        self._put(part.transactional_id, msgspec.structs.replace(known, attempts=attempts))
+
+    def _end(self, index: int, entry: EndTransaction) -> None:
+        verdict = self.judge(entry)
+        if verdict.code is not ResponseCode.SUCCESS or verdict.end_index >= 0:
+            return
+        known = self.producers[entry.transactional_id]
+        accepted = {one.producer_id for one in entry.accepted or ()}
+        over = {
+            producer_id: attempt
+            for producer_id, attempt in known.attempts.items()
+            if attempt.batch_id <= entry.batch_id
+        }
+        self._reject(
+            attempt for producer_id, attempt in over.items() if producer_id not in accepted
+        )
+        self.range_count -= sum(len(over[producer_id].ranges) for producer_id in accepted)
+        attempts = {key: value for key, value in known.attempts.items() if key not in over}
+        known = msgspec.structs.replace(known, attempts=attempts)
+        if entry.accepted is not None:
+            known = msgspec.structs.replace(known, last_batch=entry.batch_id, end_index=index)
+        self._put(entry.transactional_id, known)
+
+    def _put(self, found_id: bytes, producer: TransactionalProducer) -> None:
+        self.producers.pop(found_id, None)
+        self.producers[found_id] = producer
+        (self.open_ids.add if producer.attempts else self.open_ids.discard)(found_id)
+
+    def _reject(self, attempts: Iterable[Attempt]) -> None:
+        self.rejected = sorted(
+            [*self.rejected, *(one for attempt in attempts for one in attempt.ranges)]
+        )
+
+    def removed(self, before_begin_index: int) -> None:
+        """Everything up to there is not in the log any more."""
+        self.complete_from = max(self.complete_from, before_begin_index + 1)
+        number = bisect_left(self.rejected, (before_begin_index + 1, 0))
+        if number and self.rejected[number - 1][1] > before_begin_index:
+            number -= 1
+        if number:
+            del self.rejected[:number]
+            self.range_count -= number
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def judge(self, entry: SystemEntry) -> TransactionVerdict:
+        """Return what becomes of an entry behind those that were applied."""
+        if isinstance(entry, InitTransactions):
+            return self._judge_begin(entry)
+        if isinstance(entry, EndTransaction):
+            return self._of_run(entry) or _judge_end(entry, self.producers[entry.transactional_id])
+        part = entry.part if isinstance(entry, SessionEntry) else None
+        if not isinstance(entry, SessionEntry) or part is None:
+            return _TAKEN
+        refused = self._refused(entry, part)
+        if refused is None and self.range_count >= RANGES_MAX:
+            text = (
+                f"{self.range_count} stretches of open and rejected transactions are remembered; "
+                "there is room again when some of them were removed with the oldest entries"
+            )
+            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
+        return refused or _TAKEN
+
+    def _refused(self, entry: SessionEntry, part: TransactionPart) -> TransactionVerdict | None:
+        """Return why a block cannot be part of what it says; None: it is. Alike on all replicas."""
+        refused = self._of_run(part)
+        if refused is not None:
+            return refused
+        known, who = self.producers[part.transactional_id], _named(part.transactional_id)
+        if part.batch_id <= known.last_batch:
+            text = f"{who}: batch {part.batch_id} has ended; the last was {known.last_batch}"
+            return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
+        attempt = known.attempts.get(entry.producer_id)
+        if attempt is None and entry.first_sequence:
+            text = f"{who}: batch {part.batch_id} was given up; write it again from the beginning"
+            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
+        if attempt is not None and (attempt.batch_id, attempt.partition) != (
+            part.batch_id,
+            part.partition,
+        ):
+            text = f"producer {entry.producer_id} writes another part; take a new producer id"
+            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+        return None
+
+    def _of_run(self, entry: TransactionPart | EndTransaction) -> TransactionVerdict | None:
+        """Return why an entry is not of the present run of its id; None: it is."""
+        known = self.producers.get(entry.transactional_id)
+        who = _named(entry.transactional_id)
+        if known is None or entry.epoch > known.epoch:
+            text = f"{who} has no run {entry.epoch}; it was forgotten or never began"
+            return TransactionVerdict(ResponseCode.UNKNOWN_PRODUCER, text)
+        if entry.epoch < known.epoch:
+            text = f"{who}: run {entry.epoch} was succeeded by run {known.epoch}"
+            return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
+        return None
+
+    def _judge_begin(self, entry: InitTransactions) -> TransactionVerdict:
+        who = _named(entry.transactional_id)
+        if not 0 < entry.timeout_ms <= TIMEOUT_MS_MAX:
+            text = f"{who}: a time-out of {entry.timeout_ms} ms is not in 1 to {TIMEOUT_MS_MAX}"
+            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+        known = self.producers.get(entry.transactional_id)
+        if known is not None and entry.run_id in known.past_runs:
+            text = f"{who}: this run was succeeded by another, run {known.epoch}"
+            return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
+        if known is None and len(self.open_ids) >= TRANSACTIONAL_IDS_MAX:
+            text = f"{len(self.open_ids)} transactional ids are writing; try again later"
+            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
+        return _TAKEN
+
+
+def _named(transactional_id: bytes) -> str:
+    return f"transactional id {transactional_id.hex()}"
+
+
+def _judge_end(entry: EndTransaction, known: TransactionalProducer) -> TransactionVerdict:
+    who = _named(entry.transactional_id)
+    if entry.batch_id <= known.last_batch:
+        if entry.accepted is not None:
+            return TransactionVerdict(end_index=known.end_index)
+        text = f"{who}: batch {entry.batch_id} has ended; the last was {known.last_batch}"
+        return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
+    seen = set()
+    for one in entry.accepted or ():
+        attempt = known.attempts.get(one.producer_id)
+        fits = attempt is not None and attempt.batch_id == entry.batch_id
+        if attempt is None or not fits or attempt.accepted_as(one.producer_id) != one:
+            text = (
+                f"{who}: batch {entry.batch_id} cannot end with what partition {one.partition} "
+                "wrote: it was given up meanwhile, or is not in the log as stated"
+            )
+            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
+        if one.partition in seen:
+            text = f"{who}: two attempts at partition {one.partition} of batch {entry.batch_id}"
+            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+        seen.add(one.partition)
+    return _TAKEN

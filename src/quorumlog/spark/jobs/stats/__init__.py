@@ -1,0 +1,1 @@
+"""Counts what a log holds (entries, sizes, terms, rates) and plots it."""

@@ -1,0 +1,1 @@
+"""Writes data frames and streams to a group, each row exactly once."""

@@ -1,0 +1,126 @@
+"""The options for writing, and which columns can be written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from quorumlog.client.transactions import TIMEOUT_MS
+from quorumlog.model.config import check_name
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.sessions.transaction_table import TIMEOUT_MS_MAX
+from quorumlog.spark.option_values import OptionValues
+from quorumlog.spark.source.options import servers_of
+
+KNOWN = {
+    "servers": "host:port,host:port: some of the cluster's nodes (required)",
+    "group": "the group to write to (required unless there is a column group)",
+    "deliveryGuarantee": (
+        "exactly-once (default): rows count when their batch has ended, once however often it is "
+        "written; or at-least-once: rows are there at once, and again when a task is run again"
+    ),
+    "transactionTimeoutMs": (
+        "a batch to which no task adds anything for so long is given up, at most 15m (default 5m)"
+    ),
+    "transactionalId": (
+        "of a batch write: with batchId, the name under which it is written once, for foreachBatch"
+    ),
+    "batchId": "of a batch write: its number, rising with every batch of a transactionalId",
+    "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
+}
+STREAM_EXCLUDED = ("transactionalId", "batchId")
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "body": ((BinaryType, StringType), "binary or string"),
+    "channel": (_INTEGERS, "an integer"),
+    "group": ((StringType,), "a string"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write and how. `identity`: transactional id and batch of a batch write, if named."""
+
+    servers: str
+    group: str | None
+    is_transactional: bool
+    transaction_timeout_ms: int
+    identity: tuple[str, int] | None
+    delivery_timeout_ms: int
+
+    def for_stream(self) -> "WriteOptions":
+        """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
+        if self.identity is not None:
+            raise UnexpectedArgumentError(
+                "options transactionalId and batchId are for a batch write: a stream has a name "
+                "of its own; leave them out"
+            )
+        return self
+
+
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
+    values = OptionValues(raw, KNOWN, {})
+    group = values.text("group") or None
+    if group is not None:
+        try:
+            check_name("group", group)
+        except ConfigError as error:
+            raise UnexpectedArgumentError(f"option 'group': {error}") from None
+    timeout_ms = values.duration_ms("transactionTimeoutMs") or TIMEOUT_MS
+    if timeout_ms > TIMEOUT_MS_MAX:
+        raise values.wrong("transactionTimeoutMs")
+    guarantees = {"exactly-once": True, "at-least-once": False}
+    is_transactional = values.choice("deliveryGuarantee", guarantees)
+    identity = _identity(values)
+    if identity is not None and not is_transactional:
+        raise UnexpectedArgumentError(
+            "options transactionalId and batchId are for deliveryGuarantee=exactly-once"
+        )
+    return WriteOptions(
+        servers=servers_of(values),
+        group=group,
+        is_transactional=is_transactional,
+        transaction_timeout_ms=timeout_ms,
+        identity=identity,
+        delivery_timeout_ms=values.duration_ms("deliveryTimeoutMs") or 120_000,
+    )
+
+
+def _identity(values: OptionValues) -> tuple[str, int] | None:
+    name, batch = values.text("transactionalId"), values.text("batchId")
+    if not name and not batch:
+        return None
+    if not name or not batch:
+        raise UnexpectedArgumentError("options transactionalId and batchId: give both or neither")
+    if not batch.isdecimal():
+        raise values.wrong("batchId")
+    return name, int(batch)
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raise `UnexpectedArgumentError` unless rows of a schema can be written."""
+    for field in schema.fields:
+        known = _COLUMNS.get(field.name)
+        if known is None:
+            raise UnexpectedArgumentError(
+                f"column {field.name!r} cannot be written; a row has {', '.join(_COLUMNS)}: "
+                "select those, and put everything else into body"
+            )
+        if not isinstance(field.dataType, known[0]):
+            raise UnexpectedArgumentError(
+                f"column {field.name} must be {known[1]}, not {field.dataType.simpleString()}"
+            )
+    if "body" not in schema.names:
+        raise UnexpectedArgumentError("there is no column body, binary or string, to be written")
+    if options.group is None and "group" not in schema.names:
+        raise UnexpectedArgumentError(f"option 'group' is missing: {KNOWN['group']}")

@@ -1,0 +1,321 @@
+"""Writing rows to the log, each once, whatever is run again.
+
+Every task writes its rows as an attempt at its partition of the batch; the driver ends the batch by
+naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
+batch that has ended is not written again. A query that is started anew fences the run before it.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from quorumlog.client import SyncClient, SyncProducer, Transactions
+from quorumlog.model.config import check_name
+from quorumlog.model.entry import SYSTEM_CHANNEL
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.sessions.entries import AcceptedAttempt
+from quorumlog.spark.sink.options import WriteOptions
+from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, client_for
+from quorumlog.spark.worker import spare_collections
+
+BLOCK_BYTES = 1024 * 1024
+BUFFER_BYTES = 16 * 1024 * 1024
+"""What a task holds of each group besides the rows that Spark hands over at a time."""
+GROUPS_PER_TASK_MAX = 64
+"""Each has connections and a thread of its own."""
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties of a streaming query's tasks."""
+
+
+Messages: TypeAlias = list[WriterCommitMessage | None]
+"""Of the tasks of a batch; None of those that gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Which batch is written: of which transactional id, in which run of it."""
+
+    transactional_id: str
+    run_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """What a task wrote to one group. `accepted` is None if the batch had ended there before."""
+
+    group: str
+    epoch: int
+    accepted: AcceptedAttempt | None
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote of a batch; at least once: nothing has to be said."""
+
+    writing: Writing | None
+    parts: tuple[WrittenPart, ...]
+
+
+class PartWriter:
+    """Writes the rows of one task. `writing` is None for at-least-once."""
+
+    def __init__(self, options: WriteOptions, writing: Writing | None, partition: int) -> None:
+        self._options = options
+        self._writing = writing
+        self._partition = partition
+        self._producers: dict[str, SyncProducer | None] = {}
+        self._epochs: dict[str, int] = {}
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Write all rows and wait until they are stored. Raises `RequestError`."""
+        spare_collections()
+        try:
+            for batch in batches:
+                for group, rows in self._by_group(batch):
+                    self._send(group, rows)
+            parts = [self._finished(group) for group in self._producers]
+        finally:
+            for producer in self._producers.values():
+                if producer is not None:
+                    producer.close(flush=False)
+        return Written(self._writing, tuple(part for part in parts if part is not None))
+
+    def _by_group(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if "group" not in batch.schema.names:
+            yield self._options.group or "", batch
+            return
+        column = batch.column("group")
+        named = column.unique().to_pylist()
+        for group in named:
+            if group is None:
+                raise UnexpectedArgumentError("a row has no group: its column group is null")
+            rows = batch if len(named) == 1 else batch.filter(pc.equal(column, group))
+            yield group, rows
+
+    def _send(self, group: str, rows: pa.RecordBatch) -> None:
+        if group not in self._producers:
+            self._producers[group] = self._open(group)
+        producer = self._producers[group]
+        if producer is None or not rows.num_rows:
+            return
+        bodies = rows.column("body")
+        if bodies.null_count:
+            raise UnexpectedArgumentError(
+                f"{bodies.null_count} of {rows.num_rows} rows have no body: their column body is "
+                "null; leave them out or give them an empty one"
+            )
+        if bodies.type != pa.binary():
+            bodies = bodies.cast(pa.binary())
+        producer.send_batch(bodies.to_pylist(), _channels(rows))
+
+    def _open(self, group: str) -> SyncProducer | None:
+        """Return a producer for a group; None: the batch has ended there, it is not written."""
+        if len(self._producers) >= GROUPS_PER_TASK_MAX:
+            raise UnexpectedArgumentError(
+                f"one task writes to more than {GROUPS_PER_TASK_MAX} groups; repartition the rows "
+                "by the column group before they are written"
+            )
+        try:
+            check_name("group", group)
+        except ConfigError as error:
+            raise UnexpectedArgumentError(f"column group: {error}") from None
+        options, writing, part = self._options, self._writing, None
+        if writing is not None:
+            client, transactions = _transactions_of(options, writing, group)
+            run = client.wait(transactions.begin())
+            self._epochs[group] = run.epoch
+            if run.last_batch >= writing.batch_id:
+                return None
+            part = transactions.part(run, writing.batch_id, self._partition)
+        return SyncProducer(
+            options.servers,
+            group,
+            part=part,
+            batch_bytes=BLOCK_BYTES,
+            buffer_bytes=BUFFER_BYTES,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+        )
+
+    def _finished(self, group: str) -> WrittenPart | None:
+        producer = self._producers[group]
+        if producer is None:
+            return WrittenPart(group, self._epochs[group], None)
+        producer.flush()
+        accepted = producer.attempt()
+        if accepted is None:
+            return None
+        return WrittenPart(group, self._epochs[group], accepted)
+
+
+def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
+    if "channel" not in rows.schema.names:
+        return None
+    column = rows.column("channel")
+    if column.null_count:
+        column = column.fill_null(0)
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] < 0 or bounds["max"] >= SYSTEM_CHANNEL:
+        raise UnexpectedArgumentError(
+            f"column channel has values from {bounds['min']} to {bounds['max']}; a channel is "
+            f"between 0 and {SYSTEM_CHANNEL - 1}"
+        )
+    found: list[int] = column.to_pylist()
+    return found
+
+
+def _transactions_of(
+    options: WriteOptions, writing: Writing, group: str, timeout_ms_max: int | None = None
+) -> tuple[SyncClient, Transactions]:
+    """Return a group's transactions, and the client that waits for what they do."""
+    timeout_ms = options.delivery_timeout_ms
+    client = client_for(options.servers, group, min(timeout_ms, timeout_ms_max or timeout_ms))
+    return client, Transactions(
+        client.asynchronous,
+        writing.transactional_id,
+        run_id=writing.run_id,
+        timeout_ms=options.transaction_timeout_ms,
+    )
+
+
+def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> None:
+    """End a batch in every group that was written to, with what the tasks' messages say.
+
+    Groups do not change in the same moment; each has every row once, because what has ended in one
+    is not written to it again. Raises `RequestError`.
+    """
+    for group, (writing, epoch, accepted) in _by_group(messages).items():
+        if accepted:
+            client, transactions = _transactions_of(options, writing, group)
+            client.wait(transactions.commit(epoch, writing.batch_id, accepted))
+
+
+def abort_batch(
+    options: WriteOptions, messages: Sequence[Written | None], writing: Writing | None = None
+) -> None:
+    """Give up what some tasks of a batch wrote, so that readers need not wait for its time-out.
+
+    If it is known what was written, also where no task came to its end. A cluster that cannot be
+    reached is not waited for: most likely that is why the batch failed.
+    """
+    if writing is not None and options.group is not None:
+        client, transactions = _transactions_of(options, writing, options.group, PLAN_TIMEOUT_MS)
+        run = client.wait(transactions.begin())
+        if run.last_batch < writing.batch_id:
+            client.wait(transactions.abort(run.epoch, writing.batch_id))
+        return
+    for group, (told, epoch, accepted) in _by_group(messages).items():
+        if accepted:
+            client, transactions = _transactions_of(options, told, group, PLAN_TIMEOUT_MS)
+            client.wait(transactions.abort(epoch, told.batch_id))
+
+
+def _by_group(
+    messages: Sequence[Written | None],
+) -> dict[str, tuple[Writing, int, list[AcceptedAttempt]]]:
+    epochs: dict[str, int] = defaultdict(int)
+    accepted: dict[str, list[AcceptedAttempt]] = defaultdict(list)
+    writing: Writing | None = None
+    for message in messages:
+        if message is None or message.writing is None:
+            continue
+        writing = message.writing
+        for part in message.parts:
+            epochs[part.group] = max(epochs[part.group], part.epoch)
+            if part.accepted is not None:
+                accepted[part.group].append(part.accepted)
+    if writing is None:
+        return {}
+    return {group: (writing, epoch, accepted[group]) for group, epoch in epochs.items()}
+
+
+# -- what Spark is given ----------------------------------------------------------------------
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Writes a batch; without a name of the user's it has one of its own, and is written once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._writing: Writing | None = None
+        if options.is_transactional:
+            own = str(uuid.uuid4())
+            named = options.identity or (own, 0)
+            self._writing = Writing(named[0], own, named[1])
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        partition = _task_context().partitionId()
+        return PartWriter(self._options, self._writing, partition).write(iterator)
+
+    def commit(self, messages: Messages) -> None:
+        """All tasks have ended well: their rows count from now on."""
+        commit_batch(self._options, _ours(messages))
+
+    def abort(self, messages: Messages) -> None:
+        """The job failed: what tasks wrote never counts."""
+        abort_batch(self._options, _ours(messages), self._writing)
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, which is known by its checkpoint."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        context = _task_context()
+        writing = None
+        if self._options.is_transactional:
+            writing = writing_of(context.getLocalProperty)
+        return PartWriter(self._options, writing, context.partitionId()).write(iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        """All tasks have ended well: their rows count from now on."""
+        commit_batch(self._options, _ours(messages))
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        """The batch failed: what tasks wrote never counts."""
+        abort_batch(self._options, _ours(messages))
+
+
+def writing_of(local_property: Callable[[str], str | None]) -> Writing:
+    """Return which batch of which query a task writes, as Spark's local properties tell.
+
+    Raises `UnexpectedArgumentError` if this Spark does not tell.
+    """
+    found = {name: local_property(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)}
+    missing = [name for name, value in found.items() if not value]
+    batch = found[BATCH_ID] or ""
+    if missing or not batch.isdecimal():
+        raise UnexpectedArgumentError(
+            f"this Spark does not tell its tasks {', '.join(missing) or BATCH_ID}, without which "
+            "rows cannot be written exactly once; set deliveryGuarantee=at-least-once, or write "
+            "with foreachBatch and the options transactionalId and batchId"
+        )
+    return Writing(found[QUERY_ID] or "", found[RUN_ID] or "", int(batch))
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise UnexpectedArgumentError("rows are written by Spark's tasks only")
+    return context
+
+
+def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[Written | None]:
+    return [message for message in messages if isinstance(message, Written)]

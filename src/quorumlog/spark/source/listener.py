@@ -1,0 +1,178 @@
+"""How far streaming queries are: printed, as metrics, and reported to the log for its status."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from quorumlog.model.errors import QuorumlogError
+from quorumlog.spark.source.clusters import Connect, RemoteCluster
+from quorumlog.spark.source.offsets import READER, SERVERS, parse_offset
+from quorumlog.spark.source.options import NAME_LENGTH_MAX
+
+logger = logging.getLogger(__name__)
+
+REPORT_PAUSE_S = 30.0
+"""After a report that failed, the next one of that query waits so long: Spark waits for each."""
+_LABELS = ("query", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How a query stands with one group: it has done with everything before `index`.
+
+    `servers` of the cluster, and the name under which it is reported there; empty: not known.
+    """
+
+    query: str
+    group: str
+    index: int
+    entries_behind: int
+    servers: str = ""
+    reader: str = ""
+
+
+class PositionListener(StreamingQueryListener):
+    """Reports to the log how far each query that reads it has come; driver only.
+
+    Spark tells a listener when a batch has ended, so positions are exact, also that of the last
+    batch. They go by the option `readerName`, else the query's name, else its id, which is in the
+    checkpoint: a query that is started again takes its place. `quorumlog.spark.session` adds one.
+    `servers`: where to report instead of to the servers that the query reads from.
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: str | None = None,
+        connect: Connect = RemoteCluster,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report_to = servers
+        self._connect = connect
+        self._now_s = now_s
+        self._unreported: dict[str, dict[tuple[str, str], GroupLag]] = {}
+        """By run, servers and group: what could not be reported yet."""
+        self._not_before_s: dict[str, float] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (names of Spark, here and below)
+        """A query began; its first progress says where."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Tell how far a query has come."""
+        progress, run_id = event.progress, str(event.progress.runId)
+        query = progress.name or str(progress.id)
+        for source in progress.sources:
+            for lag in lags_of(query, source.endOffset, source.latestOffset):
+                self._tell(run_id, lag, progress.batchId)
+                if lag.servers or self._report_to:
+                    self._unreported.setdefault(run_id, {})[lag.servers, lag.group] = lag
+        if self._now_s() >= self._not_before_s.get(run_id, 0.0):
+            self._report(run_id)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """There is nothing new."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """A query ended: what was not reported yet is tried once more."""
+        run_id = str(event.runId)
+        self._report(run_id)
+        self._unreported.pop(run_id, None)
+        self._not_before_s.pop(run_id, None)
+
+    def _tell(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
+        """Tell others than the log how a query stands."""
+
+    def _report(self, run_id: str) -> None:
+        waiting = self._unreported.get(run_id, {})
+        for key, lag in list(waiting.items()):
+            name = (lag.reader or lag.query)[:NAME_LENGTH_MAX]
+            del waiting[key]
+            try:
+                self._connect(self._report_to or lag.servers, 0).report(lag.group, name, lag.index)
+            except QuorumlogError as error:
+                waiting[key] = lag  # the last one now: it must not hold up the others
+                self._not_before_s[run_id] = self._now_s() + REPORT_PAUSE_S
+                logger.warning("the position of %s could not be reported: %s", lag.query, error)
+                return
+
+
+class LagListener(PositionListener):
+    """Reports every query that reads from the log how far behind it is; driver only.
+
+    spark.streams.addListener(LagListener())
+
+    It prints a line a progress to `output` (None: nothing), keeps the gauges
+    `quorumlog_query_position` and `quorumlog_query_entries_behind` (labels query and group) in
+    `registry`, which `prometheus_client.start_http_server` serves, and reports the position to the
+    cluster, where `quorumlog status` shows it (see `PositionListener`, also for `servers`).
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: str | None = None,
+        output: IO[str] | None = sys.stderr,
+        registry: CollectorRegistry = REGISTRY,
+        connect: Connect = RemoteCluster,
+    ) -> None:
+        super().__init__(servers=servers, connect=connect)
+        self._output = output
+        self._position = Gauge(
+            "quorumlog_query_position",
+            "Index of the first entry not read",
+            _LABELS,
+            registry=registry,
+        )
+        self._behind = Gauge(
+            "quorumlog_query_entries_behind", "Entries not read yet", _LABELS, registry=registry
+        )
+        self._names: dict[str, set[tuple[str, str]]] = {}
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  (name of Spark)
+        """A query ended: its gauges go."""
+        for labels in self._names.pop(str(event.runId), set()):
+            self._position.remove(*labels)
+            self._behind.remove(*labels)
+        super().onQueryTerminated(event)
+
+    def _tell(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
+        labels = (lag.query, lag.group)
+        self._names.setdefault(run_id, set()).add(labels)
+        self._position.labels(*labels).set(lag.index)
+        self._behind.labels(*labels).set(lag.entries_behind)
+        if self._output is not None:
+            print(
+                f"{lag.query}: batch {batch_id}, {lag.group} read up to {lag.index - 1}, "
+                f"{lag.entries_behind} entries behind",
+                file=self._output,
+                flush=True,
+            )
+
+
+def lags_of(query: str, end_offset: str | None, latest_offset: str | None) -> list[GroupLag]:
+    """Return how a query stands, from a source's offsets in its progress; nothing if not ours."""
+    try:
+        end = parse_offset(json.loads(end_offset or ""))
+        known = json.loads(latest_offset or "")
+        latest = parse_offset(known)
+    except (ValueError, TypeError, KeyError, AttributeError, QuorumlogError):
+        return []
+    return [
+        GroupLag(
+            query,
+            group,
+            place.index,
+            max(0, latest[group].index - place.index),
+            str(known[group].get(SERVERS, "")),
+            str(known[group].get(READER, "")),
+        )
+        for group, place in end.items()
+        if group in latest
+    ]

@@ -1,0 +1,122 @@
+"""Entries read from a replica's files on this machine instead of being sent (decision 0019).
+
+The replica says up to where its files hold what is committed, and what of it was rejected; such
+entries do not change before they are removed, so they can be read while the replica runs.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from quorumlog.client import FetchedBlock
+from quorumlog.model.block import block_from_index_records, headers, position_of
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import (
+    IndexOutOfRangeError,
+    IndexRemovedError,
+    RemoteProtocolError,
+    StorageError,
+)
+from quorumlog.model.message import StoreLocation
+from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.files.location import is_here
+from quorumlog.storage.files.os_files import OsFileSystem, machine_id
+from quorumlog.storage.offline.store_files import open_files
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 4 * 1024 * 1024
+"""Bytes of entries in a block, unless a single one is larger."""
+NOTHING = memoryview(b"")
+
+
+def local_blocks(
+    fetch: Callable[..., FetchedBlock], group: str, first: int, last: int, *, headers_only: bool
+) -> Iterator[FetchedBlock]:
+    """Yield the entries first … last of a group, as far as they can be read from files here.
+
+    `fetch` asks a replica (`SyncClient.fetch`); it says anew what is in files when what it said is
+    read. Raises what it raises, but for what has nothing to do with where entries are read.
+    """
+    machine = machine_id()
+    while machine and first <= last:
+        try:
+            located = fetch(first, last, bytes_max=1, headers_only=True, machine=machine)
+        except (IndexOutOfRangeError, IndexRemovedError):
+            return
+        if located.location is None or not is_here(located.location):
+            return
+        if located.first_index != first or not 0 < located.count <= last - first + 1:
+            raise RemoteProtocolError(
+                f"asked where entries {first} to {last} of {group} are, a server told of "
+                f"{located.count} from {located.first_index} on"
+            )
+        try:
+            for block in read_located(located, located.location, headers_only=headers_only):
+                yield block
+                first = block.first_index + block.count
+        except IndexRemovedError:
+            return
+        except StorageError as error:
+            logger.warning("entries of %s from %d on are fetched: %s", group, first, error)
+            return
+
+
+def read_located(
+    located: FetchedBlock, location: StoreLocation, *, headers_only: bool
+) -> Iterator[FetchedBlock]:
+    """Yield the entries that an answer says are in files, in blocks that have been checked.
+
+    Raises `IndexRemovedError` if they were removed meanwhile, `StorageError` when the files cannot
+    be read, `CorruptionError` for a damaged entry.
+    """
+    directory, _, *data_directories = (path for path, _, _ in location.directories)
+    store = open_files(OsFileSystem(), directory, data_directories)
+    try:
+        boundary = store.known.boundary
+        index, last = located.first_index, located.first_index + located.count - 1
+        if boundary is None:
+            raise StorageError(f"{directory}: it is not noted where the log begins")
+        if index <= boundary.before_begin_index:
+            raise IndexRemovedError(f"{directory} begins behind entry {index} by now")
+        reader = DiskReader(store.data, store.index, boundary)
+        while index <= last:
+            span = reader.read(index, last, READ_BYTES)
+            data, records = span.data, span.records
+            if position_of(records) % store.data.file_size == 0:
+                data = _kept(data, index)
+            if headers_only:
+                table = headers(block_from_index_records(data, records))
+                data, records = memoryview(table.tobytes()), NOTHING
+            yield replace(
+                located,
+                first_index=index,
+                count=span.count,
+                data=data,
+                records=records,
+                rejected=[one for one in located.rejected if is_over(one, index, span.last_index)],
+                headers_only=headers_only,
+                location=None,
+                is_checked=True,
+            )
+            index = span.last_index + 1
+    finally:
+        store.close()
+
+
+def _kept(data: memoryview, index: int) -> memoryview:
+    """Return a copy of what was read at the begin of a file.
+
+    When a log's first entries are removed, a blank is written over the begin of the file in which
+    it begins from then on: the only place where entries that were read once may change. Raises
+    `IndexRemovedError` if that has happened.
+    """
+    kept = memoryview(bytes(data))
+    if int.from_bytes(kept[:4], "big", signed=True) == Magic.BLANK:
+        raise IndexRemovedError(f"entry {index} was removed while it was read")
+    return kept
+
+
+def is_over(stretch: tuple[int, int], first: int, last: int) -> bool:
+    """Whether a (first, last) has indexes in common with first … last."""
+    return stretch[0] <= last and first <= stretch[1]

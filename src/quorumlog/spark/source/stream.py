@@ -1,0 +1,346 @@
+"""Reading the log as a stream: offsets from the cluster, limits on a batch, tasks as in a batch.
+
+Only Spark's checkpoint says how far the stream has come. Every plan asks the cluster anew what
+there is, and whether it is still the log that was read.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from quorumlog.model.errors import QuorumlogError, UnknownGroupError
+from quorumlog.spark.source.batch import groups_to_read, matching, position_of
+from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, RowsAlong
+from quorumlog.spark.source.offsets import (
+    READER,
+    SERVERS,
+    UNKNOWN_TERM,
+    LossRules,
+    Offset,
+    Place,
+    format_offset,
+    parse_offset,
+    place_at,
+)
+from quorumlog.spark.source.options import ReadOptions, check_names
+from quorumlog.spark.source.planning import (
+    RECORDS_MAX,
+    IndexRange,
+    bytes_of,
+    cut,
+    last_within,
+    shares,
+)
+from quorumlog.spark.source.tasks import read_range
+from quorumlog.spark.worker import spare_collections
+
+logger = logging.getLogger(__name__)
+
+BOUNDS_MS = 100
+"""Idle, Spark wants the latest offset 90 times a second; the cluster is asked this often."""
+DISCOVERY_MS = 5_000
+"""How often all nodes are asked for groups that match groupPattern."""
+
+Written: TypeAlias = dict[str, dict[str, int]]
+"""An offset as Spark keeps it."""
+Latest: TypeAlias = dict[str, dict[str, int | str]]
+"""The end of the log in progress, with the servers and the name of the reader."""
+
+
+def monotonic_ms() -> float:
+    """Return milliseconds that only go up."""
+    return time.monotonic() * 1_000
+
+
+class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
+    """Plans batches in one process for as long as a query runs; its copies in tasks only read.
+
+    Travels to tasks, so it opens nothing before it is used; `connect` gives the cluster.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: tuple[str, ...],
+        connect: Connect = RemoteCluster,
+        now_ms: Callable[[], float] = monotonic_ms,
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._connect = connect
+        self._now_ms = now_ms
+        self._losses = LossRules(options.fail_on_data_loss)
+        self._discovered: set[str] = set()
+        self._discovered_at: float | None = None
+        self._bounds: dict[str, Bounds] = {}
+        self._bounds_for: frozenset[str] = frozenset()
+        self._bounds_at = 0.0
+        self._pinned: dict[str, int] | None = None
+        self._offered_at: float | None = None
+        self._has_answered = False
+
+    def _cluster(self) -> Cluster:
+        return self._connect(self._options.servers, self._options.fetch_timeout_ms)
+
+    def _planning_cluster(self) -> Cluster:
+        """Return the cluster: an outage is ridden out once it has answered this run of a query."""
+        if self._has_answered:
+            return self._cluster()
+        options = self._options
+        cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
+        for group in options.groups[:1]:
+            with suppress(UnknownGroupError):  # what that means depends on the offset
+                cluster.bounds(group, options.isolation)
+        if not options.groups:
+            cluster.groups()
+        self._has_answered = True
+        return cluster
+
+    # -- where to begin ----------------------------------------------------------------------
+
+    def initialOffset(self) -> Written:  # noqa: N802  (names of Spark, here and below)
+        """Return where a new query begins.
+
+        Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
+        when what was asked for is not there.
+        """
+        options = self._options
+        cluster = self._planning_cluster()
+        groups = groups_to_read(cluster, options)
+        starting = options.starting
+        if isinstance(starting, dict):
+            check_names("startingIndex", starting, tuple(groups))
+        offset: Offset = {}
+        for group in groups:
+            bounds = cluster.bounds(group, options.isolation)
+            index = position_of("startingIndex", starting, "latest", group, bounds)
+            index = self._losses.first_kept(group, index, bounds.beyond - 1, bounds.begin)
+            offset[group] = place_at(cluster, group, index, bounds)
+        return format_offset(offset)
+
+    # -- how far a batch goes ----------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return one limit of the options; `latestOffset` applies the others along with it."""
+        options = self._options
+        if options.max_entries_per_trigger is not None:
+            return ReadMaxRows(options.max_entries_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_entries_per_trigger is not None:
+            return ReadMinRows(options.min_entries_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query: what can be read now."""
+        cluster = self._planning_cluster()
+        isolation = self._options.isolation
+        self._pinned = {
+            group: cluster.bounds(group, isolation).beyond for group in self._wanted(cluster, {})
+        }
+
+    def latestOffset(self, start: Written, limit: ReadLimit) -> Written:  # noqa: N802
+        """Return where the batch after `start` ends: `start` if there is nothing to read.
+
+        A group that is new is put in at its first entry, and read from the next batch on, so that
+        the checkpoint says where it began. Raises `DataLossError` when entries after `start` are
+        gone and that is to be an error.
+        """
+        cluster, begun = self._planning_cluster(), parse_offset(start)
+        known = self._ask_bounds(cluster, begun)
+        end: Offset = {}
+        parts: dict[str, IndexRange] = {}
+        for group, place in begun.items():
+            if group not in known:
+                self._losses.lose(
+                    f"group {group} was read up to entry {place.index - 1}, but the cluster does "
+                    "not host it any more, or the options do not name it"
+                )
+                continue
+            end[group], parts[group] = self._unread(cluster, group, place, known[group])
+        for group in known.keys() - begun.keys():
+            if self._pinned is None or group in self._pinned:
+                end[group] = Place(known[group].begin, UNKNOWN_TERM)
+        parts = self._limited(cluster, parts, limit)
+        for group, part in parts.items():
+            if part.count > 0:
+                self._losses.check_place(cluster, group, begun[group], known[group])
+                end[group] = place_at(cluster, group, part.last + 1, known[group])
+        return start if end == begun else format_offset(end)
+
+    def reportLatestOffset(self) -> Latest | None:  # noqa: N802
+        """Return the end of the log as last seen, for the progress of the query.
+
+        Less the end offset of the batch, by index, that is how many entries it is behind. Progress
+        is all that a listener is told, so it also says where and by which name to report.
+        """
+        if not self._bounds:
+            return None
+        options = self._options
+        ends = {group: Place(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()}
+        source = {SERVERS: options.servers, READER: options.reader_name}
+        return {group: {**place, **source} for group, place in format_offset(ends).items()}
+
+    def _ask_bounds(self, cluster: Cluster, begun: Offset) -> Mapping[str, Bounds]:
+        """Return what can be read of the groups wanted; those that went away are left out."""
+        wanted = self._wanted(cluster, begun)
+        if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
+            return self._bounds
+        found: dict[str, Bounds] = {}
+        for group in sorted(wanted):
+            try:
+                found[group] = cluster.bounds(group, self._options.isolation)
+            except UnknownGroupError:
+                if group not in begun:
+                    raise
+        self._bounds, self._bounds_for, self._bounds_at = found, wanted, self._now_ms()
+        return found
+
+    def _wanted(self, cluster: Cluster, begun: Offset) -> frozenset[str]:
+        """Return the groups to read; one that was read may be on nodes that do not answer now."""
+        pattern = self._options.group_pattern
+        if pattern is None:
+            return frozenset(self._options.groups)
+        now = self._now_ms()
+        if self._discovered_at is None or now - self._discovered_at >= DISCOVERY_MS:
+            self._discovered = matching(pattern, cluster.groups())
+            self._discovered_at = self._now_ms()
+        return frozenset(self._discovered | matching(pattern, begun))
+
+    def _unread(
+        self, cluster: Cluster, group: str, place: Place, bounds: Bounds
+    ) -> tuple[Place, IndexRange]:
+        """Return where a group is if nothing more is read of it, and what could be read."""
+        if self._losses.end_below(cluster, group, place, bounds, self._options.isolation):
+            return place_at(cluster, group, bounds.beyond, bounds), IndexRange(group, 0, -1)
+        beyond = bounds.beyond
+        if self._pinned is not None:
+            beyond = min(beyond, self._pinned.setdefault(group, beyond))
+        first = max(place.index, bounds.begin)
+        if self._options.fail_on_data_loss:  # else it is told when the batch is planned
+            self._losses.first_kept(group, place.index, bounds.beyond - 1, bounds.begin)
+        if bounds.begin == bounds.beyond > place.index:  # all that was left is gone
+            return Place(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
+        return place, IndexRange(group, first, beyond - 1)
+
+    def _limited(
+        self, cluster: Cluster, parts: Mapping[str, IndexRange], limit: ReadLimit
+    ) -> dict[str, IndexRange]:
+        """Return the ranges of one batch: nothing, if it is to wait for more."""
+        options, now = self._options, self._now_ms()
+        parts = {group: part for group, part in parts.items() if part.count > 0}
+        if self._offered_at is None:
+            self._offered_at = now
+        if isinstance(limit, ReadAllAvailable):
+            return parts
+        total = sum(part.count for part in parts.values())
+        is_due = now - self._offered_at >= options.max_trigger_delay_ms
+        if total < (options.min_entries_per_trigger or 1) and self._pinned is None and not is_due:
+            return {}
+        if total:
+            self._offered_at = now
+        if options.max_entries_per_trigger is not None:
+            counts = {group: part.count for group, part in parts.items()}
+            given = shares(options.max_entries_per_trigger, counts)
+            parts = {
+                group: replace(part, last=part.first + given[group] - 1)
+                for group, part in parts.items()
+            }
+        if options.max_bytes_per_trigger is not None:
+            parts = _limited_by_bytes(cluster, parts, options.max_bytes_per_trigger)
+        return parts
+
+    # -- the batch ---------------------------------------------------------------------------
+
+    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+        """Return the index ranges of a batch's tasks, also of one that is done again.
+
+        Raises `DataLossError` when entries are gone or others than before, and that is to be an
+        error; else they are skipped, and a warning says how many.
+        """
+        cluster, begun, ended = self._planning_cluster(), parse_offset(start), parse_offset(end)
+        parts = [
+            self._part(cluster, group, begun[group], ended[group])
+            for group in ended
+            if group in begun and begun[group].index < ended[group].index
+        ]
+        pieces = cut(parts, self._options, cluster.record)
+        if self.takes_rows and len(pieces) == 1 and 0 < pieces[0].count <= ENTRIES_MAX:
+            self._read_along(cluster, pieces[0])
+        return list(pieces)
+
+    def _read_along(self, cluster: Cluster, part: IndexRange) -> None:
+        """Read a small batch here; if that fails, a task will try, and say why."""
+        try:
+            if bytes_of(cluster.record, part) <= BYTES_MAX:
+                options = replace(self._options, local_reads=False)  # not worth opening files for
+                self.send_along(list(read_range(cluster, part, options, self._columns)))
+        except QuorumlogError as error:
+            logger.warning("a small batch of %s is left to a task: %s", part.group, error)
+
+    def _part(self, cluster: Cluster, group: str, since: Place, until: Place) -> IndexRange:
+        losses, last = self._losses, until.index - 1
+        try:
+            bounds = cluster.bounds(group, self._options.isolation)
+        except UnknownGroupError:
+            losses.lose(f"group {group}: the cluster does not host it any more")
+            return IndexRange(group, 0, -1)
+        for place in (since, until):
+            losses.check_place(cluster, group, place, bounds)
+        if losses.end_below(cluster, group, until, bounds, self._options.isolation):
+            last = bounds.beyond - 1
+        return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
+
+    def commit(self, end: Written) -> None:
+        """Report how far the query has come, if it has a name: a process that plans knows no other.
+
+        Spark says so one batch late, and never of the last one: a `LagListener` tells it exactly.
+        """
+        name = self._options.reader_name
+        if not name:
+            return
+        cluster = self._cluster()
+        for group, place in parse_offset(end).items():
+            try:
+                cluster.report(group, name, place.index)
+            except QuorumlogError as error:
+                logger.warning("the position in %s could not be reported: %s", group, error)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of one range as Arrow batches."""
+        spare_collections()
+        if not isinstance(partition, IndexRange):
+            return iter(())
+        return read_range(self._cluster(), partition, self._options, self._columns)
+
+
+def _limited_by_bytes(
+    cluster: Cluster, parts: Mapping[str, IndexRange], bytes_max: int
+) -> dict[str, IndexRange]:
+    """Return the ranges that fit, at least one entry of each that has a share."""
+    record_of = lru_cache(maxsize=RECORDS_MAX)(cluster.record)
+    sizes = {group: bytes_of(record_of, part) for group, part in parts.items() if part.count > 0}
+    if sum(sizes.values()) <= bytes_max:
+        return dict(parts)
+    given = shares(bytes_max, sizes)
+    return {
+        group: replace(parts[group], last=last_within(record_of, parts[group], share))
+        for group, share in given.items()
+        if share > 0
+    }

@@ -1,0 +1,79 @@
+"""Where entries go: none spans files, and a blank record fills what is left.
+
+See spec 20 section 3.1.
+"""
+
+import msgspec
+import numpy as np
+
+from quorumlog.model.block import INDEX_RECORD_SIZE, Int64s
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import check
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.write_plans import Step, Write
+
+BLANK_RESERVE = 8
+"""Bytes that stay free behind the last entry of a data file, for a blank record."""
+
+
+def blank_record(length: int) -> bytes:
+    """Return the begin of a blank record over so many bytes; the rest of it is zeros."""
+    return int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Entries start … stop - 1 of a block that lie together in one file."""
+
+    start: int
+    stop: int
+    position: int
+
+
+def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], Int64s]:
+    """Decide where entries of these sizes go behind a position; return runs and positions."""
+    ends = np.cumsum(sizes)
+    positions = ends - sizes
+    size = int(ends[-1])
+    if position + size <= data.start_of(position) + data.file_size - BLANK_RESERVE:
+        positions += position
+        return [Run(0, len(sizes), position)], positions
+    runs: list[Run] = []
+    start = 0
+    while start < len(sizes):
+        file_start = data.start_of(position)
+        room = file_start + data.file_size - BLANK_RESERVE - position
+        used = int(positions[start])
+        stop = int(np.searchsorted(ends, used + room, side="right"))
+        if stop > start:
+            runs.append(Run(start, stop, position))
+            position += int(ends[stop - 1]) - used
+            start = stop
+        else:
+            check(position > file_start, "an entry fits into a file", int(sizes[start]))
+            position = file_start + data.file_size
+    for run in runs:
+        shift = run.position - int(positions[run.start])
+        positions[run.start : run.stop] += shift
+    return runs, positions
+
+
+def blank_steps(data: FileSequence, end_position: int, position: int) -> list[Step]:
+    """Fill the rest of the file at the log's end when the next entry begins another one."""
+    if position == end_position:
+        return []
+    target = data.file_at(end_position)
+    blank = blank_record(target.end - end_position)
+    return [Write(target, end_position - target.start, [blank], durable=True)]
+
+
+def index_steps(index: FileSequence, first_index: int, records: memoryview) -> list[Step]:
+    """Index records are written but not fsynced: they can be made again from the data."""
+    steps: list[Step] = []
+    begin, done = first_index * INDEX_RECORD_SIZE, 0
+    while done < len(records):
+        target = index.file_at(begin + done)
+        offset = begin + done - target.start
+        part = records[done : done + index.file_size - offset]
+        steps.append(Write(target, offset, [part], durable=False))
+        done += len(part)
+    return steps

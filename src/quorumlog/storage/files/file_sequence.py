@@ -1,0 +1,280 @@
+"""Bytes in order, spread over files of one size, named by their start (spec 20 section 3)."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.files.os_files import FileSystem, release_pages
+from quorumlog.storage.files.sequence_file import BESIDE, SequenceFile, is_name, name_of
+
+MAPS_MAX = 64
+"""Files of one sequence mapped for reading at a time; the least recently used is let go. Of a node
+with many groups each has fewer: every map takes a descriptor."""
+RESIDENT_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
+would seem to grow with whatever is read."""
+READ_AROUND_BYTES = 1024 * 1024
+"""What the system may map besides what is looked at (it maps pieces of the page cache)."""
+
+
+class FileSequence:
+    """The files in order. Looked up from any thread, changed on the owner's thread.
+
+    `directories` are where the files are; `place` names the one for a new file, given its number
+    (position / file size), and is called on whichever thread makes the file.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directories: Sequence[str],
+        file_size: int,
+        place: Callable[[int], str] | None = None,
+        *,
+        maps_max: int = MAPS_MAX,
+    ) -> None:
+        self._files = files
+        self.directories = list(directories)
+        self.file_size = file_size
+        self._place = place or (lambda number: self.directories[0])
+        self._origin = 0
+        self._by_start: dict[int, SequenceFile] = {}
+        self._leaving: dict[int, SequenceFile] = {}
+        self._maps_max = maps_max
+        self._maps: OrderedDict[int, memoryview] = OrderedDict()
+        self._maps_lock = Lock()
+        self._resident_bytes = 0
+        self.strange: list[str] = []
+        """Paths found beside the files that are none of them; left alone."""
+
+    @property
+    def directory(self) -> str:
+        """The first directory: names the sequence in messages."""
+        return self.directories[0]
+
+    @property
+    def starts(self) -> list[int]:
+        """Start positions, ascending."""
+        return sorted(self._by_start)
+
+    @property
+    def made_starts(self) -> list[int]:
+        """Start positions of the files that are there to be read, ascending."""
+        return [start for start, file in self._by_start.items() if file.is_made]
+
+    def __len__(self) -> int:
+        return len(self._by_start)
+
+    # -- taking in what exists ----------------------------------------------------------------
+
+    def load(self, *, read_only: bool = False) -> None:
+        """Take in the files that exist; what a crash left of files being made is removed.
+
+        What is no file of a sequence, or begins where none of it can, goes to `strange`. Raises
+        `CorruptionError` for a file that is too large, a name that appears twice, and when it
+        cannot be told which files belong together.
+        """
+        for directory in self.directories:
+            for name in self._files.names(directory):
+                path = f"{directory}/{name}"
+                is_directory = self._files.is_directory(path)
+                if is_name(name) and not is_directory:
+                    self._take_in(directory, int(name))
+                elif name.endswith(BESIDE) and is_name(name.removesuffix(BESIDE)):
+                    if not read_only and not is_directory:
+                        self._files.remove(path)
+                else:
+                    self.strange.append(path)
+        self._by_start = dict(sorted(self._by_start.items()))
+        if self._by_start:
+            self._leave_out_misplaced()
+
+    def _leave_out_misplaced(self) -> None:
+        """Leave files alone that do not lie whole file sizes away from most others."""
+        origins = Counter(start % self.file_size for start in self._by_start)
+        (origin, count), *others = origins.most_common()
+        misplaced = [start for start in self._by_start if start % self.file_size != origin]
+        if others and others[0][1] == count:
+            path, other = self._by_start[misplaced[0]].path, next(iter(self._by_start.values()))
+            raise CorruptionError(
+                f"{path}: beside {other.path} no file of {self.file_size} bytes begins there, and "
+                "it cannot be told which of them belongs to this log; move the other one away",
+                path,
+                0,
+            )
+        self.set_origin(origin)
+        self.strange += [self._by_start.pop(start).path for start in misplaced]
+
+    def _take_in(self, directory: str, start: int) -> None:
+        path = f"{directory}/{name_of(start)}"
+        if start in self._by_start:
+            raise CorruptionError(
+                f"{path} and {self._by_start[start].path} have one name; move one away", path, 0
+            )
+        size = size_of(self._files, path)
+        if size > self.file_size:
+            raise CorruptionError(
+                f"{path} has {size} bytes instead of {self.file_size}: what lies behind byte "
+                f"{self.file_size} is no part of the log; cut it off (truncate -s "
+                f"{self.file_size} {path}), or restore the file",
+                path,
+                size,
+            )
+        file = SequenceFile(self._files, directory, start, self.file_size, is_made=True)
+        self._by_start[start] = file
+
+    def set_origin(self, position: int) -> None:
+        """State where a file begins; the others lie whole file sizes away."""
+        self._origin = position % self.file_size
+
+    def gaps(self, first: int, last: int) -> list[int]:
+        """Return the starts of files that should hold positions first … last and do not.
+
+        A file that is shorter than it should be counts as missing.
+        """
+        missing = []
+        start = self.start_of(first)
+        while start <= last:
+            file = self._by_start.get(start)
+            if file is None or size_of(self._files, file.path) != self.file_size:
+                missing.append(start)
+            start += self.file_size
+        return missing
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def file_starting(self, start: int) -> SequenceFile:
+        """Return the file with this start, taken into the sequence if it is new."""
+        if start not in self._by_start:
+            if not self._by_start:
+                self.set_origin(start)
+            changed = dict(self._by_start)
+            directory = self._place(start // self.file_size)
+            leaving = self._leaving.pop(start, None)
+            changed[start] = SequenceFile(
+                self._files, directory, start, self.file_size, predecessor=leaving
+            )
+            self._by_start = dict(sorted(changed.items()))
+        return self._by_start[start]
+
+    def has(self, position: int) -> bool:
+        """Whether a file that was made holds a position."""
+        file = self._by_start.get(self.start_of(position))
+        return file is not None and file.is_made
+
+    def start_of(self, position: int) -> int:
+        """Return the start of the file that holds a position."""
+        return position - (position - self._origin) % self.file_size
+
+    def places_behind(self, end: int) -> tuple[int, int]:
+        """Return where the entry behind such an end may begin: there, or in the next file."""
+        return end, self.start_of(end) + self.file_size
+
+    def file_at(self, position: int) -> SequenceFile:
+        """Return the file that holds a position, taken into the sequence if it is new."""
+        return self.file_starting(self.start_of(position))
+
+    def path_at(self, position: int) -> str:
+        """Return the path of the file that holds, or should hold, a position."""
+        start = self.start_of(position)
+        file = self._by_start.get(start)
+        return file.path if file is not None else f"{self.directory}/{name_of(start)}"
+
+    def map_at(self, position: int) -> tuple[int, memoryview]:
+        """Return start and read-only bytes of the file that holds a position.
+
+        Raises `StorageError` when there is no such file.
+        """
+        start = self.start_of(position)
+        with self._maps_lock:
+            view = self._maps.get(start)
+            if view is not None:
+                self._maps.move_to_end(start)
+                return start, view
+            known = self._by_start.get(start)
+            if known is None:
+                raise StorageError(f"{self.directory}: no file holds position {position}")
+            file = self._files.open(known.path, writable=False)
+            try:
+                view = file.map()
+            finally:
+                file.close()
+            if len(view) == self.file_size:
+                self._maps[start] = view
+                if len(self._maps) > self._maps_max:
+                    self._maps.popitem(last=False)
+            return start, view
+
+    def was_read(self, size_bytes: int) -> None:
+        """Note that so many bytes of mapped files were looked at; on any thread."""
+        with self._maps_lock:
+            self._resident_bytes += size_bytes + READ_AROUND_BYTES
+            if self._resident_bytes > RESIDENT_BYTES_MAX:
+                self._resident_bytes = 0
+                for view in self._maps.values():
+                    release_pages(view)
+
+    def files_over(self, first: int, last: int) -> list[SequenceFile]:
+        """Return the files that hold positions first … last."""
+        return [
+            file
+            for start, file in self._by_start.items()
+            if start <= last and first < start + self.file_size
+        ]
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def forget_maps(self, removed: Sequence[SequenceFile]) -> None:
+        """Let go of maps that readers made of files before those were removed; on any thread."""
+        with self._maps_lock:
+            for file in removed:
+                self._maps.pop(file.start, None)
+
+    def drop_from(self, position: int) -> list[SequenceFile]:
+        """Take all files that begin at or behind a position out; return them, last first."""
+        return self._drop([start for start in self.starts if start >= position])[::-1]
+
+    def drop_before(self, position: int) -> list[SequenceFile]:
+        """Take all files that end at or before a position out; return them, first first."""
+        return self._drop([start for start in self.starts if start + self.file_size <= position])
+
+    def _drop(self, starts: list[int]) -> list[SequenceFile]:
+        dropped = [self._by_start[start] for start in starts]
+        self._leaving = {
+            start: file for start, file in self._leaving.items() if not file.is_removed
+        } | {file.start: file for file in dropped}
+        gone = set(starts)
+        self._by_start = {key: file for key, file in self._by_start.items() if key not in gone}
+        self.forget_maps(dropped)
+        return dropped
+
+    def close(self) -> None:
+        """Give all files back."""
+        with self._maps_lock:
+            self._maps.clear()
+        for file in self._by_start.values():
+            file.close()
+
+
+def stored_file_size(files: FileSystem, directories: Sequence[str]) -> int | None:
+    """Return the size the files of an existing sequence have; None if there are none.
+
+    Some may have been cut short, so the largest counts.
+    """
+    sizes = [
+        size_of(files, f"{directory}/{name}")
+        for directory in directories
+        for name in files.names(directory)
+        if is_name(name) and not files.is_directory(f"{directory}/{name}")
+    ]
+    return max(sizes, default=None)
+
+
+def size_of(files: FileSystem, path: str) -> int:
+    """Return the length of a file in bytes."""
+    file = files.open(path, writable=False)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -1,0 +1,36 @@
+"""Telling where a group's files are, and whether that is here: the same files, not only a path.
+
+Two processes see the same files if one kernel knows their directories by the same numbers. A path
+may lead elsewhere in another container, and a file system that is mounted on several machines may
+show what another one wrote a while ago.
+"""
+
+from collections.abc import Sequence
+
+from quorumlog.model.errors import StorageError
+from quorumlog.model.message import StoreLocation
+from quorumlog.storage.files.os_files import device_and_inode, machine_id, may_list
+
+
+def location_of(paths: Sequence[str]) -> StoreLocation | None:
+    """Return where directories are (by absolute paths); None if it is not known on which machine.
+
+    Raises `StorageError` if there is no such directory.
+    """
+    machine = machine_id()
+    if not machine:
+        return None
+    return StoreLocation(machine, [(path, *device_and_inode(path)) for path in paths])
+
+
+def is_here(location: StoreLocation) -> bool:
+    """Whether a group's directories are those here that have the paths, and may be looked into."""
+    if location.machine != machine_id():
+        return False
+    try:
+        return all(
+            device_and_inode(path) == (device, inode) and may_list(path)
+            for path, device, inode in location.directories
+        )
+    except StorageError:
+        return False

@@ -1,0 +1,165 @@
+"""One file of a sequence: made at its full size, beside its name, before it is first written."""
+
+from collections.abc import Sequence
+from threading import Lock
+
+from quorumlog.model.errors import StorageError, check
+from quorumlog.storage.files.os_files import File, FileSystem
+
+NAME_DIGITS = 20
+BESIDE = ".new"
+ZERO_BYTES = 1024 * 1024
+
+
+def name_of(start: int) -> str:
+    """Return the name of the file that begins at a position (spec 20 section 3)."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+def is_name(name: str) -> bool:
+    """Whether a name is that of a file of a sequence."""
+    return len(name) == NAME_DIGITS and name.isdecimal()
+
+
+def sync_made(files: "Sequence[SequenceFile]") -> None:
+    """Make what was written to files durable; those that were never made hold nothing."""
+    for file in files:
+        if file.is_made:
+            file.writable().sync()
+
+
+class SequenceFile:
+    """A file that holds positions start … end - 1.
+
+    `prepare` may be called on any thread, the other writing methods on the disk thread only.
+    `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        start: int,
+        size: int,
+        *,
+        is_made: bool = False,
+        predecessor: "SequenceFile | None" = None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.start = start
+        self.size = size
+        self.path = f"{directory}/{name_of(start)}"
+        self.is_made = is_made
+        self.is_removed = False
+        self._predecessor = predecessor
+        self._making = Lock()
+        self._file: File | None = None
+
+    @property
+    def end(self) -> int:
+        """Position behind its last byte."""
+        return self.start + self.size
+
+    def prepare(self) -> None:
+        """Make the file, zero-filled and with all its room reserved, unless it is there.
+
+        Not while its predecessor is. Raises `NoSpaceError` when the disk is full; then nothing is
+        left behind.
+        """
+        with self._making:
+            if self._predecessor is not None and not self._predecessor.is_removed:
+                return
+            self._predecessor = None
+            if not self.is_made and not self.is_removed:
+                self._make()
+                self.is_made = True
+
+    def _make(self) -> None:
+        """Write it under another name first: it is never seen at another size (etcd #6368)."""
+        beside = self.path + BESIDE
+        if self._files.is_directory(self.path):
+            raise StorageError(f"{self.path} is a directory where a file must be; move it away")
+        file = self._files.open(beside, create=True)
+        try:
+            file.resize(0)
+            file.resize(self.size)
+            file.sync()
+        except StorageError:
+            file.close()
+            self._files.remove(beside)
+            raise
+        file.close()
+        self._files.replace(beside, self.path)
+        self._files.sync_directory(self._directory)
+
+    def writable(self) -> File:
+        """Return the open file, made if need be."""
+        if self._file is None:
+            self.prepare()
+            check(self.is_made, "a file is written once it may be made", self.path)
+            self._file = self._files.open(self.path)
+        return self._file
+
+    def cut(self, position: int) -> None:
+        """Zero everything from a position on; durable. Only while nobody has the file mapped."""
+        file = self.writable()
+        file.resize(position - self.start)
+        file.resize(self.size)
+        file.sync()
+
+    def zero(self, position: int, until: int) -> None:
+        """Zero from a position of the sequence on up to another or the file's end; durable.
+
+        In place: a file that is mapped by readers must never shrink, not even for a moment.
+        """
+        file = self.writable()
+        offset, end = position - self.start, min(until, self.end) - self.start
+        while offset < end:
+            length = min(ZERO_BYTES, end - offset)
+            file.write_at([bytes(length)], offset)
+            offset += length
+        file.sync()
+
+    def write_through(self, data: bytes, position: int) -> None:
+        """Write at a position of the sequence, durably, outside any group commit."""
+        file = self.writable()
+        file.write_at([data], position - self.start)
+        file.sync()
+
+    def read(self, length: int, position: int) -> bytes:
+        """Return bytes of the disk, not of the page cache."""
+        file = self._files.open(self.path, writable=False)
+        try:
+            file.drop_cache(position - self.start, length)
+            return file.read_at(length, position - self.start)
+        finally:
+            file.close()
+
+    def settle(self) -> None:
+        """Make what will be read what the disk holds.
+
+        After a failed fsync the page cache may show bytes that never reached the disk
+        (RELIABILITY 2.2).
+        """
+        opened = self._files.open(self.path, writable=False)
+        try:
+            opened.sync()
+            opened.drop_cache()
+        finally:
+            opened.close()
+
+    def remove(self) -> None:
+        """Remove the file from disk, durably."""
+        with self._making:
+            self.close()
+            if self.is_made:
+                self._files.remove(self.path)
+                self._files.sync_directory(self._directory)
+            self.is_removed = True
+
+    def close(self) -> None:
+        """Give the open file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

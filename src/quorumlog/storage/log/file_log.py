@@ -1,0 +1,549 @@
+"""A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
+import numpy as np
+
+from quorumlog.model.block import (
+    INDEX_RECORD_SIZE,
+    Block,
+    first_index_of,
+    index_records,
+    last_term_and_chain_of,
+    single_entry,
+    stamp,
+    term_runs_of,
+)
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexOutOfRangeError,
+    IndexRemovedError,
+    NoSpaceError,
+    StorageError,
+    UnexpectedArgumentError,
+    check,
+)
+from quorumlog.storage.entries.placement import Run, blank_steps, index_steps, place
+from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.term_runs import TermRuns
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
+from quorumlog.storage.files.write_plans import Do, Plan, Preparable, Step, Write, WritePlan
+from quorumlog.storage.log.interface import Room, Segment
+from quorumlog.storage.log.segments import (
+    closed_until,
+    room_behind,
+    sealed_segments,
+    upcoming_files,
+)
+from quorumlog.storage.log.staged import Staged
+from quorumlog.storage.log.tail_cache import Piece, TailCache
+from quorumlog.storage.metadata.checkpoint import (
+    TERM_RUNS_MAX,
+    UNKNOWN_CRC,
+    Boundary,
+    Checkpoint,
+    Mark,
+)
+from quorumlog.storage.metadata.config_entries import ConfigEntries
+from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.recovery.quarantine import Mending
+from quorumlog.storage.recovery.recovery import Recovered, write_leading_blank
+
+logger = logging.getLogger(__name__)
+
+
+class FileLog:
+    """See `Log`. Staging methods are called on one thread; `read` and `verify` on any."""
+
+    def __init__(
+        self,
+        data: FileSequence,
+        index: FileSequence,
+        recovered: Recovered,
+        notes: Notes,
+        tail_cache_bytes: int,
+    ) -> None:
+        self._data = data
+        self._index = index
+        self._notes = notes
+        self._reader = DiskReader(data, index, recovered.boundary)
+        self._mending = Mending(data, index, self._reader, notes)
+        self.end_mark = recovered.end
+        """Where the log ends."""
+        self._durable = self._synced = recovered.end
+        self._staged: deque[Staged] = deque()
+        self._committed_index = -1
+        self._planned: Checkpoint | None = None
+        self._sessions_to_save: Callable[[], bytes | None] = lambda: None
+        self._unsaved_sessions: bytes | None = None
+        self._is_checkpoint_put_off = False
+        self._tail = TailCache(tail_cache_bytes)
+        self._lock = Lock()
+        self.damaged = self._noted_damage = recovered.damaged
+        self._runs = self._found_runs()
+        self._configs = ConfigEntries(recovered.config_entries)
+
+    def _found_runs(self) -> TermRuns:
+        """Return the runs of terms: those that were noted, the others by search."""
+        noted = self._notes.checkpoint
+        known, until = ((), -1) if noted is None else (noted.term_runs, noted.mark.index)
+        first, last = self.before_begin_index + 1, self.end_mark.index
+        return TermRuns.joined(known, until, first, last, self._reader.term_at)
+
+    def noted_runs(self) -> list[tuple[int, int]]:
+        """Return the newest runs of terms, as many as a checkpoint names."""
+        return self._runs.pairs()[-TERM_RUNS_MAX:]
+
+    # -- ends -------------------------------------------------------------------------------
+
+    @property
+    def _boundary(self) -> Boundary:
+        return self._reader.boundary
+
+    @property
+    def before_begin_index(self) -> int:
+        """See `Log`."""
+        return self._boundary.before_begin_index
+
+    @property
+    def before_begin_term(self) -> int:
+        """See `Log`."""
+        return self._boundary.before_begin_term
+
+    @property
+    def end_index(self) -> int:
+        """See `Log`."""
+        return self.end_mark.index
+
+    @property
+    def end_chain_crc(self) -> int:
+        """See `Log`."""
+        return max(0, self.end_mark.chain_crc)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `Log`."""
+        return self.end_mark.position - self._boundary.position
+
+    def term_runs(self) -> list[tuple[int, int]]:
+        """See `Log`."""
+        return self._runs.pairs()
+
+    def config_entries(self) -> list[tuple[int, bytes]]:
+        """See `Log`."""
+        return list(self._configs.pairs)
+
+    def segments(self) -> list[Segment]:
+        """See `Log`."""
+        return sealed_segments(self._data, self._index, self._boundary, self._durable)
+
+    def closed_index(self) -> int:
+        """See `Log`."""
+        return closed_until(self._data, self._index, self._boundary, self._durable)
+
+    def room(self) -> Room:
+        """See `Log`."""
+        return room_behind(self._data, self._index, self.end_mark)
+
+    def upcoming(self) -> list[Preparable]:
+        """See `Log`."""
+        return upcoming_files(self._data, self._index, self.end_mark)
+
+    # -- staging ----------------------------------------------------------------------------
+
+    def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
+        """See `Log`."""
+        first_index = self.end_mark.index + 1
+        runs, positions = place(self._data, self.end_mark.position, block.sizes)
+        chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
+        self._runs.append(term, first_index)
+        plan = self._stage(block, runs, positions, chain_crc, term)
+        return plan, [(first_index + run.start, run.position) for run in runs]
+
+    def append_noop(self, term: int) -> WritePlan:
+        """See `Log`."""
+        return self.append(single_entry(b"", Magic.NOOP), term)[0]
+
+    def append_config(self, body: bytes, term: int) -> WritePlan:
+        """See `Log`."""
+        block = single_entry(body, Magic.CONFIG_CHANGE)
+        plan, _ = self.append(block, term)
+        self._configs.append(block)
+        return plan
+
+    def append_received(self, block: Block) -> WritePlan:
+        """See `Log`."""
+        check(
+            first_index_of(block) == self.end_mark.index + 1,
+            "entries follow the end",
+            self.end_mark,
+        )
+        runs, positions = place(self._data, self.end_mark.position, block.sizes)
+        for term, first in term_runs_of(block):
+            self._runs.append(term, first)
+        self._configs.append(block)
+        term, chain_crc = last_term_and_chain_of(block)
+        return self._stage(block, runs, positions, chain_crc, term)
+
+    def _stage(
+        self, block: Block, runs: list[Run], positions: np.ndarray, chain_crc: int, term: int
+    ) -> WritePlan:
+        """Take stamped entries into the log and return the write."""
+        first_index = self.end_mark.index + 1
+        records = memoryview(index_records(block, positions))
+        steps: list[Step] = []
+        for run in runs:
+            steps += blank_steps(self._data, self.end_mark.position, run.position)
+            part = block if len(runs) == 1 else block.slice(run.start, run.stop)
+            self.end_mark = Mark(
+                first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
+            )
+            target = self._data.file_at(run.position)
+            offset = run.position - target.start
+            steps.append(Write(target, offset, [part.data], durable=True))
+            piece_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
+            with self._lock:
+                self._tail.add(Piece(first_index + run.start, part, piece_records))
+        steps += index_steps(self._index, first_index, records)
+        staged = Staged(self.end_mark)
+        self._staged.append(staged)
+        return Plan(
+            self,
+            steps,
+            len(block.data),
+            done=self._completed,
+            synced=lambda: staged.note_durable(self._notes, self._boundary),
+        )
+
+    def _completed(self) -> None:
+        self._durable = self._staged.popleft().mark
+        with self._lock:
+            self._tail.evict(self._durable.index)
+        self._configs.committed(min(self._committed_index, self._durable.index))
+
+    # -- removing ---------------------------------------------------------------------------
+
+    def truncate(self, from_index: int) -> WritePlan:
+        """See `Log`."""
+        check(self.before_begin_index < from_index <= self.end_mark.index, "inside", from_index)
+        check(from_index > self._committed_index, "committed entries stay", from_index)
+        old_end, end = self.end_mark, self._mark_before(from_index)
+        with self._lock:
+            self._tail.truncate(from_index)
+        self._runs.truncate(from_index)
+        self._configs.truncate(from_index)
+        self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
+        for item in self._staged:
+            item.mark = min(item.mark, end, key=lambda mark: mark.index)
+        self.end_mark = end
+        self._durable = min(self._durable, end, key=lambda mark: mark.index)
+        containing = self._data.file_at(end.position)
+        index_place = from_index * INDEX_RECORD_SIZE
+        index_file = self._index.file_at(index_place)
+        later = self._data.drop_from(end.position + 1)
+        later_index = self._index.drop_from(index_place + 1)
+        old_place = (old_end.index + 1) * INDEX_RECORD_SIZE
+
+        def cut() -> None:
+            self._remove(later, later_index)
+            containing.zero(end.position, old_end.position)
+            index_file.zero(index_place, old_place)
+
+        return self._plan_removal(cut)
+
+    def reset(
+        self,
+        before_begin_index: int,
+        before_begin_term: int = -1,
+        chain_crc: int = -1,
+        config: tuple[int, bytes] | None = None,
+    ) -> WritePlan:
+        """See `Log`."""
+        if before_begin_index <= self.before_begin_index:
+            return Plan(self, [])
+        if before_begin_index <= self.end_mark.index:
+            before_begin_term = self._runs.term_at(before_begin_index, self.before_begin_term)
+            known = self.chain_crc_at(before_begin_index)
+            chain_crc = UNKNOWN_CRC if known is None else known
+        emptied = before_begin_index >= self.end_mark.index
+        if emptied:
+            position = self._data.start_of(self.end_mark.position) + self._data.file_size
+            end = Mark(before_begin_index, position, chain_crc, before_begin_term)
+        else:
+            check(before_begin_index <= self._committed_index, "only committed entries go")
+            position, end = self._place_of(before_begin_index + 1)[0], self.end_mark
+        boundary = Boundary(before_begin_index, before_begin_term, position, chain_crc)
+        with self._lock:
+            self._tail.drop_before(before_begin_index + 1)
+        if emptied:
+            self._runs.clear()
+            self._configs.replace(config)
+            self.end_mark = self._durable = end
+            for item in self._staged:
+                item.supersede(end)
+        else:
+            self._runs.remove_before(before_begin_index + 1)
+        self._reader.boundary = boundary
+        self.damaged = self.damaged.within(before_begin_index + 1, end.index)
+        earlier = self._data.drop_before(position)
+        earlier_index = self._index.drop_before((before_begin_index + 1) * INDEX_RECORD_SIZE)
+        if not len(self._data):
+            self._data.set_origin(position)
+        first_file = None if emptied else self._data.file_at(position)
+
+        def cut() -> None:
+            self._remove(earlier, earlier_index)
+            if first_file is not None:
+                write_leading_blank(first_file, position)
+
+        return self._plan_removal(cut)
+
+    def _remove(self, files: list[SequenceFile], index_files: list[SequenceFile]) -> None:
+        for file in (*files, *index_files):
+            file.remove()
+        self._data.forget_maps(files)
+        self._index.forget_maps(index_files)
+
+    def _plan_removal(self, cut: Callable[[], None]) -> WritePlan:
+        """Return the write that makes the log's present ends durable, then removes the rest.
+
+        The checkpoint in the middle is the point of no return: before it a crash leaves the log as
+        it was, behind it opening finishes the work.
+        """
+        end, boundary, begin = self.end_mark, self._boundary, self.before_begin_index + 1
+        damaged = self._noted_damage = self._noted_damage.within(begin, end.index)
+        index, data = self._covered_files(end)
+        ended = self._checkpoint_of(end, is_end=True)
+        self._planned = self._checkpoint_of(end)
+        after, configs = self._planned, self._configs_until(end)
+        sessions = self._sessions()
+
+        def remove() -> None:
+            sync_made([*index, *data])
+            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
+                full.close()
+            self._notes.save_sessions(sessions)
+            self._notes.begin_removal(ended, boundary, configs)
+            cut()
+            self._notes.save_damage(damaged)
+            self._notes.save_checkpoint(after, configs)
+
+        def done() -> None:
+            self._sessions_saved(sessions)
+            self._completed()
+
+        self._staged.append(Staged(end))
+        return Plan(self, [Do(remove)], done=done)
+
+    def _mark_before(self, from_index: int) -> Mark:
+        """Return the end of the log without from_index and what follows."""
+        index = from_index - 1
+        if index <= self.before_begin_index:
+            boundary = self._boundary
+            return Mark(index, boundary.position, boundary.chain_crc, boundary.before_begin_term)
+        begin, size = self._place_of(index)
+        chain = self.chain_crc_at(index)
+        return Mark(
+            index,
+            begin + size,
+            UNKNOWN_CRC if chain is None else chain,
+            self._runs.term_at(index, self.before_begin_term),
+        )
+
+    def _place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins, and its size."""
+        with self._lock:
+            piece = self._tail.piece_at(index) if self._tail.holds(index) else None
+        if piece is not None:
+            return piece.place_of(index)
+        if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
+            # one of header and index record is damaged, and much would go with a wrong place
+            return self._mending.place_of(index, self._durable.index)
+        return self._reader.place_of(index)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def is_in_memory(self, first_index: int) -> bool:
+        """See `Log`."""
+        return first_index > self.before_begin_index and self._tail.holds(first_index)
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+        """See `Log`."""
+        self._check_range(first_index)
+        with self._lock:
+            piece = self._tail.piece_at(first_index) if self._tail.holds(first_index) else None
+            # what is in the tail may not be on disk yet, or something older may be there
+            last_on_disk = self._tail.before_first(self.end_mark.index)
+        if piece is not None:
+            return piece.cut(first_index, last_index, bytes_max)
+        damaged = self.damaged.next_from(first_index)
+        if damaged == first_index:
+            position = self._reader.place_of(first_index)[0]
+            raise self._reader.damaged(first_index, position, "it is damaged")
+        if damaged is not None:
+            last_on_disk = min(last_on_disk, damaged - 1)
+        try:
+            return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
+        except StorageError:
+            self._check_range(first_index)  # it may have been removed since
+            raise
+
+    def _check_range(self, index: int) -> None:
+        if index <= self.before_begin_index:
+            raise IndexRemovedError(
+                f"index {index} is below the first index kept, {self.before_begin_index + 1}"
+            )
+        if index > self.end_mark.index:
+            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self.end_mark.index}")
+
+    def chain_crc_at(self, index: int) -> int | None:
+        """See `Log`."""
+        known: int | None = None
+        if index == self.end_mark.index:
+            known = self.end_mark.chain_crc
+        elif index <= self.before_begin_index:
+            known = self._boundary.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
+        else:
+            try:
+                known = int.from_bytes(self.read(index, index, 1).data[36:40], "big")
+            except CorruptionError:
+                return None
+        return None if known == UNKNOWN_CRC else known
+
+    # -- damage -----------------------------------------------------------------------------
+
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """See `Log`."""
+        self._check_range(first_index)
+        if (damaged := self.damaged.range_at(first_index)) is not None:
+            return min(damaged[1], last_index)
+        limit = self.damaged.next_from(first_index)
+        last = min(last_index, self._durable.index, last_index if limit is None else limit - 1)
+        return self._reader.verify(first_index, max(first_index, last), bytes_max)
+
+    def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
+        """See `Log`."""
+        if not self.before_begin_index < index <= self._durable.index:
+            return Plan(self, [])  # what was found there has been replaced or removed since
+        finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
+        if not finding.is_whole:
+            first, last = self._mending.damaged_around(index, self._durable.index, self.damaged)
+            self.damaged = self.damaged.plus(first, last)
+            self._noted_damage = self._noted_damage.plus(first, last)
+        else:  # if it was set aside: it is whole now
+            self._noted_damage = self._noted_damage.minus(index, index)
+        steps = self._mending.quarantine(index, finding, self._noted_damage)
+        done = partial(self._is_whole_again, index, index)
+        return Plan(self, steps, done=done) if finding.is_whole else Plan(self, steps)
+
+    def repair(self, block: Block) -> WritePlan:
+        """See `Log`."""
+        first = first_index_of(block)
+        last = first + block.count - 1
+        if self.damaged.within(first, last).count != block.count:
+            raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
+        following = None
+        if self._tail.holds(last + 1):
+            following = self.read(last + 1, last + 1, 1).block()
+        elif last < self.end_mark.index and self.damaged.range_at(last + 1) is None:
+            following = self._reader.unchecked(last + 1)
+        left = self._noted_damage.minus(first, last)
+        steps = self._mending.repair(block, following, left, self.end_mark)
+        self._noted_damage = left
+        return Plan(self, steps, len(block.data), done=partial(self._is_whole_again, first, last))
+
+    def _is_whole_again(self, first: int, last: int) -> None:
+        if not self._noted_damage.within(first, last):
+            self.damaged = self.damaged.minus(first, last)
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def note_committed(self, index: int) -> None:
+        """See `Log`."""
+        self._committed_index = max(self._committed_index, index)
+        self._configs.committed(min(self._committed_index, self._durable.index))
+
+    def _checkpoint_of(self, mark: Mark, *, is_end: bool = False) -> Checkpoint:
+        return Checkpoint(
+            self._boundary,
+            mark,
+            min(self._committed_index, mark.index),
+            [run for run in self.noted_runs() if run[1] <= mark.index],
+            is_end,
+        )
+
+    def _configs_until(self, mark: Mark) -> list[tuple[int, bytes]]:
+        return [pair for pair in self._configs.pairs if pair[0] <= mark.index]
+
+    def checkpoint(self) -> WritePlan | None:
+        """See `Log`: names only what was reported durable before."""
+        checkpoint = self._checkpoint_of(self._durable)
+        if checkpoint == self._planned:
+            return None
+        self._planned = checkpoint
+        index, data = self._covered_files(self._durable)
+        configs = self._configs_until(self._durable)
+        sessions, put_off = self._sessions(), list[NoSpaceError]()
+
+        def write() -> None:
+            sync_made([*index, *data])
+            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
+                full.close()
+            try:
+                self._notes.save_sessions(sessions)
+                self._notes.save_checkpoint(checkpoint, configs)
+            except NoSpaceError as error:
+                put_off.append(error)
+
+        def done() -> None:
+            if not put_off:
+                self._sessions_saved(sessions)
+                return
+            if not self._is_checkpoint_put_off:
+                text = "no checkpoint is written while the disk is full: %s"
+                logger.warning(text, put_off[0])
+            # the checkpoint before holds as well: the next opening reads more
+            self._planned, self._is_checkpoint_put_off = None, True
+
+        return Plan(self, [Do(write)], done=done)
+
+    def _sessions(self) -> bytes | None:
+        """Return the producer sessions that the next write has to save; None: they are durable."""
+        self._unsaved_sessions = self._sessions_to_save() or self._unsaved_sessions
+        return self._unsaved_sessions
+
+    def _sessions_saved(self, sessions: bytes | None) -> None:
+        """Take note that these are durable; later ones are not."""
+        self._is_checkpoint_put_off = False
+        if self._unsaved_sessions is sessions:
+            self._unsaved_sessions = None
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """See `Log`."""
+        self._sessions_to_save = to_save
+
+    def _covered_files(self, mark: Mark) -> tuple[list[SequenceFile], list[SequenceFile]]:
+        """Return the index and data files to fsync before a checkpoint may name `mark`.
+
+        Index records are never fsynced otherwise, entries not yet with flush=async.
+        """
+        before, self._synced = self._synced, mark
+        first = max(0, min(before.index, mark.index)) * INDEX_RECORD_SIZE
+        position = min(before.position, mark.position)
+        return (
+            self._index.files_over(first, max(0, mark.index) * INDEX_RECORD_SIZE),
+            self._data.files_over(position, mark.position),
+        )
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._data.close()
+        self._index.close()
+        self._notes.close()

@@ -1,0 +1,199 @@
+"""What the rest of the program asks of a log, whatever it is kept in.
+
+All methods of a `Log` are called from one thread and return at once: writes come back as a
+`WritePlan`, which another thread carries out with `execute` (many plans at a time, one fsync), and
+whose `completed` is then called on the first thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumlog.model.block import Block
+from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.files.write_plans import Preparable, WritePlan
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Entries up to `last_index` that can only be removed together, `size_bytes` on disk."""
+
+    last_index: int
+    size_bytes: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What can be appended without asking the disk for more."""
+
+    size_bytes: int
+    entries: int
+
+
+class Log(Protocol):
+    """One group's entries. Indexes are consecutive; -1 stands for "none"."""
+
+    @property
+    def before_begin_index(self) -> int:
+        """Index just before the first entry that is kept; -1 at the start."""
+        ...
+
+    @property
+    def before_begin_term(self) -> int:
+        """Term of that absent entry; -1 when there is none."""
+        ...
+
+    @property
+    def end_index(self) -> int:
+        """Last index, durable or not; before_begin_index when empty."""
+        ...
+
+    @property
+    def end_chain_crc(self) -> int:
+        """Chain CRC at end_index; 0 when empty."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all entries kept."""
+        ...
+
+    def term_runs(self) -> list[tuple[int, int]]:
+        """Return (term, first index) of each run of equal terms, ascending."""
+        ...
+
+    def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
+        """Stamp a proposal's block in place (leader) and stage it after end_index.
+
+        Returns the write and the spans (first index, position) that are contiguous on disk.
+        """
+        ...
+
+    def append_noop(self, term: int) -> WritePlan:
+        """Stage one NOOP entry (magic 2, empty body)."""
+        ...
+
+    def append_config(self, body: bytes, term: int) -> WritePlan:
+        """Stage one CONFIG_CHANGE entry (magic 3) with this body."""
+        ...
+
+    def config_entries(self) -> list[tuple[int, bytes]]:
+        """Return (index, body) of the newest committed CONFIG_CHANGE entry and of all later ones.
+
+        The former even if the log begins behind it.
+        """
+        ...
+
+    def append_received(self, block: Block) -> WritePlan:
+        """Stage stamped entries as they are (follower); the first must be end_index + 1."""
+        ...
+
+    def truncate(self, from_index: int) -> WritePlan:
+        """Remove from_index and all after it. The log reads as truncated at once."""
+        ...
+
+    def reset(
+        self,
+        before_begin_index: int,
+        before_begin_term: int = -1,
+        chain_crc: int = -1,
+        config: tuple[int, bytes] | None = None,
+    ) -> WritePlan:
+        """Remove everything up to before_begin_index; the log reads so at once.
+
+        Beyond the end the log becomes empty and goes on behind before_begin_index, whose term and
+        chain CRC (-1: not known) are then given, and the newest CONFIG_CHANGE entry up to there
+        (index, body) where it is known. Inside, only committed entries may go. Nothing
+        happens when the log begins behind it already.
+        """
+        ...
+
+    def chain_crc_at(self, index: int) -> int | None:
+        """Return the chain CRC stored at an index (0 before the first entry there ever was).
+
+        None where it is not known: the entry is damaged, or gone. Raises `IndexOutOfRangeError`
+        beyond the end.
+        """
+        ...
+
+    def segments(self) -> list[Segment]:
+        """Return what `reset` can remove whole, oldest first; never the newest data."""
+        ...
+
+    def closed_index(self) -> int:
+        """Return the last index in data files that no append touches any more.
+
+        before_begin_index while there is only one data file.
+        """
+        ...
+
+    def room(self) -> Room:
+        """Return what can be appended into files that are made already."""
+        ...
+
+    def upcoming(self) -> list[Preparable]:
+        """Return the files to make now, so that appends never wait for it."""
+        ...
+
+    # -- damage -----------------------------------------------------------------------------
+
+    @property
+    def damaged(self) -> DamagedRanges:
+        """Entries that cannot be read until they are repaired."""
+        ...
+
+    def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
+        """Check entries on disk, at least one; return the last one checked. On any thread.
+
+        Raises `CorruptionError` naming the first damaged one.
+        """
+        ...
+
+    def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
+        """Find out what is wrong with a damaged entry: mend its index record, or set it aside.
+
+        Without `is_readable` the entry's bytes cannot be had at all and are not looked at.
+
+        Raises `CorruptionError` when nobody can say any more which entry it was.
+        """
+        ...
+
+    def repair(self, block: Block) -> WritePlan:
+        """Put entries of another replica in the place of damaged ones.
+
+        Raises `CorruptionError`, and changes nothing, unless they are exactly those; it names the
+        entry behind them if they show that this one is damaged, too. Raises
+        `UnexpectedArgumentError` when such entries are not damaged here.
+        """
+        ...
+
+    def is_in_memory(self, first_index: int) -> bool:
+        """Whether `read` from first_index will touch no disk; not of what was removed."""
+        ...
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+        """Return entries from first_index on, as many as are contiguous and fit the bounds.
+
+        Always at least one entry. Bytes that come from disk are checked against their CRCs before
+        they are returned. May be called from another thread when not `is_in_memory`.
+        Raises `IndexOutOfRangeError`, `IndexRemovedError`, or `CorruptionError`.
+        """
+        ...
+
+    def note_committed(self, index: int) -> None:
+        """Remember the committed index for the next checkpoint."""
+        ...
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """Have `to_save` asked, before each checkpoint, for the producer sessions to go with it.
+
+        None: what was returned last will do; the log saves that until it is durable. Kept in
+        memory only where the log is.
+        """
+        ...
+
+    def checkpoint(self) -> WritePlan | None:
+        """Return a write that bounds what the next opening must read; None if nothing is new."""
+        ...

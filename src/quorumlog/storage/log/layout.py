@@ -1,0 +1,217 @@
+"""Directories of a node and of a group: names, the lock, and whose data it is."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.files.reserve import Reserve
+from quorumlog.storage.files.space import used_ratio
+from quorumlog.storage.log.hard_state import HardStateStore
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME
+from quorumlog.storage.metadata.dual_slot_file import COPY, restore
+
+logger = logging.getLogger(__name__)
+
+DATA = "data"
+INDEX = "index"
+LOCK_NAME = "quorumlog.lock"
+IDENTITY_NAME = "quorumlog.identity"
+IDENTITY_BYTES_MAX = 4_096
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose data a group directory holds, and how large its files are; kept in two files.
+
+    A wiped disk comes back as a new incarnation.
+    """
+
+    group: str
+    self_id: str
+    incarnation: str
+    data_file_bytes: int
+    index_file_bytes: int
+    format: int = 1
+    crc: int = 0
+    """CRC-32 over all other fields; 0 in directories of early versions, which had none."""
+
+    def checksum(self) -> int:
+        """Return what `crc` should be."""
+        return crc32(msgspec.json.encode(msgspec.structs.replace(self, crc=0)))
+
+
+class NodeDirectory:
+    """A node's data directory, held by one process at a time.
+
+    Raises `StoreLockedError` when another process holds it.
+    """
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self.path = path
+        files.make_directory(path)
+        self._lock = files.lock(f"{path}/{LOCK_NAME}")
+
+    def close(self) -> None:
+        """Let other processes have it."""
+        self._lock.release()
+
+
+class DataPlaces:
+    """The directories that data files are spread over (spec 20 section 14).
+
+    File number n goes to `sorted(available)[n mod count]`; available are those neither read-only
+    nor fuller than `ratio_max`, and if there is none, those not read-only.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        paths: Sequence[str],
+        read_only: Sequence[str],
+        ratio_max: float,
+    ) -> None:
+        self._files = files
+        self._writable = sorted(set(paths) - set(read_only))
+        self._ratio_max = ratio_max
+        self.all = list(dict.fromkeys([*paths, *read_only]))
+
+    def place(self, number: int) -> str:
+        """Return the directory for a new file."""
+        available = self._writable
+        if len(available) > 1:
+            emptier = [
+                path for path in available if used_ratio(self._files.space(path)) <= self._ratio_max
+            ]
+            available = emptier or available
+        return available[number % len(available)]
+
+
+def claim_group_directory(
+    files: FileSystem,
+    directory: str,
+    data_directories: Sequence[str],
+    *,
+    group: str,
+    self_id: str,
+    data_file_bytes: int,
+    index_file_bytes: int,
+) -> Identity:
+    """Make a group directory if it is new, and check that its data belongs here.
+
+    The sizes are those for new files; files that are there already keep theirs.
+    Raises `StorageError` when it is another group's or member's.
+    """
+    for path in (directory, *data_directories, f"{directory}/{INDEX}"):
+        files.make_directory(path)
+        files.sync_directory(path)  # names made just before a crash count from now on
+    if has_identity(files, directory):
+        identity = read_identity(files, directory)
+        if (identity.group, identity.self_id) != (group, self_id):
+            raise StorageError(
+                f"{directory} holds data of group {identity.group!r}, member {identity.self_id!r}, "
+                f"not of group {group!r}, member {self_id!r}; point storeBaseDir elsewhere"
+            )
+        _restore_identity(files, directory, identity)
+        return identity
+    if files.exists(f"{directory}/{CHECKPOINT_NAME}"):
+        raise _identity_error(directory, "it is gone, and so is its copy")
+    HardStateStore(files, directory).establish()
+    identity = Identity(
+        group,
+        self_id,
+        files.random_bytes(16).hex(),
+        stored_file_size(files, data_directories) or data_file_bytes,
+        stored_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
+    )
+    identity = msgspec.structs.replace(identity, crc=identity.checksum())
+    for path in reversed(_identity_paths(directory)):  # what is looked for comes last
+        _write_identity(files, directory, path, identity)
+    return identity
+
+
+def _identity_paths(directory: str) -> tuple[str, str]:
+    path = f"{directory}/{IDENTITY_NAME}"
+    return path, path + COPY
+
+
+def has_identity(files: FileSystem, directory: str) -> bool:
+    """Whether a group directory is one of ours, and not the original's or new."""
+    return any(files.exists(path) for path in _identity_paths(directory))
+
+
+def read_identity(files: FileSystem, directory: str) -> Identity:
+    """Return whose data a group directory holds.
+
+    Raises `CorruptionError` when both files that say so are damaged or gone.
+    """
+    reasons = []
+    for path in _identity_paths(directory):
+        found = _identity_at(files, path)
+        if isinstance(found, Identity):
+            return found
+        reasons.append(found)
+    raise _identity_error(directory, f"{reasons[0]}; its copy: {reasons[1]}")
+
+
+def damaged_identities(files: FileSystem, directory: str) -> list[tuple[str, str]]:
+    """Return path and reason of each file that says whose data it is, and is damaged."""
+    found = [(path, _identity_at(files, path)) for path in _identity_paths(directory)]
+    return [
+        (path, reason) for path, reason in found if isinstance(reason, str) and files.exists(path)
+    ]
+
+
+def _identity_at(files: FileSystem, path: str) -> Identity | str:
+    """Return what a file says, or why it does not."""
+    if not files.exists(path):
+        return "it is gone"
+    file = files.open(path, writable=False)
+    try:
+        identity = msgspec.json.decode(file.read_at(IDENTITY_BYTES_MAX, 0), type=Identity)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return str(error)
+    finally:
+        file.close()
+    if identity.crc and identity.crc != identity.checksum():
+        return "its CRC does not fit"
+    return identity
+
+
+def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> None:
+    """Make both files say the same; directories of earlier versions have one."""
+    first, _ = _identity_paths(directory)
+    for path in _identity_paths(directory):
+        if _identity_at(files, path) != identity:
+            if path == first or files.exists(path):
+                logger.warning("%s was damaged; it is restored from its other copy", path)
+            write = partial(_write_identity, files, directory, path, identity)
+            restore(path, partial(Reserve(files, directory).use, write))
+
+
+def _write_identity(files: FileSystem, directory: str, path: str, identity: Identity) -> None:
+    beside = f"{path}.new"
+    file = files.open(beside, create=True)
+    try:
+        file.resize(0)
+        file.write_at([msgspec.json.encode(identity)], 0)
+        file.sync()
+    finally:
+        file.close()
+    files.replace(beside, path)
+    files.sync_directory(directory)
+
+
+def _identity_error(directory: str, reason: str) -> CorruptionError:
+    path = f"{directory}/{IDENTITY_NAME}"
+    return CorruptionError(
+        f"{path}: {reason}. Which incarnation of its member this replica is, is not known any "
+        f"more. Restore the file from the moment the node stopped. {EMPTYING_IS_SAFE_WHEN}",
+        path,
+        0,
+    )

@@ -1,0 +1,67 @@
+"""Which of the oldest entries may go (spec 20 section 13, with its requirements).
+
+Ages are of group time (`model.time_marks`), never of a calendar's clock or of a file's times: those
+jump, and a jump must not make fresh entries old.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quorumlog.model.config import HOUR_MS, GroupConfig
+from quorumlog.storage.files.space import DiskState
+from quorumlog.storage.log.interface import Segment
+
+PAUSES_A_PERIOD = 24
+"""Group time is written down at least so often in the time for which entries are kept …"""
+PAUSE_MS_MAX = HOUR_MS
+"""… and at least so often in any case."""
+
+
+def mark_pause_ms(config: GroupConfig) -> int:
+    """Return after how long group time is written down again: a restart of all loses no more."""
+    return min(PAUSE_MS_MAX, config.reserved_ms // PAUSES_A_PERIOD)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What decides besides size: others need entries behind `applied_index` or `peers_have`.
+
+    `age_ms` tells how old everything up to an index is at least, None if that is not known.
+    `clock_is_steady`: the calendar's clock was not set lately, so that its hour can be believed.
+    """
+
+    age_ms: Callable[[int], int | None]
+    hour_of_day: int
+    clock_is_steady: bool
+    applied_index: int
+    peers_have: int
+
+
+def last_to_remove(
+    segments: Sequence[Segment],
+    size_bytes: int,
+    config: GroupConfig,
+    disk: DiskState,
+    moment: Moment,
+) -> int | None:
+    """Return the last index that may be removed now, or None.
+
+    `segments` are the oldest of a log of `size_bytes`. Never beyond what is committed and applied,
+    nor what a live peer still needs (unless it lags by more than the budget). A disk that is too
+    full gives up one segment at a time, since the next look may find that enough.
+    """
+    last = None
+    is_time = disk.deletes_old or moment.hour_of_day in config.delete_hours
+    is_time = is_time and moment.clock_is_steady
+    for segment in segments:
+        left = size_bytes - segment.size_bytes
+        needed = segment.last_index > moment.peers_have and left <= config.follower_retention_bytes
+        if segment.last_index > moment.applied_index or needed:
+            break
+        age_ms = moment.age_ms(segment.last_index)
+        expired = is_time and age_ms is not None and age_ms > config.reserved_ms
+        too_many = 0 < config.retention_bytes <= left
+        if not (expired or too_many or (disk.deletes_any and last is None)):
+            break
+        last, size_bytes = segment.last_index, left
+    return last

@@ -1,0 +1,42 @@
+"""The entries of a log that lead blocks, and a block of which a crash left only the beginning.
+
+A producer's blocks are pushed, written and acknowledged as a whole
+(`node/replica/push_batching.py`), so nobody was ever promised a part of one. It is removed when the
+log is opened: else the entries that are there would be stored again with the rest.
+"""
+
+from quorumlog.model.errors import CorruptionError
+from quorumlog.sessions.entries import SystemEntry, system_entries_in
+from quorumlog.storage.log.interface import Log
+
+SCAN_BYTES = 1024 * 1024
+
+
+def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], int | None]:
+    """Return (index, entry) of each from first_index on, and which could not be read first."""
+    found: list[tuple[int, SystemEntry]] = []
+    unread: int | None = None
+    index = max(first_index, log.before_begin_index + 1)
+    while index <= log.end_index:
+        try:
+            span = log.read(index, log.end_index, SCAN_BYTES)
+        except CorruptionError as error:
+            damaged = max(index, -1 if error.index is None else error.index)
+            unread = damaged if unread is None else unread
+            index = damaged + 1
+            continue
+        found += system_entries_in(span.block(), index)
+        index = span.last_index + 1
+    return found, unread
+
+
+def torn_block(log: Log, first_index: int) -> int | None:
+    """Return where a block begins that does not end in the log; None: there is none such.
+
+    Looked for from first_index on: what is before it was durable as a whole.
+    """
+    found, _ = system_entries(log, first_index)
+    if not found:
+        return None
+    begin, entry = found[-1]
+    return begin if begin + entry.count > log.end_index else None

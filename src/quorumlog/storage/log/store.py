@@ -1,0 +1,314 @@
+"""Opening a group: its directory, hard state and log, in one call."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import CorruptionError, NoSpaceError
+from quorumlog.model.hard_state import HardState
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import StoreLocation
+from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.files.space import DiskState, look
+from quorumlog.storage.files.write_plans import GroupStore
+from quorumlog.storage.log.file_log import FileLog
+from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
+from quorumlog.storage.log.hard_state import HardStates, HardStateStore, MemoryHardStateStore
+from quorumlog.storage.log.interface import Log
+from quorumlog.storage.log.layout import DATA, INDEX, DataPlaces, Identity, claim_group_directory
+from quorumlog.storage.log.memory_log import MemoryLog
+from quorumlog.storage.log.session_entries import torn_block
+from quorumlog.storage.log.snapshots import Snapshots
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.metadata.checkpoint import Checkpoint
+from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+from quorumlog.storage.metadata.dledger import committed_index_of
+from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
+from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.recovery.recovery import Recovered, Recovery, RecoveryReport
+
+logger = logging.getLogger(__name__)
+
+NAMES = frozenset(
+    (DATA, INDEX, "machine", "snapshot", "currterm", "currterm.bak", "checkpoint", "checkpoint.bak")
+)
+"""In a group's directory, ours and the original's."""
+OWN_PREFIX = "quorumlog."
+
+__all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGroup:
+    """An open group. `committed_index` is a lower bound remembered from before.
+
+    `disk_state` looks at how full its disks are; on any thread. `incarnation` numbers the data
+    directory: an emptied one gets another.
+    """
+
+    log: Log
+    hard_state: HardState
+    hard_states: HardStates
+    committed_index: int
+    report: RecoveryReport
+    disk_state: Callable[[], DiskState]
+    close: Callable[[], None]
+    incarnation: int = 0
+    snapshots: Snapshots | None = None
+    """Of the group's state machine; None: it has none."""
+    sessions: bytes | None = None
+    """The producer sessions that the last checkpoint left."""
+    sessions_lost: bool = False
+    """Whether those were lost, and `sessions` says only from where on the log tells of them."""
+    location: StoreLocation | None = None
+    """Where its files are; None: in memory, or nobody else may read them."""
+
+
+def open_group(
+    files: FileSystem,
+    directory: str,
+    config: GroupConfig,
+    limits: Limits,
+    *,
+    self_id: str,
+    maps_max: int = MAPS_MAX,
+) -> OpenedGroup:
+    """Open a group directory, ours or one of the original, and make it usable.
+
+    Raises `CorruptionError` with file and byte when what is damaged cannot be set aside,
+    `StorageError` when the directory belongs to someone else or cannot be read or written.
+    """
+    places = DataPlaces(
+        files,
+        config.data_directories or [f"{directory}/{DATA}"],
+        config.read_only_directories,
+        config.disk_space_ratio_to_force_clean,
+    )
+    identity = claim_group_directory(
+        files,
+        directory,
+        places.all,
+        group=config.group,
+        self_id=self_id,
+        data_file_bytes=config.mapped_file_size_for_entry_data,
+        index_file_bytes=config.mapped_file_size_for_entry_index,
+    )
+    outside = [path for path in places.all if path != f"{directory}/{DATA}"]
+    locks = [files.lock(path) for path in (directory, *outside)]
+    try:
+        hard_states = _known_hard_states(files, directory)
+        hard_state = hard_states.load()
+        notes = Notes(files, directory)
+        saved_sessions = notes.load_sessions()
+        log, report = open_log(files, directory, places, identity, notes, limits, maps_max=maps_max)
+        snapshots = _snapshots(files, directory, config)
+        _say_strange(files, directory, places.all)
+    except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
+    noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
+    committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
+    # what a checkpoint without producers tells of holds up to there, not up to a younger snapshot
+    known_until = log.before_begin_index if notes.has_lost_sessions else noted
+    sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
+    if notes.has_lost_sessions:
+        _say_sessions_are_lost(directory, log.before_begin_index)
+    if committed >= 0:
+        log.note_committed(committed)
+
+    def close() -> None:
+        log.close()
+        hard_states.close()
+        for lock in locks:
+            lock.release()
+
+    def disk_state() -> DiskState:
+        return look(files, directory, places.all, config)
+
+    number = incarnation_number(identity.incarnation)
+    base = (log, hard_state, hard_states, committed, report, disk_state, close)
+    lost = notes.has_lost_sessions and log.before_begin_index >= 0
+    return OpenedGroup(*base, number, snapshots, sessions, lost)
+
+
+def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
+    """Return the hard states of a group. Raises `CorruptionError` when they are gone."""
+    hard_states = HardStateStore(files, directory)
+    if not hard_states.exists():
+        path = f"{directory}/{STATE_NAME}"
+        raise CorruptionError(
+            f"{path} is gone: whom this replica voted for is not known any more, and a second "
+            f"vote in that term could make two leaders. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+    return hard_states
+
+
+def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
+    where = "peers are asked" if before_begin_index >= 0 else "the whole log is read"
+    logger.error(
+        "%s/%s is lost: to find again what producers stored, %s", directory, SESSIONS_NAME, where
+    )
+
+
+def _say_strange(files: FileSystem, directory: str, data_directories: list[str]) -> None:
+    """Warn of unknown files in a group's directory."""
+    for name in files.names(directory):
+        path = f"{directory}/{name}"
+        is_ours = name in NAMES or name.startswith(OWN_PREFIX)
+        if not is_ours and not any(f"{one}/".startswith(f"{path}/") for one in data_directories):
+            logger.warning("%s is no part of a group's directory; it is ignored", path)
+
+
+def _committed_by_snapshot(log: Log, snapshots: Snapshots | None) -> int:
+    """Return up to where the newest snapshot shows that the log is committed; -1: it does not.
+
+    It may be younger than the checkpoint. A log that holds the entry with which it ends, by index
+    and term, holds all that was committed before it, too (Raft 5.3).
+    """
+    newest = snapshots.newest() if snapshots is not None else None
+    index = -1 if newest is None else newest.last_included_index
+    if newest is None or not log.before_begin_index < index <= log.end_index:
+        return -1
+    term = next(term for term, first in reversed(log.term_runs()) if first <= index)
+    return index if term == newest.last_included_term else -1
+
+
+def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapshots | None:
+    if not config.state_machine:
+        return None
+    snapshots = Snapshots(files, directory, logger.error)
+    snapshots.clear_saving()
+    return snapshots
+
+
+def open_log(  # noqa: PLR0913
+    files: FileSystem,
+    directory: str,
+    places: DataPlaces,
+    identity: Identity,
+    notes: Notes,
+    limits: Limits,
+    *,
+    drops_foreign: bool = False,
+    maps_max: int = MAPS_MAX,
+) -> tuple[FileLog, RecoveryReport]:
+    """Recover the log of a group directory that nobody else has open; see `Recovery`."""
+    data = FileSequence(
+        files, places.all, identity.data_file_bytes, places.place, maps_max=maps_max
+    )
+    index = FileSequence(
+        files, [f"{directory}/{INDEX}"], identity.index_file_bytes, maps_max=maps_max
+    )
+    data.load()
+    index.load()
+    for path in (*data.strange, *index.strange):
+        logger.warning("%s is no file of this log; it is ignored", path)
+    known, damaged = notes.load()
+    recovered = Recovery(
+        data, index, known, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
+    ).run()
+    _check_memberships(directory, notes, recovered)
+    recovered = _with_notes(recovered, [*damaged, *recovered.damaged], _noted(notes, recovered))
+    log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
+    durable = notes.checkpoint.mark.index if notes.checkpoint is not None else -1
+    torn = torn_block(log, durable + 1)
+    if torn is not None:
+        plan = log.truncate(torn)
+        GroupStore().execute([plan], sync=True)
+        plan.completed()
+    checkpoint = Checkpoint(
+        recovered.boundary,
+        log.end_mark,
+        min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
+        log.noted_runs(),
+    )
+    _note_opened(directory, notes, log, checkpoint)
+    notes.keep_reserve()
+    return log, recovered.report
+
+
+def _note_opened(directory: str, notes: Notes, log: FileLog, checkpoint: Checkpoint) -> None:
+    """Note what was found: from here on a crash must find the log as it was found now.
+
+    Without room the next opening finds the same from what the last one noted, unless that tells
+    of a removal: what comes behind it now would be removed.
+    """
+    before = notes.checkpoint
+    try:
+        notes.save_damage(log.damaged)
+        notes.save_config_entries(log.config_entries())
+        notes.write_hint(log.end_mark, checkpoint.boundary, durable=True)
+        notes.write_checkpoint(checkpoint)
+    except NoSpaceError as error:
+        if before is not None and before.is_end:
+            raise
+        logger.warning("%s: what was found is noted once there is room: %s", directory, error)
+
+
+def _check_memberships(directory: str, notes: Notes, recovered: Recovered) -> None:
+    """Raise `CorruptionError` if who the members are was lost with the entries that told of it."""
+    committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
+    found = any(index <= committed for index, _ in recovered.config_entries)
+    if notes.has_lost_memberships and recovered.boundary.before_begin_index >= 0 and not found:
+        path = f"{directory}/{MEMBERSHIP_NAME}"
+        raise CorruptionError(
+            f"{path} and its copy are lost, and the log begins behind the entry that told who the "
+            f"members are. Restore one of them. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+
+
+def _noted(notes: Notes, recovered: Recovered) -> list[tuple[int, bytes]]:
+    """Return the noted CONFIG_CHANGE entries that still count.
+
+    Without a checkpoint the whole log was read: only what it does not hold is taken from the note.
+    """
+    noted = notes.load_config_entries()
+    if notes.checkpoint is not None:
+        return noted
+    begin, damaged = recovered.boundary.before_begin_index, recovered.damaged
+    return [pair for pair in noted if pair[0] <= begin or damaged.range_at(pair[0])]
+
+
+def _with_notes(
+    recovered: Recovered, ranges: list[tuple[int, int]], noted: list[tuple[int, bytes]]
+) -> Recovered:
+    """Join what was known to be damaged, and of memberships, with what was found now."""
+    first, last = recovered.boundary.before_begin_index + 1, recovered.end.index
+    damaged = DamagedRanges(ranges).within(first, last)
+    configs = dict([*noted, *recovered.config_entries])
+    return Recovered(
+        recovered.boundary,
+        recovered.end,
+        damaged,
+        recovered.report,
+        sorted((index, body) for index, body in configs.items() if index <= last),
+    )
+
+
+def incarnation_number(text: str) -> int:
+    """Return the number, never 0, that stands for an incarnation in messages and memberships."""
+    return int(text[:15], 16) + 1
+
+
+def open_memory_group(files: FileSystem) -> OpenedGroup:
+    """Return an empty group that keeps nothing; `files` gives it a number of its own."""
+    return OpenedGroup(
+        MemoryLog(),
+        HardState(),
+        MemoryHardStateStore(),
+        -1,
+        RecoveryReport(),
+        DiskState,
+        lambda: None,
+        incarnation_number(files.random_bytes(16).hex()),
+    )

@@ -1,0 +1,126 @@
+"""The newest blocks of a log in memory: what is pushed, what readers at the tail get, and all that
+is not yet on disk.
+"""
+
+from bisect import bisect_right
+
+import msgspec
+import numpy as np
+
+from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
+from quorumlog.storage.entries.spans import Span
+
+PIECES_MAX = 16_384
+"""Blocks kept at most (beside those not yet durable), however small they are."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A staged block: its entries are final, first_index … last_index."""
+
+    first_index: int
+    block: Block
+    records: memoryview
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry."""
+        return self.first_index + self.block.count - 1
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Return where an entry begins on disk, and its size."""
+        ordinal = index - self.first_index
+        record = np.frombuffer(self.records, INDEX_RECORD_DTYPE, 1, ordinal * INDEX_RECORD_SIZE)[0]
+        return int(record["pos"]), int(record["size"])
+
+    def cut(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+        """Return the entries from first_index on that fit, at least one."""
+        start = first_index - self.first_index
+        stop = min(last_index, self.last_index) - self.first_index + 1
+        offsets, sizes = self.block.offsets, self.block.sizes
+        begin = int(offsets[start])
+        end = int(offsets[stop - 1] + sizes[stop - 1])
+        if end - begin > bytes_max and stop - start > 1:
+            ends = offsets[start:stop] + sizes[start:stop]
+            fitting = int(np.searchsorted(ends, begin + bytes_max, side="right"))
+            stop = start + max(1, fitting)
+            end = int(offsets[stop - 1] + sizes[stop - 1])
+        records = self.records[start * INDEX_RECORD_SIZE : stop * INDEX_RECORD_SIZE]
+        return Span(first_index, stop - start, self.block.data[begin:end], records, True)
+
+
+class TailCache:
+    """Consecutive pieces, oldest evicted first; used by one thread."""
+
+    def __init__(self, bytes_max: int | None) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: list[Piece] = []
+        self._firsts: list[int] = []
+        self._evicted = 0
+        self.size_bytes = 0
+
+    def holds(self, index: int) -> bool:
+        """Whether the entry at an index is here."""
+        if self._evicted == len(self._pieces):
+            return False
+        return self._firsts[self._evicted] <= index <= self._pieces[-1].last_index
+
+    def before_first(self, end_index: int) -> int:
+        """Return the last index that is only on disk, given the log's end."""
+        if self._evicted == len(self._pieces):
+            return end_index
+        return self._firsts[self._evicted] - 1
+
+    def piece_at(self, index: int) -> Piece:
+        """Return the piece with an index that `holds`."""
+        return self._pieces[bisect_right(self._firsts, index, self._evicted) - 1]
+
+    def oldest(self, count: int) -> list[Piece]:
+        """Return up to so many pieces, oldest first."""
+        return self._pieces[self._evicted : self._evicted + count]
+
+    def add(self, piece: Piece) -> None:
+        """Add the next piece."""
+        self._pieces.append(piece)
+        self._firsts.append(piece.first_index)
+        self.size_bytes += len(piece.block.data)
+
+    def evict(self, durable_index: int) -> None:
+        """Let go of the oldest durable pieces beyond the bounds."""
+        if self._bytes_max is None:
+            return
+        while self._evicted < len(self._pieces):
+            piece = self._pieces[self._evicted]
+            count = len(self._pieces) - self._evicted
+            beyond = self.size_bytes > self._bytes_max or count > PIECES_MAX
+            if not beyond or piece.last_index > durable_index:
+                break
+            self.size_bytes -= len(piece.block.data)
+            self._evicted += 1
+        self._compact()
+
+    def _compact(self) -> None:
+        if self._evicted > PIECES_MAX or self._evicted * 2 > len(self._pieces):
+            del self._pieces[: self._evicted]
+            del self._firsts[: self._evicted]
+            self._evicted = 0
+
+    def drop_before(self, index: int) -> None:
+        """Let go of pieces that lie wholly before an index."""
+        while self._evicted < len(self._pieces):
+            piece = self._pieces[self._evicted]
+            if piece.last_index >= index:
+                break
+            self.size_bytes -= len(piece.block.data)
+            self._evicted += 1
+        self._compact()
+
+    def truncate(self, from_index: int) -> None:
+        """Drop from_index and everything after it."""
+        while len(self._pieces) > self._evicted and self._pieces[-1].last_index >= from_index:
+            piece = self._pieces.pop()
+            self._firsts.pop()
+            self.size_bytes -= len(piece.block.data)
+            kept = from_index - piece.first_index
+            if kept > 0:
+                records = piece.records[: kept * INDEX_RECORD_SIZE]
+                self.add(Piece(piece.first_index, piece.block.slice(0, kept), records))

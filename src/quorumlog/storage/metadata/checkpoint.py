@@ -1,0 +1,201 @@
+"""How much of a log is known to be good without reading it.
+
+`quorumlog.checkpoint` (slots, fsynced about once a second and before anything is removed) says
+where the log begins, and names a point up to which data and index are durable: opening reads only
+what lies behind it. `quorumlog.durable` is written after every group commit without fsync: it
+states only what was durable before, so it is never wrong, merely old; it tells a torn tail (behind
+it) from corruption (at or below it). It also says where the log begins, in case that the checkpoint
+is lost.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.model.errors import CorruptionError, NoSpaceError
+from quorumlog.storage.files.os_files import File, FileSystem
+from quorumlog.storage.files.reserve import Reserve
+from quorumlog.storage.metadata.dual_slot_file import SlotFile
+
+CHECKPOINT_NAME = "quorumlog.checkpoint"
+DURABLE_NAME = "quorumlog.durable"
+TERM_RUNS_MAX = 150
+"""Newest runs of terms that a checkpoint names; they fit one slot with all else."""
+UNKNOWN_CRC = -1
+"""Stands for the chain CRC of an entry that is not there any more and was not noted."""
+_HINT = struct.Struct(">4sqqqqqqqq")
+_HINT_MAGIC = b"QDU3"
+_OLDER_HINT = struct.Struct(">4sqqqqqq")
+_OLDER_HINT_MAGIC = b"QDU2"
+"""Without term and chain CRC of the entry before the first."""
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A point in the log: entries up to `index` end at byte `position`.
+
+    `chain_crc` and `term` are those of the last one.
+    """
+
+    index: int = -1
+    position: int = 0
+    chain_crc: int = 0
+    term: int = -1
+
+
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
+    """Where the log begins: at byte `position`, after an entry that is not there any more.
+
+    `chain_crc` of that entry, UNKNOWN_CRC if it was never noted.
+    """
+
+    before_begin_index: int = -1
+    before_begin_term: int = -1
+    position: int = 0
+    chain_crc: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """What is durable. `is_end`: whatever lies behind `mark` is being removed.
+
+    `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
+    files that are there: one of them that is missing was lost.
+    """
+
+    boundary: Boundary
+    mark: Mark
+    committed_index: int
+    term_runs: list[tuple[int, int]] = []
+    is_end: bool = False
+    kept: tuple[str, ...] = ()
+
+
+class CheckpointFile:
+    """The checkpoint of one group."""
+
+    def __init__(self, files: FileSystem, directory: str) -> None:
+        self._slots = SlotFile(files, directory, CHECKPOINT_NAME)
+
+    def load(self, *, read_only: bool = False) -> Checkpoint | None:
+        """Return the last checkpoint; None: there is none, or (`is_lost`) no copy is whole.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
+        raw = self._slots.read_or_lose(read_only=read_only)
+        if raw is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(raw, type=Checkpoint)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"{self._slots.path}: written by another version of quorumlog ({error}); start "
+                "that version",
+                self._slots.path,
+                0,
+            ) from error
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was saved could not be read."""
+        return self._slots.is_lost
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replace it, durably."""
+        self._slots.write(msgspec.msgpack.encode(checkpoint))
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._slots.close()
+
+
+class DurableHint:
+    """What was durable, and where the log began, as of the last group commit that reached disk."""
+
+    def __init__(self, files: FileSystem, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{DURABLE_NAME}"
+        self._reserve = Reserve(files, directory)
+        self._file: File | None = None
+
+    def load(self) -> tuple[Mark, Boundary] | None:
+        """Return what was durable, and where the log began.
+
+        None if nothing was ever noted, or if the note itself is damaged.
+        """
+        if not self._files.exists(self._path):
+            return None
+        file = self._files.open(self._path, writable=False)
+        try:
+            raw = file.read_at(_HINT.size + 4, 0)
+        finally:
+            file.close()
+        for form, magic in ((_HINT, _HINT_MAGIC), (_OLDER_HINT, _OLDER_HINT_MAGIC)):
+            body, crc = raw[: form.size], raw[form.size : form.size + 4]
+            if raw[:4] == magic and len(crc) == 4 and crc32(body) == int.from_bytes(crc, "big"):
+                _, index, position, term, chain_crc, before, begin, *rest = form.unpack(body)
+                unknown = (-1, 0 if before < 0 else UNKNOWN_CRC)
+                before_term, before_crc = rest or unknown
+                mark = Mark(index, position, chain_crc, term)
+                return mark, Boundary(before, before_term, begin, before_crc)
+        return None
+
+    def write(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
+        """State that entries up to the mark are durable; `durable` makes the statement so, too."""
+        body = _HINT.pack(
+            _HINT_MAGIC,
+            mark.index,
+            mark.position,
+            mark.term,
+            mark.chain_crc,
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.before_begin_term,
+            boundary.chain_crc,
+        )
+        raw = body + crc32(body).to_bytes(4, "big")
+        if self._file is None:
+            self._reserve.use(lambda: self._begin(raw))
+        else:
+            self._file.write_at([raw], 0)
+        if durable and self._file is not None:
+            self._file.sync()
+
+    def _begin(self, raw: bytes) -> None:
+        file = self._files.open(self._path, create=True)
+        try:
+            file.write_at([raw], 0)
+        except NoSpaceError:
+            file.close()
+            raise
+        self._file = file
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was noted about a log before: its last checkpoint and its last durable mark."""
+
+    checkpoint: Checkpoint | None = None
+    durable: Mark | None = None
+    boundary: Boundary | None = None
+    is_recent: bool = False
+    """Whether `durable` is of the last group commit, not merely of the last checkpoint."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, Boundary] | None) -> "Known":
+        """Join both notes: the newer one says what was durable."""
+        durable = boundary = None
+        if hint is not None:
+            durable, boundary = hint
+        if checkpoint is not None:
+            boundary = checkpoint.boundary
+            stale = durable is None or durable.index < checkpoint.mark.index
+            if stale or checkpoint.is_end:
+                durable = checkpoint.mark
+        return cls(checkpoint, durable, boundary, hint is not None)

@@ -1,0 +1,176 @@
+"""The small files beside a log: its checkpoint, its durable hint, and what of it is damaged.
+
+One that is damaged or gone does not keep a replica from opening: what it told is found out anew,
+and `lost` names what can only be found by reading the whole log, or nowhere here.
+"""
+
+import logging
+
+import msgspec
+
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.files.reserve import Reserve
+from quorumlog.storage.metadata.checkpoint import (
+    CHECKPOINT_NAME,
+    DURABLE_NAME,
+    Boundary,
+    Checkpoint,
+    CheckpointFile,
+    DurableHint,
+    Known,
+    Mark,
+)
+from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
+from quorumlog.storage.metadata.config_entries import ConfigEntriesFile
+from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges, DamageFile
+from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
+from quorumlog.storage.metadata.session_file import SessionFile
+
+logger = logging.getLogger(__name__)
+
+
+class Notes:
+    """Of one group. Written on the disk thread (or while the group is opened)."""
+
+    def __init__(self, files: FileSystem, directory: str) -> None:
+        self._directory = directory
+        self._reserve = Reserve(files, directory)
+        self._checkpoints = CheckpointFile(files, directory)
+        self._hint = DurableHint(files, directory)
+        self._damage = DamageFile(files, directory)
+        self._configs = ConfigEntriesFile(files, directory)
+        self.checkpoint: Checkpoint | None = None
+        self.sessions = SessionFile(files, directory)
+        self._noted_configs: list[tuple[int, bytes]] = []
+        self.lost: set[str] = set()
+
+    def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
+        """Return what was noted before; `lost` names what was noted and cannot be read any more.
+
+        Raises `CorruptionError` when another version wrote it.
+        """
+        self.checkpoint = self._checkpoints.load(read_only=read_only)
+        hint = self._hint.load()
+        damaged = self._damage.load(read_only=read_only)
+        self._noted_configs = self._configs.load(read_only=read_only)
+        kept = () if self.checkpoint is None else self.checkpoint.kept
+        for name, file in self._others():
+            if file.is_lost or (name in kept and not file.exists()):
+                self.lost.add(name)
+        if not read_only:
+            self._say_what_is_lost(is_hint_there=hint is not None)
+        return Known.of(self.checkpoint, hint), damaged
+
+    def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | SessionFile], ...]:
+        return (
+            (DAMAGE_NAME, self._damage),
+            (MEMBERSHIP_NAME, self._configs),
+            (SESSIONS_NAME, self.sessions),
+        )
+
+    def _kept(self) -> tuple[str, ...]:
+        """Return the names of the small files that are there, or are lost and not yet made up."""
+        return tuple(name for name, file in self._others() if file.exists() or name in self.lost)
+
+    def _say_what_is_lost(self, *, is_hint_there: bool) -> None:
+        if self.checkpoint is None and (is_hint_there or self._checkpoints.is_lost):
+            logger.error(
+                "%s/%s is lost; where the log begins is taken from %s, the rest is read from the "
+                "log",
+                self._directory,
+                CHECKPOINT_NAME,
+                DURABLE_NAME if is_hint_there else "its first data file",
+            )
+        for name in sorted(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME}):
+            logger.error(
+                "%s/%s is lost; what it told is found again by reading the whole log",
+                self._directory,
+                name,
+            )
+
+    @property
+    def needs_whole_log(self) -> bool:
+        """Whether what was lost can only be found by reading all of the log."""
+        return bool(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME})
+
+    @property
+    def has_lost_memberships(self) -> bool:
+        """Whether CONFIG_CHANGE entries were noted and cannot be read any more."""
+        return MEMBERSHIP_NAME in self.lost
+
+    def load_config_entries(self) -> list[tuple[int, bytes]]:
+        """Return (index, body) of noted CONFIG_CHANGE entries that the last checkpoint covers."""
+        if self.checkpoint is None:
+            return self._noted_configs
+        until = self.checkpoint.mark.index
+        return [(index, body) for index, body in self._noted_configs if index <= until]
+
+    def load_sessions(self) -> bytes | None:
+        """Return the producer sessions; None: nothing was saved, or they are in `lost`."""
+        found = self.sessions.load()
+        if self.sessions.is_lost:
+            self.lost.add(SESSIONS_NAME)
+        return found
+
+    @property
+    def has_lost_sessions(self) -> bool:
+        """Whether producer sessions were saved and cannot be read any more."""
+        return SESSIONS_NAME in self.lost
+
+    def save_config_entries(self, pairs: list[tuple[int, bytes]]) -> None:
+        """Replace what is known of CONFIG_CHANGE entries, durably."""
+        self._configs.save(pairs)
+        self.lost.discard(MEMBERSHIP_NAME)
+
+    def begin_removal(
+        self, ended: Checkpoint, boundary: Boundary, configs: list[tuple[int, bytes]]
+    ) -> None:
+        """Make the ends that a log is to have durable, before anything is removed.
+
+        CONFIG_CHANGE entries of before and after are kept until that is done: which of them count
+        is up to the checkpoint.
+        """
+        self._configs.save(sorted(dict([*self._configs.saved, *configs]).items()))
+        self.write_checkpoint(ended)
+        self.write_hint(ended.mark, boundary, durable=True)
+
+    def save_sessions(self, sessions: bytes | None) -> None:
+        """Replace the producer sessions, durably; None: what was saved last will do."""
+        if sessions is None:
+            sessions = self.sessions.half_saved
+        if sessions is not None:
+            self.sessions.save(sessions)
+            self.lost.discard(SESSIONS_NAME)
+
+    def save_checkpoint(self, checkpoint: Checkpoint, configs: list[tuple[int, bytes]]) -> None:
+        """Replace the checkpoint and the CONFIG_CHANGE entries that go with it, durably."""
+        self.save_config_entries(configs)
+        self.write_checkpoint(checkpoint)
+        self.keep_reserve()
+
+    def keep_reserve(self) -> None:
+        """Have room to write all of these on a full disk, if there is as much now."""
+        self._reserve.keep(self.sessions.size_bytes)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably. What it names must be durable."""
+        checkpoint = msgspec.structs.replace(checkpoint, kept=self._kept())
+        self._checkpoints.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    def write_hint(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
+        """Replace the hint, durably if asked to."""
+        self._hint.write(mark, boundary, durable=durable)
+
+    def save_damage(self, damaged: DamagedRanges) -> None:
+        """Replace what is known to be damaged, durably."""
+        self._damage.save(damaged)
+        self.lost.discard(DAMAGE_NAME)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._checkpoints.close()
+        self._hint.close()
+        self._damage.close()
+        self._configs.close()

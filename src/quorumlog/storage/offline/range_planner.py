@@ -1,0 +1,326 @@
+"""Dividing the entries of a store into ranges of its data files that can be read on their own.
+
+Little is read for that: how the files begin, the entries at the cuts, and what lies behind the last
+entry known to be good. A cut is made only at an entry whose header and index record agree, so what
+is damaged lies inside a range. Reads only, takes no lock, works while a node runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.storage.entries.index_records import first_behind, record_at
+from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.scanner import Scanner, Stretch, looks_torn
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
+from quorumlog.storage.metadata.dledger import committed_index_of
+from quorumlog.storage.offline.store_files import StoreFiles
+from quorumlog.storage.recovery.damage_scan import Survey
+
+CUT_ATTEMPTS = 64
+"""Entries looked at, one after the other, for one whose header and index record agree."""
+_INDEX_MAX = 1 << 40
+"""Above every index: where a search by halving begins when the end is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The entries first … last of a log (none if last < first); the first is at `position`.
+
+    `committed` is the index up to which entries are known to be committed, None if it is not known.
+    """
+
+    first: int
+    last: int
+    position: int
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Entries first … last, which lie in the bytes begin … end - 1 of one data file.
+
+    `start` is the position in the log of the file's first byte. Those before `wanted` need only be
+    walked over. `chain_before` is the chain CRC of the entry before the first, None if it is not
+    known; `index_files` have (position, path); `damaged` are ranges that the replica set aside.
+    """
+
+    path: str
+    is_missing: bool
+    start: int
+    begin: int
+    end: int
+    first: int
+    last: int
+    wanted: int
+    chain_before: int | None
+    index_files: tuple[tuple[int, str], ...]
+    damaged: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Entries first … last from a position on; behind them, at the latest, `end` follows."""
+
+    first: int
+    last: int
+    position: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.position
+
+
+def committed_index(files: FileSystem, directory: str, store: StoreFiles) -> int | None:
+    """Return up to where entries are known to be committed; None where nothing ever noted it.
+
+    -1 if it was noted that none is.
+    """
+    checkpoint = store.known.checkpoint
+    original = committed_index_of(files, directory)
+    if checkpoint is None:
+        return original if original >= 0 else None
+    return max(checkpoint.committed_index, checkpoint.boundary.before_begin_index, original)
+
+
+def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
+    """Return which entries a store holds, those up to a committed index if one is given.
+
+    A torn tail is left out. None: there are none. Raises `CorruptionError` when entries at the
+    begin or at the end are damaged and their index records are, too.
+    """
+    begin = _begin_of(store)
+    if begin is None:
+        return None
+    first, durable = begin.index + 1, store.known.durable
+    if committed is not None and durable is not None and committed <= durable.index:
+        return Extent(first, committed, begin.position, committed)
+    end = _end_of(store, begin)
+    last = end if committed is None else min(end, committed)
+    return Extent(first, last, begin.position, committed)
+
+
+def _begin_of(store: StoreFiles) -> Mark | None:
+    """Return the mark that the first entry follows."""
+    boundary = store.known.boundary
+    if boundary is not None:
+        return Mark(
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.chain_crc,
+            boundary.before_begin_term,
+        )
+    survey = store.survey()
+    stretch = next(iter(survey), None)
+    damages = [damage for damage in survey.damages if damage.first_index <= damage.last_index]
+    if damages:
+        first, position = damages[0].first_index, damages[0].position
+    elif stretch is not None:
+        first, position = stretch.first_index, stretch.position
+    else:
+        return None
+    return Mark(first - 1, position, UNKNOWN_CRC if first else 0)
+
+
+def _end_of(store: StoreFiles, begin: Mark) -> int:
+    """Return the last entry, walking from the last place known to be good."""
+    known = store.known
+    if known.checkpoint is not None:
+        start = known.checkpoint.mark
+        if known.checkpoint.is_end:
+            return start.index
+    else:
+        start = _begin_of_last_file(store, begin)
+    survey = Survey(store.data, store.index, start, known.durable, is_recent=known.is_recent)
+    last: Stretch | None = None
+    for stretch in survey:
+        last = stretch
+    torn = last is not None and last.end == survey.end.position and _is_torn(store.data, last)
+    return survey.end.index - torn
+
+
+def _is_torn(data: FileSequence, last: Stretch) -> bool:
+    """Whether the last entry is one of the original that ends in zeros, as recovery has it."""
+    start, view = data.map_at(last.position)
+    offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
+    return not last.checked and looks_torn(view, last.position - start + offset, size)
+
+
+def _begin_of_last_file(store: StoreFiles, begin: Mark) -> Mark:
+    for start in reversed(store.data.starts):
+        if start <= begin.position:
+            break
+        first = _first_in_file(store, start, begin.index + 1, _INDEX_MAX)
+        if first is not None:
+            return Mark(first[0] - 1, first[1], UNKNOWN_CRC)
+    return begin
+
+
+def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[int, int] | None:
+    """Return index and position of the first entry of a data file, one of low … high.
+
+    The index is believed where it has an entry at the file's begin, or else a header there that is
+    followed by another entry. If neither is of use, it is the first entry whose header and index
+    record agree. None: it has no entry, or it cannot be told.
+    """
+    data, index = store.data, store.index
+    stated = None
+    if data.has(start):
+        _, view = data.map_at(start)
+        stated = int.from_bytes(view[8:16], "big", signed=True)
+    behind = first_behind(index, start, low, high)
+    for candidate in (stated, behind):
+        if candidate is not None and low <= candidate <= high:
+            record = record_at(index, candidate)
+            if record is not None and record["index"] == candidate and record["pos"] == start:
+                return candidate, start
+    if stated is not None and low <= stated <= high and _begins_with(data, start, stated):
+        return stated, start
+    reader = DiskReader(data, index, Boundary(before_begin_index=low - 1))
+    for candidate in range(behind, min(behind + CUT_ATTEMPTS, high + 1)):
+        if reader.is_where_stated(candidate):
+            position = reader.place_of(candidate)[0]
+            return (candidate, position) if data.start_of(position) == start else None
+    return None
+
+
+def _begins_with(data: FileSequence, start: int, first: int) -> bool:
+    """Whether the entry at the begin of a file is this one, as what follows it says, too."""
+    count, scanner = 0, Scanner(data, start)
+    for stretch in scanner:
+        if stretch.first_index != first + count:
+            return False
+        count += stretch.block.count
+        if count > 1 or stretch.checked:
+            return True
+    return count > 0 and scanner.stop is not None and not scanner.stop.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How a log is divided: into parts of at most `bytes_max`, all of about the same length.
+
+    Their number is a multiple of `at_a_time`, so that tasks that run together end together; but
+    less, if they were shorter than `bytes_min`.
+    """
+
+    bytes_max: int
+    at_a_time: int = 1
+    bytes_min: int = 1
+
+    def length(self, total: int) -> int:
+        """Return the length of the parts into which so many bytes are divided."""
+        at_a_time = max(1, min(self.at_a_time, total // self.bytes_min))
+        count = at_a_time * max(1, -(-total // (self.bytes_max * at_a_time)))
+        return max(1, -(-total // count))
+
+
+class RangePlanner:
+    """Cuts the entries of a store into ranges."""
+
+    def __init__(self, store: StoreFiles, extent: Extent) -> None:
+        self._store = store
+        self._data = store.data
+        self._index = store.index
+        self._extent = extent
+        first = extent.first
+        boundary = Boundary(first - 1, -1, extent.position, UNKNOWN_CRC if first else 0)
+        self._reader = DiskReader(self._data, self._index, store.known.boundary or boundary)
+
+    def ranges(self, first: int, last: int, shares: Shares) -> list[FileRange]:
+        """Return ranges that hold the entries first … last, in order.
+
+        They are cut where files end and, as far as an index allows cuts inside of files, at each
+        multiple of the shares' length, counted from the begin of the first.
+        """
+        spans = [self._trimmed(span, first, last) for span in self._files() if span.last >= first]
+        spans = [span for span in spans if span.first <= last]
+        length = shares.length(sum(span.length for span in spans))
+        ranges, before = [], 0
+        for span in spans:
+            parts = self._cut(span, length, length - before % length)
+            ranges += [self._range(part, max(first, part.first)) for part in parts]
+            before += span.length
+        return ranges
+
+    def _files(self) -> Iterator[_Span]:
+        """Yield what lies in each data file.
+
+        Entries whose place is not known count to the file before, where they are found missing.
+        """
+        data, extent = self._data, self._extent
+        borders = [(extent.first, extent.position)]
+        behind = data.start_of(extent.position) + data.file_size
+        for start in range(behind, (data.starts or [0])[-1] + 1, data.file_size):
+            found = _first_in_file(self._store, start, borders[-1][0], extent.last)
+            if found is None:
+                continue
+            if found[0] == borders[-1][0]:
+                borders.pop()  # nothing but a blank there
+            borders.append(found)
+        ends = [*(first - 1 for first, _ in borders[1:]), extent.last]
+        for (first, position), last in zip(borders, ends, strict=True):
+            yield _Span(first, last, position, data.start_of(position) + data.file_size)
+
+    def _trimmed(self, span: _Span, first: int, last: int) -> _Span:
+        """Leave out what lies before `first` and behind `last`, as far as it is known where."""
+        begin, position = span.first, span.position
+        for index in range(min(first, span.last), max(begin, first - CUT_ATTEMPTS), -1):
+            found = self._agreed_position(index, span)
+            if found is not None:
+                begin, position = index, found
+                break
+        stop, end = min(last, span.last), span.end
+        if stop >= begin and self._agreed_position(stop, span) is not None:
+            end = sum(self._reader.place_of(stop))
+        return _Span(begin, stop, position, end)
+
+    def _cut(self, span: _Span, length: int, until_first: int) -> list[_Span]:
+        """Cut a span `until_first` bytes behind its begin, and then after each `length` bytes."""
+        edges = [(span.first, span.position)]
+        for target in range(span.position + until_first, span.end, length):
+            edge = self._edge_behind(target, edges[-1][0] + 1, span)
+            if edge is not None and edge[1] > edges[-1][1]:
+                edges.append(edge)
+        ends = [*edges[1:], (span.last + 1, span.end)]
+        return [
+            _Span(first, beyond - 1, position, end)
+            for (first, position), (beyond, end) in zip(edges, ends, strict=True)
+        ]
+
+    def _edge_behind(self, target: int, low: int, span: _Span) -> tuple[int, int] | None:
+        """Return index and position of an entry at or behind a position where a cut is safe."""
+        index = first_behind(self._index, target, low, span.last)
+        for candidate in range(index, min(index + CUT_ATTEMPTS, span.last + 1)):
+            position = self._agreed_position(candidate, span)
+            if position is not None:
+                return candidate, position
+        return None
+
+    def _agreed_position(self, index: int, span: _Span) -> int | None:
+        """Return where an entry lies if header and index record agree, inside a span."""
+        if not self._reader.is_where_stated(index):
+            return None
+        position = self._reader.place_of(index)[0]
+        return position if span.position <= position < span.end else None
+
+    def _range(self, span: _Span, wanted: int) -> FileRange:
+        places = (span.first * INDEX_RECORD_SIZE, (span.last + 1) * INDEX_RECORD_SIZE - 1)
+        start = self._data.start_of(span.position)
+        return FileRange(
+            self._data.path_at(span.position),
+            not self._data.has(span.position),
+            start,
+            span.position - start,
+            span.end - start,
+            span.first,
+            span.last,
+            wanted,
+            self._reader.chain_before(span.first),
+            tuple((file.start, file.path) for file in self._index.files_over(*places)),
+            self._store.damaged.within(span.first, span.last).ranges,
+        )

@@ -1,0 +1,377 @@
+"""Reading a range of a data file past its damage, many entries at a time.
+
+The index records say where entries lie, so that no entry is looked at on its own; where they are
+missing or wrong, the entries' own sizes are followed. What is read is checked against everything
+there is: header against index record and the header before, the chain of CRCs, and the bodies.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from isal.isal_zlib import crc32
+
+from quorumlog.model.block import (
+    HEADER_DTYPE,
+    HEADER_SIZE,
+    HEADER_VOID,
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    Block,
+    Int64s,
+    chain_crc_rows,
+    everywhere,
+    headers,
+)
+from quorumlog.model.codes import Magic
+from quorumlog.storage.entries.checksums import (
+    BODY_CRC,
+    CHAIN_CRC,
+    Words,
+    bodies_agree,
+    chain_agrees,
+    header_table,
+    header_words,
+)
+from quorumlog.storage.entries.index_records import Records
+from quorumlog.storage.entries.scanner import FOREIGN
+from quorumlog.storage.files.mapped_files import MappedFiles
+from quorumlog.storage.offline.range_planner import FileRange
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes of entries in a piece, unless a single one is larger."""
+PIECE_ENTRIES = 32_768
+FIRST_PIECE_ENTRIES = 1_024
+"""As many are looked at first; then twice as many as the piece before turned out to have."""
+LISTED_MIN = 2
+"""Index records that are believed without their headers; one alone may be wrong in its term."""
+SET_ASIDE = "the replica has set it aside as damaged"
+MISSING = "it is missing"
+DISAGREE = "header and index record disagree"
+_KNOWN = (int(Magic.NORMAL), int(Magic.NOOP), int(Magic.CONFIG_CHANGE))
+_HEADER = struct.Struct(">iiqqqIIIi")
+_MAGIC_SIZE = struct.Struct(">ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries that follow one another, with good headers; the first is at byte `offset`.
+
+    `table`: the headers, back to back. `wrong` says of entries, by their place in the block, that
+    they are damaged, and how.
+    """
+
+    first_index: int
+    offset: int
+    block: Block
+    table: npt.NDArray[Any]
+    wrong: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Entries of which there are only index records; the first is, or should be, at byte `offset`.
+
+    With a `reason` their headers are damaged: a record of size 0 says that it is no use, either,
+    and without an offset it is not known where the first should be.
+    """
+
+    first_index: int
+    offset: int | None
+    records: Records
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is checked: `crcs`, and with them the bodies.
+
+    Without `headers`, index records that are in order are believed.
+    """
+
+    crcs: bool = True
+    bodies: bool = True
+    headers: bool = True
+
+
+class RangeReader:
+    """One walk over a range; yields all its entries, in order."""
+
+    def __init__(self, part: FileRange, maps: MappedFiles, checks: Checks) -> None:
+        self._part = part
+        self._checks = checks
+        self._view = memoryview(b"") if part.is_missing else maps.view(part.path)
+        self._index_views = [(start, maps.view(path)) for start, path in part.index_files]
+        self._limit = min(part.end, len(self._view))
+        self._offset = part.begin
+        self._index = part.first
+        self._expected = min(PIECE_ENTRIES, FIRST_PIECE_ENTRIES)
+        self._believes_index = not checks.headers and not part.damaged
+        self._term = -1
+        self._chain = part.chain_before
+
+    def __iter__(self) -> Iterator[Piece | Listing]:
+        while self._index <= self._part.last:
+            left = self._part.last - self._index + 1
+            if self._believes_index:
+                records = self._records(self._index, min(PIECE_ENTRIES, left))
+                records = records[: len(self._stated_sizes(records))]
+                if self._is_in_order(records):
+                    yield self._listed(records)
+                    continue
+            count = min(self._expected, left)
+            records = self._records(self._index, count)
+            sizes = self._stated_sizes(records, PIECE_BYTES)
+            piece = self._piece(sizes, records) or self._piece(self._walked_sizes(count), records)
+            if piece is not None:
+                yield piece
+            else:
+                yield from self._lost()
+
+    # -- where entries lie ------------------------------------------------------------------------
+
+    def _records(self, first: int, count: int) -> Records:
+        """Return index records; zeros where no file has them."""
+        place = first * INDEX_RECORD_SIZE
+        for start, view in self._index_views:
+            if start <= place and place + count * INDEX_RECORD_SIZE <= start + len(view):
+                return np.frombuffer(view, INDEX_RECORD_DTYPE, count, place - start)
+        found = np.zeros(count, dtype=INDEX_RECORD_DTYPE)
+        for start, view in self._index_views:
+            low = max(place, start)
+            held = min(place + count * INDEX_RECORD_SIZE, start + len(view)) - low
+            if held >= INDEX_RECORD_SIZE:
+                rows = held // INDEX_RECORD_SIZE
+                row = (low - place) // INDEX_RECORD_SIZE
+                found[row : row + rows] = np.frombuffer(view, INDEX_RECORD_DTYPE, rows, low - start)
+        return found
+
+    def _are_there(self, records: Records, first: int) -> npt.NDArray[np.bool_]:
+        """Return which records are those of the entries from `first` on, and lie in the range."""
+        positions, sizes = records["pos"], records["size"].astype(np.int64)
+        begin, end = self._part.start + self._part.begin, self._part.start + self._part.end
+        there: npt.NDArray[np.bool_] = records["index"] == np.arange(first, first + len(records))
+        there &= (sizes >= HEADER_SIZE) & (positions >= begin) & (positions <= end - sizes)
+        return there
+
+    def _stated_sizes(self, records: Records, bytes_max: int | None = None) -> Int64s:
+        """Return the sizes of the next entries as index records have them, as far as they fit."""
+        sizes = records["size"].astype(np.int64)
+        ends = np.cumsum(sizes)
+        fits = self._are_there(records, self._index)
+        fits &= records["pos"] == self._part.start + self._offset + ends - sizes
+        fits &= self._offset + ends <= self._limit
+        count = len(fits) if fits.all() else int(np.argmin(fits))
+        if bytes_max is not None and count > 1 and ends[count - 1] > bytes_max:
+            count = max(1, int(np.searchsorted(ends[:count], bytes_max, side="right")))
+        return sizes[:count]
+
+    def _walked_sizes(self, count: int) -> Int64s:
+        """Return the sizes of the next entries as they say themselves."""
+        sizes: list[int] = []
+        offset, until = self._offset, self._offset + PIECE_BYTES
+        unpack = _MAGIC_SIZE.unpack_from
+        while offset + HEADER_SIZE <= self._limit and len(sizes) < count:
+            magic, size = unpack(self._view, offset)
+            if magic not in _KNOWN or size < HEADER_SIZE or offset + size > self._limit:
+                break
+            sizes.append(size)
+            offset += size
+            if offset >= until:
+                break
+        return np.array(sizes, dtype=np.int64)
+
+    # -- good entries -----------------------------------------------------------------------------
+
+    def _is_in_order(self, records: Records) -> bool:
+        """Whether a flipped bit in these records would have shown.
+
+        Their indexes and positions are known to follow one another. So they must have one term, and
+        the next entry must begin where the last of them ends.
+        """
+        if len(records) < LISTED_MIN or (records["term"] != records["term"][0]).any():
+            return False
+        end = int(records["pos"][-1]) + int(records["size"][-1])
+        following = int(records["index"][-1]) + 1
+        if following > self._part.last:
+            return end == self._part.start + self._part.end
+        record = self._records(following, 1)[0]
+        return int(record["index"]) == following and int(record["pos"]) == end
+
+    def _listed(self, records: Records) -> Listing:
+        listing = Listing(self._index, self._offset, records)
+        self._index += len(records)
+        self._offset += int(records["size"].sum(dtype=np.int64))
+        self._term, self._chain = int(records["term"][-1]), None
+        return listing
+
+    def _piece(self, sizes: Int64s, records: Records) -> Piece | None:
+        """Return the entries of these sizes up to the first without a good header, if any."""
+        if not len(sizes):
+            return None
+        ends = np.cumsum(sizes)
+        data = self._view[self._offset : self._offset + int(ends[-1])]
+        block = Block(data, ends - sizes, sizes)
+        words = header_words(block)
+        table = header_table(words)
+        good = self._good_headers(block, table, records[: len(sizes)])
+        count = len(good) if good.all() else int(np.argmin(good))
+        if not count:
+            return None
+        if count < len(good):
+            block, table, words = block.slice(0, count), table[:count], words[:count]
+        wrong = self._wrong(block, words)
+        self._set_aside(wrong, count)
+        piece = Piece(self._index, self._offset, block, table, wrong)
+        self._index += count
+        self._offset += len(block.data)
+        sound = next((row for row in reversed(range(count)) if row not in wrong), None)
+        if sound is not None:  # the term of a damaged one may be too high for those behind it
+            self._term = int(table["term"][sound])
+        self._expected = min(PIECE_ENTRIES, 2 * count)  # more would be looked at in vain
+        return piece
+
+    def _good_headers(
+        self, block: Block, table: npt.NDArray[Any], records: Records
+    ) -> npt.NDArray[np.bool_]:
+        """Return which headers are possible where they are, and do not differ from the index.
+
+        Where no CRC decides, an entry must agree with its index record, if that is there, in term
+        and magic.
+        """
+        magic, terms = table["magic"], table["term"]
+        good: npt.NDArray[np.bool_] = (magic >= min(_KNOWN)) & (magic <= max(_KNOWN))
+        good &= table["size"] == block.sizes
+        good &= table["body_size"] == block.sizes - HEADER_SIZE
+        good &= table["index"] == np.arange(self._index, self._index + block.count)
+        good[0] &= terms[0] >= self._term
+        good[1:] &= terms[1:] >= terms[:-1]
+        # the original's index may say NORMAL of a NOOP
+        is_noop = (magic == int(Magic.NOOP)) & (records["magic"] == int(Magic.NORMAL))
+        agrees = (terms == records["term"]) & ((magic == records["magic"]) | is_noop)
+        if not agrees.all():
+            positions = self._part.start + self._offset + block.offsets
+            stated = self._are_there(records, self._index) & (records["pos"] == positions)
+            decided = (table["chain_crc"] != 0) | (table["body_crc"] != 0)
+            decided &= self._checks.crcs
+            decided[0] &= self._chain is not None
+            good &= agrees | ~stated | decided
+        return good
+
+    def _wrong(self, block: Block, words: Words) -> dict[int, str]:
+        """Return which entries do not have the CRCs they should; follows the chain."""
+        if not self._checks.crcs:
+            return {}
+        checked = words[:, CHAIN_CRC] | words[:, BODY_CRC]
+        if checked.all():
+            if chain_agrees(words, self._chain) and (
+                not self._checks.bodies or bodies_agree(block, words)
+            ):
+                self._chain = int(words[-1, CHAIN_CRC].byteswap())
+                return {}
+        elif not checked.any() and not self._chain:
+            self._chain = 0
+            return {}
+        return self._wrong_one_by_one(block)
+
+    def _wrong_one_by_one(self, block: Block) -> dict[int, str]:
+        table = headers(block)
+        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
+        starts = (block.offsets + HEADER_SIZE).tolist()
+        ends = (block.offsets + block.sizes).tolist()
+        rows, data, chain = chain_crc_rows(block), block.data, self._chain
+        wrong: dict[int, str] = {}
+        for ordinal, (stored, body_crc) in enumerate(zip(chains, bodies, strict=True)):
+            before, chain = chain, stored
+            if not stored and not body_crc:
+                if before:
+                    wrong[ordinal], chain = FOREIGN, None
+            elif before is not None and crc32(rows[ordinal], before) != stored:
+                wrong[ordinal], chain = "the chain CRC does not fit", None
+            elif self._checks.bodies and crc32(data[starts[ordinal] : ends[ordinal]]) != body_crc:
+                wrong[ordinal] = "the body does not fit its CRC"
+        self._chain = chain
+        return wrong
+
+    def _set_aside(self, wrong: dict[int, str], count: int) -> None:
+        for first, last in self._part.damaged:
+            low, high = max(first, self._index), min(last, self._index + count - 1)
+            for index in range(low, high + 1):
+                wrong.setdefault(index - self._index, SET_ASIDE)
+
+    # -- damaged headers --------------------------------------------------------------------------
+
+    def _lost(self) -> Iterator[Listing]:
+        """Yield the entries up to the next one with a good header, as the index has them."""
+        reason = self._reason()
+        offset = None if reason == MISSING else self._offset
+        index, resumed, term = self._next_good() or (self._part.last + 1, self._limit, self._term)
+        for first in range(self._index, index, PIECE_ENTRIES):
+            records = self._records(first, min(PIECE_ENTRIES, index - first)).copy()
+            records[~self._are_there(records, first)] = np.zeros(1, dtype=INDEX_RECORD_DTYPE)
+            if records["size"][0]:
+                offset = int(records["pos"][0]) - self._part.start
+            yield Listing(first, offset, records, reason)
+            offset = None
+        self._index, self._offset, self._term, self._chain = index, resumed, term, None
+
+    def _reason(self) -> str:
+        if self._part.is_missing:
+            return "its file is missing"
+        if self._offset + HEADER_SIZE > self._limit:
+            return MISSING
+        magic, size, index, term, *_, body_size = _HEADER.unpack_from(self._view, self._offset)
+        if magic == Magic.BLANK:
+            return MISSING
+        if magic not in _KNOWN or not HEADER_SIZE <= size <= self._limit - self._offset:
+            return f"magic {magic}, size {size} is no entry"
+        if size != HEADER_SIZE + body_size:
+            return f"body size {body_size} of {size}"
+        if index != self._index:
+            return f"index {index} stands there"
+        return f"term {term} follows a higher one" if term < self._term else DISAGREE
+
+    def _next_good(self) -> tuple[int, int, int] | None:
+        """Return index, offset and term of the next entry that is beyond doubt."""
+        if self._offset + HEADER_SIZE <= self._limit and self._index < self._part.last:
+            _, size, *_, body_size = _HEADER.unpack_from(self._view, self._offset)
+            record = self._records(self._index, 1)[0]
+            for length in (size, HEADER_SIZE + body_size, int(record["size"])):
+                term = self._term_at(self._offset + length, self._index + 1)
+                if length >= HEADER_SIZE and term is not None:
+                    return self._index + 1, self._offset + length, term
+        for first in range(self._index + 1, self._part.last + 1, PIECE_ENTRIES):
+            found = self._first_agreed(first, min(PIECE_ENTRIES, self._part.last + 1 - first))
+            if found is not None:
+                return found
+        return None
+
+    def _term_at(self, offset: int, index: int) -> int | None:
+        """Return the term of an entry, if its header is at an offset and nothing is wrong in it."""
+        if not 0 <= offset <= self._limit - HEADER_SIZE:
+            return None
+        magic, size, stated, term, *_, body_size = _HEADER.unpack_from(self._view, offset)
+        good = magic in _KNOWN and stated == index and term >= self._term
+        good = good and size == HEADER_SIZE + body_size and offset + size <= self._limit
+        return int(term) if good and body_size >= 0 else None
+
+    def _first_agreed(self, first: int, count: int) -> tuple[int, int, int] | None:
+        """Return the first of some entries whose header and index record agree, as above."""
+        records = self._records(first, count)
+        offsets = records["pos"].astype(np.int64) - self._part.start
+        there = self._are_there(records, first) & (offsets > self._offset)
+        rows = np.flatnonzero(there & (offsets <= self._limit - records["size"]))
+        if not len(rows):
+            return None
+        records, offsets = records[rows], offsets[rows]
+        table = everywhere(self._view, HEADER_VOID)[offsets].view(HEADER_DTYPE)
+        agrees = table["body_size"] == records["size"] - HEADER_SIZE
+        for name in ("size", "index", "term"):
+            agrees &= table[name] == records[name]
+        if not agrees.any():
+            return None
+        row = int(np.argmax(agrees))
+        return int(records["index"][row]), int(offsets[row]), int(records["term"][row])

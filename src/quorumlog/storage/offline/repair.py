@@ -1,0 +1,284 @@
+"""Changing a store whose node is stopped: repair from other replicas' files, and truncation."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quorumlog.model.block import Block, headers, parse_block
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexOutOfRangeError,
+    RequestError,
+    StorageError,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.files.write_plans import GroupStore, WritePlan
+from quorumlog.storage.log.interface import Log
+from quorumlog.storage.log.layout import (
+    DATA,
+    INDEX,
+    DataPlaces,
+    Identity,
+    has_identity,
+    read_identity,
+)
+from quorumlog.storage.log.store import open_log
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary
+from quorumlog.storage.metadata.dledger import committed_index_of
+from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.offline.store_files import StoreFiles, open_files
+
+PIECE_BYTES = 1024 * 1024
+COMPARED_ENTRIES = 16
+"""So many of the oldest entries that two replicas have must be the same in both. One would do where
+there are CRCs: that of the chain covers all entries before."""
+_COMPARED = ("term", "size", "chain_crc", "body_crc")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What was damaged and is whole now, what still is damaged, and why."""
+
+    found: list[tuple[int, int]]
+    left: list[tuple[int, int]]
+    repaired_entries: int = 0
+    mended_index_records: int = 0
+    reasons: list[str] | None = None
+
+
+@contextmanager
+def opened_for_change(
+    files: FileSystem,
+    directory: str,
+    data_directories: Sequence[str] = (),
+    *,
+    drops_foreign: bool = False,
+) -> Iterator[tuple[Log, int, int]]:
+    """Open a store, ours or the original's, that no node uses.
+
+    Yields the log, the committed index that was noted, and how many index records were mended.
+    Raises `StoreLockedError` when a node has it open.
+    """
+    paths = list(data_directories) or [f"{directory}/{DATA}"]
+    data_bytes = stored_file_size(files, paths)
+    if data_bytes is None:
+        raise StorageError(f"{directory}: no data files in {', '.join(paths)}")
+    if has_identity(files, directory):
+        identity = read_identity(files, directory)
+    else:
+        index_bytes = stored_file_size(files, [f"{directory}/{INDEX}"])
+        if index_bytes is None:
+            raise StorageError(f"{directory}: no index files, and no note of how large they were")
+        identity = Identity("", "", "", data_bytes, index_bytes)
+    places = DataPlaces(files, paths, (), 1.0)
+    lock = files.lock(directory)
+    try:
+        notes = Notes(files, directory)
+        log, report = open_log(
+            files, directory, places, identity, notes, Limits(), drops_foreign=drops_foreign
+        )
+        try:
+            noted = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
+            committed = min(max(noted, committed_index_of(files, directory)), log.end_index)
+            log.note_committed(committed)
+            yield log, committed, report.mended_index_records
+        finally:
+            log.close()
+    finally:
+        lock.release()
+
+
+def carry_out(plan: WritePlan) -> None:
+    """Do what a plan says, and report it as done."""
+    GroupStore().execute([plan], sync=True)
+    plan.completed()
+
+
+def find_damage(log: Log, progress: Progress = lambda done, total: None) -> int:
+    """Check every entry; set aside what is damaged. Returns how many index records were mended."""
+    index, mended = log.before_begin_index + 1, 0
+    first, count = index, log.end_index - log.before_begin_index
+    while index <= log.end_index:
+        try:
+            index = log.verify(index, log.end_index, PIECE_BYTES) + 1
+        except CorruptionError as error:
+            if error.index is None:
+                raise
+            carry_out(log.quarantine(error.index))
+            mended += log.damaged.range_at(error.index) is None
+        progress(index - first, count)
+    return mended
+
+
+def repair_store(
+    files: FileSystem,
+    directory: str,
+    sources: Sequence[str],
+    data_directories: Sequence[str] = (),
+    progress: Progress = lambda done, total: None,
+) -> RepairReport:
+    """Find everything that is damaged and put other replicas' entries in its place.
+
+    Raises `StorageError` when a directory is no store or a source holds another log,
+    `StoreLockedError` when the node of the store runs.
+    """
+    for source in sources:
+        _check_same_group(files, directory, source)
+    with opened_for_change(files, directory, data_directories) as (log, committed, mended_before):
+        mended = mended_before + find_damage(log, progress)
+        for source in sources:
+            _check_same_log(files, log, committed, directory, source)
+        report = RepairReport(list(log.damaged), [], mended_index_records=mended, reasons=[])
+        before = log.damaged.count
+        for source in sources:
+            if log.damaged:
+                report.reasons = _repair_from(files, log, source)
+        carry_out_checkpoint(log)
+        report.left = list(log.damaged)
+        report.repaired_entries = before - log.damaged.count
+        return report
+
+
+def carry_out_checkpoint(log: Log) -> None:
+    """Note the state of a log before it is closed."""
+    plan = log.checkpoint()
+    if plan is not None:
+        carry_out(plan)
+
+
+def _check_same_group(files: FileSystem, directory: str, source: str) -> None:
+    """Raise `StorageError` if a source says that it is another group's."""
+    if not (has_identity(files, directory) and has_identity(files, source)):
+        return
+    own, other = read_identity(files, directory).group, read_identity(files, source).group
+    if own != other:
+        raise StorageError(
+            f"{source} holds group {other!r}, but {directory} group {own!r}; nothing was repaired"
+        )
+
+
+def _check_same_log(
+    files: FileSystem, log: Log, committed: int, directory: str, source: str
+) -> None:
+    """Raise `StorageError` if a source has other committed entries than the log.
+
+    The founding of a group is in its first entry, so that two groups of one name differ, too.
+    """
+    store = open_files(files, source)
+    try:
+        reader = _reader_of(store)
+        index = max(log.before_begin_index, reader.boundary.before_begin_index) + 1
+        # both know of these that they are committed: others may differ between replicas
+        last = min(committed, _committed_of(files, store), index + COMPARED_ENTRIES - 1)
+        for compared in range(index, last + 1):
+            try:
+                own = headers(log.read(compared, compared, PIECE_BYTES).block())[0]
+                other = headers(reader.read(compared, compared, PIECE_BYTES).block())[0]
+            except (StorageError, RequestError):
+                continue  # what is damaged tells nothing
+            # one of them may have been written by DLedger, without CRCs
+            stated = _COMPARED if own["chain_crc"] and other["chain_crc"] else _COMPARED[:2]
+            if any(own[name] != other[name] for name in stated):
+                raise StorageError(
+                    f"{source} is no replica of {directory}: entry {compared}, committed in both, "
+                    "is not the same; is it another cluster's, or was the group founded anew? "
+                    "Nothing was repaired"
+                )
+    finally:
+        store.close()
+
+
+def _committed_of(files: FileSystem, store: StoreFiles) -> int:
+    checkpoint = store.known.checkpoint
+    noted = checkpoint.committed_index if checkpoint is not None else -1
+    return max(noted, committed_index_of(files, store.directory))
+
+
+def _reader_of(store: StoreFiles) -> DiskReader:
+    return DiskReader(
+        store.data, store.index, store.known.boundary or Boundary(chain_crc=UNKNOWN_CRC)
+    )
+
+
+def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
+    """Take what a source has of the damaged entries; return why the rest was not taken."""
+    store = open_files(files, source)
+    reasons: list[str] = []
+    try:
+        reader = _reader_of(store)
+        index = log.damaged.next_from(0)
+        while index is not None:
+            try:
+                carry_out(log.quarantine(index))  # behind what was repaired it may be whole now
+                if log.damaged.range_at(index):
+                    _take(reader, log, index)
+            except (StorageError, RequestError) as error:
+                reasons.append(f"{source}, entry {index}: {error}")
+                index += 1
+            index = log.damaged.next_from(index)
+    finally:
+        store.close()
+    return reasons
+
+
+def _take(reader: DiskReader, log: Log, index: int) -> None:
+    """Put a source's entries in the place of damaged ones, or set the one behind aside as well.
+
+    Raises `StorageError` or `RequestError` if nothing has changed.
+    """
+    _, last = log.damaged.range_at(index) or (index, index)
+    block = _read(reader, index, last)
+    behind = index + block.count
+    try:
+        carry_out(log.repair(block))
+    except CorruptionError as error:
+        if error.index != behind:
+            raise
+        carry_out(log.quarantine(behind, is_readable=error.is_readable))
+        if log.damaged.range_at(behind) is None:
+            raise
+
+
+def _read(reader: DiskReader, first: int, last: int) -> Block:
+    """Return entries from `first` on, up to what is damaged there as well."""
+    try:
+        span = reader.read(first, last, PIECE_BYTES)
+    except CorruptionError as error:
+        if error.index is None or error.index <= first:
+            raise
+        span = reader.read(first, error.index - 1, PIECE_BYTES)
+    return parse_block(span.data, count=span.count, entry_bytes_max=len(span.data))
+
+
+def truncate_store(
+    files: FileSystem, directory: str, from_index: int, data_directories: Sequence[str] = ()
+) -> int:
+    """Remove from_index and all that follows; return how many entries that were.
+
+    Raises `IndexOutOfRangeError` when the log ends before from_index, `StorageError` when it begins
+    behind it or from_index is known to be committed.
+    """
+    with opened_for_change(files, directory, data_directories, drops_foreign=True) as (
+        log,
+        committed,
+        _,
+    ):
+        if from_index <= committed:
+            raise StorageError(
+                f"entry {from_index} is committed (up to {committed}): a majority has promised to "
+                "keep it, so it is not removed here"
+            )
+        if from_index <= log.before_begin_index:
+            raise StorageError(f"the log begins at {log.before_begin_index + 1}")
+        removed = log.end_index - from_index + 1
+        if removed <= 0:
+            end = f"its last index is {log.end_index}" if log.end_index >= 0 else "it has no entry"
+            raise IndexOutOfRangeError(
+                f"index {from_index} is beyond the end of {directory}: {end}; nothing was removed"
+            )
+        carry_out(log.truncate(from_index))
+        return removed

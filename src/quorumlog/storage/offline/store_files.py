@@ -1,0 +1,177 @@
+"""Looking into a store without its node: reads only, takes no lock, works while a node runs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.model.block import HEADER_SIZE, decode_entries, headers
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.storage.entries.index_records import (
+    differs,
+    following_records,
+    record_at,
+    records_of,
+)
+from quorumlog.storage.entries.scanner import Stretch
+from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.log.layout import DATA, INDEX
+from quorumlog.storage.metadata.advice import RESTORE
+from quorumlog.storage.metadata.checkpoint import Known, Mark
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+from quorumlog.storage.metadata.dledger import committed_index_of
+from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.recovery.damage_scan import Survey
+from quorumlog.storage.recovery.recovery import derived_records
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """A store's files, open for reading, and what was noted about it."""
+
+    directory: str
+    data: FileSequence
+    index: FileSequence
+    known: Known
+    damaged: DamagedRanges
+
+    def survey(self) -> Survey:
+        """Return a walk over all entries, from the first on."""
+        known, boundary, start = self.known, self.known.boundary, None
+        if boundary is not None and len(self.data):
+            start = Mark(
+                boundary.before_begin_index,
+                boundary.position,
+                boundary.chain_crc,
+                boundary.before_begin_term,
+            )
+        return Survey(self.data, self.index, start, known.durable, is_recent=known.is_recent)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self.data.close()
+        self.index.close()
+
+
+def open_files(
+    files: FileSystem, directory: str, data_directories: Sequence[str] = ()
+) -> StoreFiles:
+    """Open a group directory (ours or the original's) for reading.
+
+    `data_directories` are where its data files are, if not in `data/`. Raises `StorageError` when
+    there is no store.
+    """
+    paths = list(data_directories) or [f"{directory}/{DATA}"]
+    file_size = stored_file_size(files, paths)
+    if file_size is None:
+        raise StorageError(
+            f"{directory}: no data files in {', '.join(paths)}; is this a group directory?"
+        )
+    data = FileSequence(files, paths, file_size)
+    data.load(read_only=True)
+    index_path = f"{directory}/{INDEX}"
+    index_size = stored_file_size(files, [index_path])
+    index = FileSequence(files, [index_path], index_size or file_size)
+    if index_size is not None:
+        index.load(read_only=True)
+    notes = Notes(files, directory)
+    try:
+        known, damaged = notes.load(read_only=True)
+    finally:
+        notes.close()
+    return StoreFiles(directory, data, index, known, damaged)
+
+
+def scan_store(
+    files: FileSystem, directory: str, data_directories: Sequence[str] = ()
+) -> Iterator[tuple[Entry, str, int]]:
+    """Yield every entry of a group directory with its file and the byte it starts at.
+
+    Works on stores of the original too. Raises `StorageError` when there is no store, and, after
+    the entries before it, `CorruptionError` when a damaged or missing entry was once durable; a
+    torn tail just ends. An entry that only its index record could prove, and does not, counts as
+    damaged, too: the original writes no CRCs.
+    """
+    store = open_files(files, directory, data_directories)
+    try:
+        survey = store.survey()
+        for stretch in survey:
+            if survey.damages:
+                break
+            path, start = (
+                store.data.path_at(stretch.position),
+                store.data.start_of(stretch.position),
+            )
+            offsets = (stretch.position - start + stretch.block.offsets).tolist()
+            doubtful = _doubtful_row(store, stretch)
+            for row, entry in enumerate(decode_entries(stretch.block)):
+                if row == doubtful:
+                    raise _doubt(store, entry, path, offsets[row])
+                yield entry, path, offsets[row]
+        if survey.damages:
+            raise survey.error_of(survey.damages[0])
+        first = survey.end.index + 1
+        lost = lost_behind(files, store, first)
+        if lost is not None and committed_index_of(files, directory) >= first:
+            raise lost
+    finally:
+        store.close()
+
+
+def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionError | None:
+    """Return what tells of entries from `first` on that the index names and no data file holds.
+
+    None when there are none, or when the file that should hold the first of them is there at its
+    full size: then it is a torn tail, or the original truncated the log. That leaves such records,
+    and if it was cut where a file begins, nothing but a committed index tells it from a loss.
+    """
+    named = following_records(store.index, first)
+    if not len(named):
+        return None
+    # a node that runs may have made a file since: what is there now counts
+    now = FileSequence(files, store.data.directories, store.data.file_size)
+    now.load(read_only=True)
+    place = int(named["pos"][0])
+    if not now.gaps(place, place + int(named["size"][0]) - 1):
+        return None
+    path = now.path_at(place)
+    reason = (
+        f"missing or cut short, but {len(named)} index records name entries in it, {first} to "
+        f"{first + len(named) - 1}"
+    )
+    if committed_index_of(files, store.directory) < first:
+        reason += " (or DLedger truncated its log there, if it was a follower then)"
+    return CorruptionError(f"{path}: {reason}. {RESTORE}", path, 0, first, reason)
+
+
+def _doubtful_row(store: StoreFiles, stretch: Stretch) -> int:
+    """Return the first entry without CRCs whose header tells other things than its index record.
+
+    -1: there is none such. The last ones of a store may not have their records yet.
+    """
+    if stretch.checked or not len(store.index):
+        return -1
+    table = headers(stretch.block)
+    stored = records_of(store.index, stretch.first_index, stretch.last_index)
+    wrong = differs(stored, derived_records(stretch)) & (stored["size"] != 0)
+    wrong &= (table["chain_crc"] | table["body_crc"]) == 0
+    found = np.flatnonzero(wrong)
+    return int(found[0]) if len(found) else -1
+
+
+def _doubt(store: StoreFiles, entry: Entry, path: str, offset: int) -> CorruptionError:
+    record = record_at(store.index, entry.index)
+    stated = "" if record is None else f"term {record['term']}, size {record['size']}"
+    reason = (
+        f"its header says term {entry.term}, size {HEADER_SIZE + len(entry.body)}, its index "
+        f"record {stated}: one of them is damaged"
+    )
+    return CorruptionError(
+        f"{path}: byte {offset}, entry {entry.index}: {reason}. {RESTORE}",
+        path,
+        offset,
+        entry.index,
+        reason,
+    )

@@ -1,0 +1,56 @@
+"""What became of the transactions in a store, without its node: as a replica would derive it."""
+
+from quorumlog.model.errors import StorageError, UnexpectedArgumentError
+from quorumlog.sessions.entries import system_entries_in
+from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.transaction_table import TransactionTable
+from quorumlog.storage.files.mapped_files import MappedFiles
+from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.log.layout import has_identity
+from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
+from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.offline.range_planner import Extent, RangePlanner, Shares
+from quorumlog.storage.offline.range_reader import Checks, Piece, RangeReader
+from quorumlog.storage.offline.store_files import StoreFiles
+
+SCAN_BYTES = 64 * 1024 * 1024
+
+
+def transactions_of(
+    files: FileSystem, directory: str, store: StoreFiles, extent: Extent, planner: RangePlanner
+) -> TransactionTable:
+    """Return the transactions of a store as its entries up to the end of `extent` have them.
+
+    From what was saved with the last checkpoint, and the headers of the entries behind it. A store
+    without our identity was written by the original, which has none. Raises `StorageError` when
+    what was saved cannot be read.
+    """
+    if not has_identity(files, directory):
+        return TransactionTable()
+    saved_file, checkpoint = SessionFile(files, directory), store.known.checkpoint
+    saved = saved_file.load(read_only=True)
+    is_lost = saved_file.is_lost or (
+        saved is None and checkpoint is not None and SESSIONS_NAME in checkpoint.kept
+    )
+    if is_lost and extent.first > 0:
+        raise StorageError(
+            f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins behind what "
+            "they told: which transactions were accepted is not known here. Start the node, which "
+            "asks its peers, or read another replica's files"
+        )
+    try:
+        table = SessionTable() if saved is None else SessionTable.decode(saved)
+    except UnexpectedArgumentError as error:
+        raise StorageError(f"{directory}: {error}") from error
+    if saved is None and checkpoint is not None and not is_lost:
+        # it would have been saved before a checkpoint that covers the entry of a producer
+        table.as_of = checkpoint.committed_index
+    first = max(extent.first, table.as_of + 1)
+    if first <= extent.last:
+        maps = MappedFiles(files)
+        for part in planner.ranges(first, extent.last, Shares(SCAN_BYTES)):
+            for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
+                if isinstance(found, Piece):
+                    for index, entry in system_entries_in(found.block, found.first_index):
+                        table.apply(index, entry)
+    return table.transactions

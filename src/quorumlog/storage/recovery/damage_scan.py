@@ -1,0 +1,284 @@
+"""Walking a log past its damage: what is good, what is damaged, and what is only a torn tail."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
+from quorumlog.model.codes import Magic
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.entries.index_records import Records, last_record, record_at, records_of
+from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, FOREIGN, Scanner, Stop, Stretch
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
+
+LOOK_AHEAD_ENTRIES = 4
+"""Where it is not known what was durable last (stores of the original, a damaged hint), a whole
+entry so close behind a bad one is the sign of damage: a torn tail has nothing behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Entries first_index … last_index cannot be read; where the first lies, and what is wrong.
+
+    `identities` are their index records. No entry is concerned (last_index < first_index) when only
+    a blank record is damaged, which reaches from `position` up to `resumed`.
+    """
+
+    first_index: int
+    last_index: int
+    path: str
+    position: int
+    reason: str
+    identities: Records
+    resumed: int
+
+
+class Survey:
+    """One walk from `start` on. `durable` is the last mark once reported durable, if known; without
+    `is_recent` much more may have been.
+
+    While it yields good stretches, `damages` fills; in the end `stop` says why nothing follows and
+    `end` where the log ends.
+    """
+
+    def __init__(
+        self,
+        data: FileSequence,
+        index: FileSequence,
+        start: Mark | None,
+        durable: Mark | None,
+        *,
+        is_recent: bool,
+    ) -> None:
+        self._data = data
+        self._index = index
+        self._durable = durable
+        self._is_recent = is_recent
+        self.drops_foreign = False
+        self.damages: list[Damage] = []
+        self.end = start or Mark()
+        self.stop = Stop(self.end.position, "")
+        if start is None:
+            first = data.starts[0] if len(data) else 0
+            self._scanner = self._begin(first)
+        else:
+            self._scanner = Scanner(
+                data,
+                start.position,
+                index=start.index,
+                term=start.term,
+                chain_crc=None if start.chain_crc == UNKNOWN_CRC else start.chain_crc,
+            )
+
+    def _begin(self, position: int) -> Scanner:
+        """Begin a log of which nothing is known; index and header must agree on the first entry.
+
+        The first header alone is not believed, unless there is no index: a flipped bit in it would
+        make all that follows look wrong.
+        """
+        position = self._behind_blank(position)
+        stated = next(iter(Scanner(self._data, position)), None)
+        if stated is not None:
+            record = record_at(self._index, stated.first_index)
+            if record is not None and int(record["pos"]) == position and stated.block.count > 1:
+                return Scanner(self._data, position)
+        first = self._first_indexed(position)
+        if first is None:
+            return Scanner(self._data, position)
+        return Scanner(self._data, position, index=first - 1, chain_crc=None if first else 0)
+
+    def _behind_blank(self, position: int) -> int:
+        """Return where the first entry lies: a reset may have left a blank record before it."""
+        if not len(self._data):
+            return position
+        start, view = self._data.map_at(position)
+        magic, size = struct.unpack_from(">ii", view) if len(view) >= BLANK_SIZE_MIN else (0, 0)
+        blank = magic == Magic.BLANK and BLANK_SIZE_MIN <= size < len(view)
+        return start + size if blank else position
+
+    def _first_indexed(self, position: int) -> int | None:
+        """Return the entry that the index has at a position, or None."""
+        for start in self._index.starts[:1]:
+            first = start // INDEX_RECORD_SIZE
+            last = first + self._index.file_size // INDEX_RECORD_SIZE - 1
+            records = records_of(self._index, first, last)
+            there = records["index"] == np.arange(first, last + 1)
+            there &= (records["size"] >= HEADER_SIZE) & (records["pos"] == position)
+            if there.any():
+                return first + int(np.argmax(there))
+        return None
+
+    def __iter__(self) -> Iterator[Stretch]:
+        while True:
+            is_proven = self._scanner.chain_crc is not None
+            for stretch in self._scanner:
+                self.end = self._end_of(stretch, is_proven=is_proven or stretch.block.count > 1)
+                is_proven = True
+                yield stretch
+            scanner = self._scanner
+            self.stop = scanner.stop or Stop(scanner.position, "")
+            if not self._is_damage() or not self._resume():
+                return
+
+    def _end_of(self, stretch: Stretch, *, is_proven: bool) -> Mark:
+        """Return the mark behind a stretch; where no chain CRC proves it, the noted one."""
+        end = Mark(stretch.last_index, stretch.end, stretch.last_chain_crc, stretch.last_term)
+        noted = self._durable
+        if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
+            return end
+        place = (end.index, end.position, end.term)
+        return noted if (noted.index, noted.position, noted.term) == place else end
+
+    # -- torn or damaged ------------------------------------------------------------------------
+
+    @property
+    def _next_index(self) -> int:
+        return (-1 if self._scanner.index is None else self._scanner.index) + 1
+
+    def _is_damage(self) -> bool:
+        if self._durable is not None and self._durable.index >= self._next_index:
+            return True
+        if self.stop.reason == FOREIGN and not self.drops_foreign and self._is_whole_foreign():
+            raise self._error(
+                "was written by another program behind entries of this one; if it may go: "
+                f"quorumlog store truncate DIR --from {self._next_index}"
+            )
+        if (self._durable is not None and self._is_recent) or not self.stop.reason:
+            return False
+        return self._scanner.has_later_entries(self.stop.position) or any(
+            self._good_at(index) is not None
+            for index in range(self._next_index, self._next_index + 1 + LOOK_AHEAD_ENTRIES)
+        )
+
+    def _is_whole_foreign(self) -> bool:
+        """Whether it is more than the torn header of an entry without a body."""
+        start, view = self._data.map_at(self.stop.position)
+        (size,) = struct.unpack_from(">i", view, self.stop.position - start + 4)
+        if size > HEADER_SIZE:
+            return True
+        behind = Scanner(
+            self._data, self.stop.position + size, index=self._next_index, chain_crc=None
+        )
+        return next(iter(behind), None) is not None
+
+    def _good_at(self, index: int) -> Scanner | None:
+        """Return a scanner in front of an entry behind the stop, if it is whole and where its
+        index record says.
+        """
+        record = record_at(self._index, index)
+        if record is None or int(record["index"]) != index:
+            return None
+        position = int(record["pos"])
+        # at the very place of the stop lies what was found bad; a later place holds another entry
+        if position <= self.stop.position or not self._data.has(position):
+            return None
+        term = self._scanner.term
+        probe = Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
+        found = next(iter(probe), None)
+        if found is None or found.position != position:
+            return None
+        # with the chain unknown, header and index record must tell the same of the first one
+        header = headers(found.block)[0]
+        if any(int(header[name]) != int(record[name]) for name in ("size", "index", "term")):
+            return None
+        return Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
+
+    # -- going on behind ------------------------------------------------------------------------
+
+    def _resume(self) -> bool:
+        """Note what is damaged; return whether good entries follow."""
+        first = self._next_index
+        limit = LOOK_AHEAD_ENTRIES + self._durable.index if self._durable else -1
+        if self._durable is None or not self._is_recent:
+            limit = max(limit, last_record(self._index))
+        for index in range(first, limit + 1):
+            scanner = self._good_at(index)
+            if scanner is not None:
+                self._note(first, index - 1, scanner.position, self._term_at(index))
+                self._scanner = scanner
+                return True
+        durable = self._durable
+        if durable is None or durable.index < first:
+            raise self._error(self.stop.reason)
+        self._note(first, durable.index, durable.position, durable.term)
+        self.end = durable
+        self.stop = Stop(durable.position, "the last entries are damaged")
+        return False
+
+    def _term_at(self, index: int) -> int:
+        record = record_at(self._index, index)
+        return self._scanner.term if record is None else int(record["term"])
+
+    def _note(self, first: int, last: int, resumed: int, term: int) -> None:
+        identities = self._identities(first, last, resumed, term)
+        self.damages.append(
+            Damage(
+                first,
+                last,
+                self._data.path_at(self.stop.position),
+                self.stop.position,
+                self.stop.reason or "entries are missing",
+                identities,
+                resumed,
+            )
+        )
+
+    def _identities(self, first: int, last: int, resumed: int, term: int) -> Records:
+        """Return the index records of damaged entries, which must be beyond doubt.
+
+        Raises `CorruptionError`, before anything was changed, when they are not.
+        """
+        records = records_of(self._index, first, last) if last >= first else _no_records()
+        if first == last and self._derivable(resumed, term):
+            derived = np.zeros(1, dtype=INDEX_RECORD_DTYPE)
+            derived[0] = (1, self.stop.position, resumed - self.stop.position, first, term)
+            if int(records["size"][0]) != int(derived["size"][0]):
+                records = derived
+        ends = records["pos"].astype(np.int64) + records["size"]
+        before = np.concatenate(([self.stop.position], ends[:-1]))
+        terms = np.concatenate(([self._scanner.term], records["term"], [term]))
+        known = (
+            (records["index"] == np.arange(first, last + 1)).all()
+            and (records["size"] >= HEADER_SIZE).all()
+            and (records["pos"] >= before).all()
+            and (ends <= resumed).all()
+            and (terms[1:] >= terms[:-1]).all()
+        )
+        if not known:
+            raise self._error(
+                f"{self.stop.reason or 'entries are missing'}; entries {first} to {last} are "
+                "damaged, and so are their index records"
+            )
+        return records
+
+    def _derivable(self, resumed: int, term: int) -> bool:
+        """Whether one damaged entry fills all between the good ones, which have one term."""
+        same_file = self._data.start_of(resumed) == self._data.start_of(self.stop.position)
+        fits = resumed - self.stop.position >= HEADER_SIZE
+        return same_file and fits and term == self._scanner.term
+
+    def _error(self, reason: str) -> CorruptionError:
+        return self._error_at(self.stop.position, self._next_index, reason)
+
+    def error_of(self, damage: Damage) -> CorruptionError:
+        """Return the error that names a damage."""
+        return self._error_at(damage.position, damage.first_index, damage.reason)
+
+    def _error_at(self, position: int, entry: int, reason: str) -> CorruptionError:
+        path, offset = self._data.path_at(position), position - self._data.start_of(position)
+        return CorruptionError(
+            f"{path}: byte {offset}, entry {entry}: {reason}. Nothing was changed. {REPAIR}. "
+            f"{EMPTYING_IS_SAFE_WHEN}",
+            path,
+            offset,
+            entry,
+            reason,
+        )
+
+
+def _no_records() -> Records:
+    return np.zeros(0, dtype=INDEX_RECORD_DTYPE)

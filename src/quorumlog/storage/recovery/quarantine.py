@@ -1,0 +1,232 @@
+"""Setting damaged entries aside in an open log, and putting another replica's in their place."""
+
+from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
+from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
+from quorumlog.storage.entries.index_records import Records, records_of
+from quorumlog.storage.entries.placement import blank_record
+from quorumlog.storage.entries.random_reader import DiskReader, header_of
+from quorumlog.storage.entries.scanner import Scanner
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.write_plans import Do, Step
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.recovery.diagnosis import Finding, continues, diagnose, mends, misfit
+from quorumlog.storage.recovery.recovery import derived_records
+
+NEIGHBOURS_MAX = 512
+RECORDS_MAX = 65_536
+"""So many index records side by side may be damaged for entries to be found in the data alone."""
+NEIGHBOURS_BYTES = 4 * 1024 * 1024
+"""As many entries, or bytes, on either side of a damaged one are looked at with it, at once."""
+
+
+class Mending:
+    """Of one log; makes the steps of a plan, and leaves carrying them out to it."""
+
+    def __init__(
+        self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: Notes
+    ) -> None:
+        self._data = data
+        self._index = index
+        self._reader = reader
+        self._notes = notes
+
+    def diagnose(self, entry: int, last: int, *, is_readable: bool = True) -> Finding:
+        """Find out what is wrong with an entry of a log whose last one on disk is `last`.
+
+        Raises `CorruptionError` when nobody can say any more where it was.
+        """
+        finding = diagnose(
+            self._data, self._index, self._reader, entry, last, is_readable=is_readable
+        )
+        if finding.record is None and is_readable:
+            found = self._derived_again(entry, last)
+            if found is not None:
+                finding = Finding(found, is_whole=True)
+        if finding.record is None:
+            place = entry * INDEX_RECORD_SIZE
+            reason = "it and its index record are damaged, and its neighbours do not tell of it"
+            raise self._reader.damaged(entry, place, reason, index=True)
+        return finding
+
+    def _derived_again(self, entry: int, last: int) -> Records | None:
+        """Return the index record of an entry among many whose records are damaged, by its data.
+
+        They are read from the last entry on that header and record still tell of, and every CRC
+        fits; None if that does not reach the entry.
+        """
+        boundary = self._reader.boundary
+        mark = Mark(
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.chain_crc,
+            boundary.before_begin_term,
+        )
+        for before in range(entry - 1, max(mark.index, entry - 1 - RECORDS_MAX), -1):
+            known = self._reader.mark_behind(before)
+            if known is not None:
+                mark = known
+                break
+        else:
+            if entry - 1 - RECORDS_MAX > mark.index:
+                return None
+        chain = None if mark.chain_crc == UNKNOWN_CRC else mark.chain_crc
+        scanner = Scanner(
+            self._data, mark.position, index=mark.index, term=mark.term, chain_crc=chain
+        )
+        for stretch in scanner:
+            if stretch.last_index >= entry:
+                row = entry - stretch.first_index
+                return derived_records(stretch)[row : row + 1] if entry <= last else None
+        return None
+
+    def place_of(self, entry: int, last: int) -> tuple[int, int]:
+        """Return where an entry must lie, and its size, although something about it is damaged."""
+        record = self.diagnose(entry, last).record
+        if record is None:
+            raise InvariantViolation("a diagnosis names a record")
+        return int(record["pos"][0]), int(record["size"][0])
+
+    def damaged_around(self, entry: int, last: int, known: DamagedRanges) -> tuple[int, int]:
+        """Return how far damage reaches around an entry: a bad file is not found entry by entry.
+
+        Only entries up to `last` whose index records fit one another are taken along; `known` are
+        those set aside already. And the first entry of the log where nothing but the one behind it
+        could prove it.
+        """
+        boundary = self._reader.boundary
+        begin = boundary.before_begin_index + 1
+        first = self._reach(entry, begin, -1, known)
+        final = self._reach(entry, last, 1, known)
+        is_unproven = first == begin + 1 and boundary.chain_crc == UNKNOWN_CRC
+        if is_unproven and not self._reader.follows(first):
+            first = begin
+        return first, final
+
+    def _reach(self, entry: int, last: int, step: int, known: DamagedRanges) -> int:
+        """Return the last damaged entry in one direction, at most `last`."""
+        looks, room = NEIGHBOURS_MAX, NEIGHBOURS_BYTES
+        while (last - entry) * step > 0 and looks and room > 0:
+            aside = known.range_at(entry + step)
+            if aside is not None:
+                entry = aside[step > 0]
+                continue
+            if not self._is_damaged_too(entry + step):
+                break
+            entry += step
+            looks -= 1
+            room -= self._reader.place_of(entry)[1]
+        return entry
+
+    def _is_damaged_too(self, entry: int) -> bool:
+        if not self._reader.is_plausible(entry):
+            return False
+        try:
+            self._reader.verify(entry, entry, 1)
+        except StorageError:
+            return True
+        return False
+
+    def quarantine(self, entry: int, finding: Finding, damaged: DamagedRanges) -> list[Step]:
+        """Return steps that mend the entry's index record or set the entry aside; see `Log`.
+
+        `damaged` is then what is known to be damaged.
+        """
+        steps: list[Step] = []
+        if finding.record is not None and mends(self._index, finding.record):
+            steps.append(self._record_step(entry, finding.record))
+        steps.append(Do(lambda: self._notes.save_damage(damaged)))
+        return steps
+
+    def _record_step(self, entry: int, record: Records) -> Step:
+        place = entry * INDEX_RECORD_SIZE
+        file = self._index.file_at(place)
+        return Do(lambda: file.write_through(record.tobytes(), place))
+
+    def repair(
+        self, block: Block, following: Block | None, left: DamagedRanges, end: Mark
+    ) -> list[Step]:
+        """Return steps that write entries over damaged ones and note what is `left`; see `Log`.
+
+        `following` is the entry behind them, `end` where the log ends.
+        """
+        first = first_index_of(block)
+        last = first + block.count - 1
+        records = records_of(self._index, first, last)
+        chain_before = self._reader.chain_before(first)
+        is_end_known = last == end.index and end.chain_crc != UNKNOWN_CRC
+        reason = misfit(block, records, chain_before, end.chain_crc if is_end_known else None)
+        if not reason and not self._is_in_place(first, records):
+            reason = "its index record is not that of the place behind the entry before it"
+        if not reason and following is not None and not continues(block, following):
+            is_proven = self._reader.continues(first, header_of(block, 0))[1] is not None
+            if chain_before is not None or is_proven:
+                raise self._damaged_behind(last + 1)
+            reason = "the entry behind does not continue the chain CRC"
+        if reason:
+            position = int(records["pos"][0])
+            raise self._misfit(first, position, reason)
+        positions = records["pos"].astype("int64").tolist()
+        ends = (block.offsets + block.sizes).tolist()
+        parts = [
+            (position, bytes(block.data[begin:stop]))
+            for position, begin, stop in zip(positions, block.offsets.tolist(), ends, strict=True)
+        ]
+        parts += self._blanks(first, last, end.index)
+        placed = [(self._data.file_at(position), position, body) for position, body in parts]
+
+        def write() -> None:
+            for file, position, body in placed:
+                file.writable().write_at([body], position - file.start)
+            for file in {file.start: file for file, _, _ in placed}.values():
+                file.writable().sync()
+            self._notes.save_damage(left)
+
+        return [Do(write)]
+
+    def _is_in_place(self, first: int, records: Records) -> bool:
+        """Whether entries from `first` on lie where those before them end, by the index."""
+        boundary = self._reader.boundary
+        end = boundary.position
+        if first - 1 > boundary.before_begin_index:
+            end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
+        for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
+            if pos not in self._data.places_behind(end):
+                return False
+            end = pos + size
+        return True
+
+    def _blanks(self, first: int, last: int, end_index: int) -> list[tuple[int, bytes]]:
+        """Return the blanks that belong behind entries where a file ends (spec 20 section 3.1)."""
+        records = records_of(self._index, first, min(last + 1, end_index))
+        ends = (records["pos"].astype("int64") + records["size"]).tolist()
+        return [
+            (end, blank_record(self._data.file_at(end).end - end))
+            for end, following in zip(ends, records["pos"].tolist()[1:], strict=False)
+            if end != following
+        ]
+
+    def _damaged_behind(self, entry: int) -> CorruptionError:
+        """The entries before it fit all that comes before them: so what does not fit is this one.
+
+        Its own header fits its index record; only the chain, which began anew behind what was
+        damaged, could tell.
+        """
+        position = int(records_of(self._index, entry, entry)["pos"][0])
+        reason = "it does not continue the chain CRC of the entry that belongs before it"
+        error = self._reader.damaged(entry, position, reason)
+        # looked at by itself, it would be taken for whole, unless it is not there at all
+        error.is_readable = not self._reader.is_where_stated(entry)
+        return error
+
+    def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:
+        path = self._data.path_at(position)
+        offset = position - self._data.start_of(position)
+        return CorruptionError(
+            f"{path}: byte {offset}, entry {entry}: the bytes offered in its place are of another "
+            f"entry: {reason}; nothing was changed",
+            path,
+            offset,
+            entry,
+        )

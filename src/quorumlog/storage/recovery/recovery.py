@@ -1,0 +1,397 @@
+"""Opening a log after whatever happened to it (spec 20 section 10, with its requirements).
+
+Reads from the last checkpoint on. What lies behind the last group commit that was reported durable
+and is no whole entry is a torn tail and is cut; the same at or below it is damage: it keeps its
+place and its identity, to be repaired. Index records are derived from the entries and mended where
+they differ. What a crash left half done of a truncation or a reset is finished.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quorumlog.model.block import (
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    config_entries_of,
+    headers,
+)
+from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.entries.index_records import (
+    Records,
+    differs,
+    first_behind,
+    following_records,
+    record_at,
+    records_of,
+    write_records,
+)
+from quorumlog.storage.entries.placement import blank_record
+from quorumlog.storage.entries.scanner import Stop, Stretch, looks_torn
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.sequence_file import SequenceFile
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Known, Mark
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+from quorumlog.storage.recovery.damage_scan import Damage, Survey
+
+logger = logging.getLogger(__name__)
+
+NO_END = 1 << 62
+STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
+"""How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
+left-over entries further on do not continue the chain CRC of what is written before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening did."""
+
+    scanned_entries: int = 0
+    from_checkpoint: bool = False
+    cut_bytes: int = 0
+    cut_reason: str = ""
+    mended_index_records: int = 0
+    damaged_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A log that can be used: where it begins and ends, and what of it is damaged.
+
+    `config_entries`: (index, body) of the CONFIG_CHANGE entries among those that were read.
+    """
+
+    boundary: Boundary
+    end: Mark
+    damaged: DamagedRanges
+    report: RecoveryReport
+    config_entries: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+def _used(rest: memoryview) -> int:
+    """Return how many bytes of a rest that should be zero lie before its last non-zero byte."""
+    looked_at = np.frombuffer(rest[:STALE_BYTES_LOOKED_AT], dtype=np.uint8)
+    used = np.flatnonzero(looked_at)
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def derived_records(stretch: Stretch) -> Records:
+    """Return the index records that the entries of a stretch should have."""
+    table = headers(stretch.block)
+    rows = np.zeros(stretch.block.count, dtype=INDEX_RECORD_DTYPE)
+    for name in ("magic", "size", "index", "term"):
+        rows[name] = table[name]
+    rows["pos"] = stretch.position + stretch.block.offsets
+    return rows
+
+
+class Recovery:
+    """One opening of a log of which `known` was noted before.
+
+    With `drops_foreign`, entries that another program wrote behind ours are cut like a torn tail.
+    With `reads_all` the whole log is read, not only what lies behind the checkpoint.
+    """
+
+    def __init__(
+        self,
+        data: FileSequence,
+        index: FileSequence,
+        known: Known,
+        *,
+        drops_foreign: bool = False,
+        reads_all: bool = False,
+    ) -> None:
+        self._drops_foreign = drops_foreign
+        self._reads_all = reads_all
+        self._data = data
+        self._index = index
+        self._known = known
+        self._first: tuple[int, int] | None = None
+        self._damages: list[tuple[int, int]] = []
+        self._scanned = 0
+        self._config_entries: list[tuple[int, bytes]] = []
+        self._mended = 0
+
+    def run(self) -> Recovered:
+        """Return the usable log; mends and cuts on disk.
+
+        Raises `CorruptionError` when entries are damaged whose identity is not known either.
+        """
+        known, checkpoint = self._known, self._known.checkpoint
+        if known.boundary is not None:
+            self._finish_reset(known.boundary)
+            if not len(self._data):
+                self._data.set_origin(known.boundary.position)
+        start = checkpoint.mark if checkpoint is not None else None
+        if self._restore_files() or self._reads_all:
+            start = self._start_of_log()
+        if checkpoint is not None and checkpoint.is_end:
+            end, stop = checkpoint.mark, Stop(checkpoint.mark.position, "a truncation")
+            self._settle(end.position, end.index)
+        else:
+            end, stop = self._survey(start)
+        if known.durable is None:
+            end, stop = self._with_lost_end(end, stop)
+        boundary = known.boundary or self._found_boundary()
+        cut = self._cut(end.position, stop)
+        self._cut_index((end.index + 1) * INDEX_RECORD_SIZE)
+        damaged = DamagedRanges(self._damages).within(boundary.before_begin_index + 1, end.index)
+        report = RecoveryReport(
+            self._scanned, start is not None, cut, stop.reason, self._mended, damaged.count
+        )
+        configs = [pair for pair in self._config_entries if pair[0] <= end.index]
+        return Recovered(boundary, end, damaged, report, configs)
+
+    # -- what a crash left half done ------------------------------------------------------------
+
+    def _finish_reset(self, boundary: Boundary) -> None:
+        """Remove what lies before the first entry, as a reset that was noted wanted to."""
+        for file in self._data.drop_before(boundary.position):
+            file.remove()
+        place = (boundary.before_begin_index + 1) * INDEX_RECORD_SIZE
+        for file in self._index.drop_before(place):
+            file.remove()
+        if len(self._data) and self._data.has(boundary.position):
+            write_leading_blank(self._data.file_at(boundary.position), boundary.position)
+
+    def _restore_files(self) -> bool:
+        """Make files again that are gone or too short; return whether the index must be, too."""
+        known = self._known
+        durable, boundary = known.durable, known.boundary
+        if durable is None or boundary is None:
+            index_gaps, data_gaps = self._gaps_between(self._index), self._gaps_between(self._data)
+            if data_gaps and (index_gaps or not len(self._index)):
+                raise self._beyond_repair(self._data.path_at(data_gaps[0]))
+            for start in data_gaps:  # its entries are damaged, and the index tells which they are
+                self._restore(self._data, start)
+            return bool(index_gaps)
+        lost: list[tuple[int, int]] = []
+        if durable.position > boundary.position:
+            for start in self._data.gaps(boundary.position, durable.position - 1):
+                held = self._restore(self._data, start)
+                lost.append((start + held, start + self._data.file_size))
+        first = boundary.before_begin_index + 1
+        index_lost = False
+        if durable.index >= first:
+            places = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
+            gaps = self._index.gaps(*places)
+            # the last index file is derived from the entries behind the checkpoint anyway
+            index_lost = bool(gaps)
+            if index_lost and lost:
+                raise self._beyond_repair(self._data.path_at(lost[0][0]))
+        self._note_lost(lost, first, durable.index)
+        return index_lost
+
+    def _restore(self, sequence: FileSequence, start: int) -> int:
+        """Give a file its size; return how many bytes of it are there."""
+        file = sequence.file_starting(start)
+        opened = file.writable()
+        held = opened.size()
+        if held == file.size:
+            return 0  # it was not there at all, and is zeros now
+        opened.resize(file.size)
+        opened.sync()
+        sequence.forget_maps([file])
+        return held
+
+    def _note_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
+        """Entries in lost bytes are damaged; the index tells which they are."""
+        for begin, end in lost:
+            low = first_behind(self._index, begin, first, last)
+            record = record_at(self._index, low - 1) if low > first else None
+            if record is not None and int(record["pos"]) + int(record["size"]) > begin:
+                low -= 1
+            high = first_behind(self._index, end, first, last) - 1
+            if low <= high:
+                self._damages.append((low, high))
+
+    def _with_lost_end(self, end: Mark, stop: Stop) -> tuple[Mark, Stop]:
+        """Set entries aside that only the index names, since the last data files are gone.
+
+        The original notes nowhere how far its log reached. It makes files at full size, so a short
+        one is damage, too; but an only entry that is cut short is a torn tail.
+        """
+        named = self._named_behind(end)
+        if not len(named) or (stop.reason and len(named) == 1):
+            self._require_no_later_index(end)
+            return end, stop
+        position, last = int(named["pos"][0]), named[-1]
+        behind = int(last["pos"]) + int(last["size"])
+        lost = self._data.gaps(position, position + int(named["size"][0]) - 1)
+        if not lost:  # a torn tail, or the original truncated its log
+            return end, stop
+        path, first = self._data.path_at(lost[0]), end.index + 1
+        if end.chain_crc > 0:  # written by us, and all notes are gone as well
+            raise self._beyond_repair(path)
+        for start in self._data.gaps(position, behind - 1):
+            self._restore(self._data, start)
+        self._damages.append((first, int(last["index"])))
+        if self._first is None:
+            self._first = (first, position)
+        logger.error(
+            "%s is missing or cut short: entries %s to %s, which the index names, are set aside. "
+            "%s. If DLedger truncated its log there, as a follower: quorumlog store truncate DIR "
+            "--from %s",
+            path,
+            first,
+            int(last["index"]),
+            REPAIR,
+            first,
+        )
+        return Mark(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
+
+    def _named_behind(self, end: Mark) -> Records:
+        """Return the index records behind the end, as far as each begins where it may."""
+        named = following_records(self._index, end.index + 1)
+        ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
+        for row, position in enumerate(named["pos"].tolist()):
+            if position not in self._data.places_behind(int(ends[row])):
+                return named[:row]
+        return named
+
+    def _require_no_later_index(self, end: Mark) -> None:
+        """Raise `CorruptionError` if a log that seems empty has an index that begins later."""
+        begins = next(iter(self._index.starts), 0) // INDEX_RECORD_SIZE
+        is_empty = end.index < 0 and not len(self._data)
+        if is_empty and begins and len(following_records(self._index, begins)):
+            raise self._beyond_repair(self._data.path_at(0))
+
+    def _gaps_between(self, sequence: FileSequence) -> list[int]:
+        """Return the starts of lost files before the last whole one."""
+        first, *others = sequence.starts or [0]
+        whole = [start for start in others if not sequence.gaps(start, start)]
+        return sequence.gaps(first, whole[-1] - 1) if whole else []
+
+    def _beyond_repair(self, path: str) -> CorruptionError:
+        return CorruptionError(
+            f"{path} is missing or cut short, and it is not known which entries it held. Nothing "
+            f"was changed. Restore it. {REPAIR}. {EMPTYING_IS_SAFE_WHEN}",
+            path,
+            0,
+        )
+
+    def _start_of_log(self) -> Mark | None:
+        """Read everything: without its index files a log is known by its entries only."""
+        boundary = self._known.boundary
+        if boundary is None:
+            return None
+        return Mark(
+            boundary.before_begin_index,
+            boundary.position,
+            boundary.chain_crc,
+            boundary.before_begin_term,
+        )
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def _survey(self, start: Mark | None) -> tuple[Mark, Stop]:
+        """Read from `start` on, mend index records; return where the log ends and why."""
+        position = start.position if start is not None else 0
+        self._settle(position, start.index if start is not None else 0)
+        known = self._known
+        survey = Survey(self._data, self._index, start, known.durable, is_recent=known.is_recent)
+        torn: Stretch | None = None
+        survey.drops_foreign = self._drops_foreign
+        for stretch in survey:
+            if self._first is None:
+                self._first = (stretch.first_index, stretch.position)
+            self._scanned += stretch.block.count
+            self._config_entries += config_entries_of(stretch.block)
+            self._mend(stretch.first_index, derived_records(stretch))
+            torn = None if stretch.checked else stretch
+        for damage in survey.damages:
+            self._take_damage(damage)
+            if self._first is None or damage.first_index < self._first[0]:
+                self._first = (damage.first_index, damage.position)
+        if torn is not None and torn.end == survey.end.position:
+            without = self._without_torn_entry(torn)
+            if without is not None:
+                return without
+        return survey.end, survey.stop
+
+    def _settle(self, position: int, index: int) -> None:
+        """Read from here on what the disk holds: what is right in the page cache only is not."""
+        place = max(0, index) * INDEX_RECORD_SIZE
+        for file in (
+            *self._data.files_over(position, NO_END),
+            *self._index.files_over(place, NO_END),
+        ):
+            file.settle()
+
+    def _mend(self, first: int, derived: Records) -> None:
+        stored = records_of(self._index, first, first + len(derived) - 1)
+        wrong = int(differs(stored, derived).sum())
+        if wrong:
+            write_records(self._index, first, derived)
+            self._mended += wrong
+
+    def _take_damage(self, damage: Damage) -> None:
+        if damage.last_index >= damage.first_index:
+            self._damages.append((damage.first_index, damage.last_index))
+            write_records(self._index, damage.first_index, damage.identities)
+        else:
+            write_blank(self._data, damage.position)
+
+    def _without_torn_entry(self, stretch: Stretch) -> tuple[Mark, Stop] | None:
+        """Drop an unchecked last entry that ends in zeros; None if it does not."""
+        start, view = self._data.map_at(stretch.position)
+        offset, size = int(stretch.block.offsets[-1]), int(stretch.block.sizes[-1])
+        position = stretch.position + offset
+        if not looks_torn(view, position - start, size):
+            return None
+        before = record_at(self._index, stretch.last_index - 1)
+        is_first = self._first is not None and stretch.last_index == self._first[0]
+        term = -1 if before is None or is_first else int(before["term"])
+        stop = Stop(position, "the last entry ends in zeros")
+        return Mark(stretch.last_index - 1, position, 0, term), stop
+
+    def _found_boundary(self) -> Boundary:
+        """Where a log begins of which nothing was noted: at its first entry."""
+        if self._first is None:
+            return Boundary()
+        index, position = self._first
+        return Boundary(index - 1, -1, position, 0 if not index else UNKNOWN_CRC)
+
+    # -- cutting ----------------------------------------------------------------------------
+
+    def _cut(self, position: int, stop: Stop) -> int:
+        """Remove what lies behind the last good entry; return how many bytes were not blank."""
+        dirty = 0
+        for later in self._data.drop_from(max(position, 1)):
+            dirty += later.size if stop.reason else 0
+            later.remove()
+        if not self._data.has(position):
+            return dirty
+        start, view = self._data.map_at(position)
+        left = _used(view[position - start :])
+        if left or len(view) != self._data.file_size:
+            file = self._data.file_starting(start)
+            self._data.forget_maps([file])
+            file.cut(position)
+        return dirty + left
+
+    def _cut_index(self, place: int) -> None:
+        for file in self._index.drop_from(max(place, 1)):
+            file.remove()
+        if self._index.has(place):
+            start, view = self._index.map_at(place)
+            if len(view) < self._index.file_size or _used(view[place - start :]):
+                file = self._index.file_starting(start)
+                self._index.forget_maps([file])
+                file.cut(place)
+
+
+def write_blank(data: FileSequence, position: int) -> None:
+    """Fill the rest of a file with a blank record, durably."""
+    file = data.file_at(position)
+    file.write_through(blank_record(file.end - position), position)
+
+
+def write_leading_blank(file: SequenceFile, position: int) -> None:
+    """Cover what a reset left in front of the first entry of a file (spec 20 section 12)."""
+    length = position - file.start
+    blank = blank_record(length)
+    if length and file.read(len(blank), file.start) != blank:
+        file.write_through(blank, file.start)
