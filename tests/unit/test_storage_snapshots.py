@@ -421,3 +421,11 @@ def test_73_a_crash_at_every_call_of_fetching_leaves_the_older_or_the_newer_one(
         assert whole, "damaged at most once: then it begins again"
         assert judge_whole(disk, (seed, call)) == meta
     assert call > 10
+
+
+def test_147_a_broken_one_that_two_find_is_reported_once():
+    disk = Disk()
+    save(disk.snapshots, 5, b"the older one")
+    disk.snapshots.remove_broken(5, CorruptionError("as the scrub does", "", 0))
+    disk.snapshots.remove_broken(5, CorruptionError("as the machine's owner does", "", 0))
+    assert disk.reports == ["snapshot 5 is broken and was removed: as the scrub does"]

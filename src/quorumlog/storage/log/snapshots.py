@@ -13,6 +13,7 @@ in it is of the data, and checked whenever they are read.
 import hashlib
 import struct
 from collections.abc import Callable, Container
+from threading import Lock
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -196,6 +197,7 @@ class Snapshots:
         self._files = files
         self.directory = f"{directory}/{DIRECTORY}"
         self._report = report
+        self._removing = Lock()
 
     # -- what is there ------------------------------------------------------------------------
 
@@ -391,10 +393,16 @@ class Snapshots:
         self._files.sync_directory(self.directory)
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:
-        """Remove one that cannot be used, and say so."""
-        self._report(f"snapshot {index} is broken and was removed: {error}")
-        self._files.remove(self.path_of(index))
-        self._files.sync_directory(self.directory)
+        """Remove one that cannot be used, and say so; nothing if it is gone.
+
+        The scrub and the machine's thread may find the same one at the same time.
+        """
+        with self._removing:
+            if index not in self.indexes():
+                return
+            self._report(f"snapshot {index} is broken and was removed: {error}")
+            self._files.remove(self.path_of(index))
+            self._files.sync_directory(self.directory)
 
     def clear_saving(self) -> None:
         """Remove what a crash left half-written."""
