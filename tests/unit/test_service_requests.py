@@ -19,7 +19,7 @@ from quorumlog.model.message import (
 )
 from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares
 from quorumlog.service import requests
-from quorumlog.service.requests import ClientRequests
+from quorumlog.service.requests import BUSY_FETCH_BYTES_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
 LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
@@ -29,12 +29,14 @@ class Replica:
     """Keeps fetches and appends until it is told to answer."""
 
     def __init__(self):
+        self.asked = []
         self.waiting = []
 
     def propose(self, block, answer, entry):
         self.waiting.append(answer)
 
     def fetch(self, request, answer):
+        self.asked.append(request)
         self.waiting.append(answer)
 
 
@@ -42,6 +44,7 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
+    is_busy_beside_prompt = False
 
     def __init__(self, refuses=(), node=None):
         self.refuses = refuses
@@ -122,6 +125,15 @@ def test_long_polls_of_all_connections_have_a_bound_in_sum(monkeypatch):
         answer(Response(), [])
     assert first.node.polls == 0
     assert first.ask(fetch(wait_ms=10_000)) not in first.answers
+
+
+def test_a_fetch_of_a_busy_client_is_answered_in_parts_while_prompt_ones_ask():
+    client = Client()
+    for client.is_busy_beside_prompt in (False, True):
+        for bytes_max in (1, 4 << 20):
+            client.ask(FetchRequest(group="g", begin_index=7, bytes_max=bytes_max, wait_ms=9))
+    asked = [(one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.asked]
+    assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (BUSY_FETCH_BYTES_MAX, 7, 9)]
 
 
 def test_of_many_groups_a_few_are_named_to_who_asks_for_another():

@@ -13,7 +13,14 @@ from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, SLICE_S, Kind
+from quorumlog.transport.turns import (
+    BUSY_AFTER_S,
+    BUSY_FOR_S,
+    PROMPT_AFTER,
+    PROMPT_FOR_S,
+    SLICE_S,
+    Kind,
+)
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -437,6 +444,20 @@ async def test_who_is_known_as_prompt_and_always_leaves_something_is_busy_after_
         now_s[0] += 0.51 * BUSY_AFTER_S
     client.receive(unsent)
     assert client.connection.kind is Kind.BUSY
+
+
+async def test_who_is_busy_is_told_apart_while_prompt_ones_ask(share, limits):
+    now_s = [100.0]
+    share.turns.now = share.now = lambda: now_s[0]
+    busy, other = await answered(share, limits, now_s), await answered(share, limits, now_s)
+    await busy.send(MORE_THAN_A_SLICE)
+    now_s[0] += PROMPT_FOR_S
+    assert not busy.connection.is_busy_beside_prompt, "nobody else asks"
+    await other.send(append(10))
+    assert busy.connection.is_busy_beside_prompt
+    assert not other.connection.is_busy_beside_prompt
+    now_s[0] += PROMPT_FOR_S
+    assert not busy.connection.is_busy_beside_prompt
 
 
 async def test_a_moments_backlog_makes_nobody_busy_who_is_known_as_prompt(share, limits):

@@ -224,6 +224,12 @@ class Connection(asyncio.BufferedProtocol):
         return Kind.BUSY if self._is_busy else Kind.PROMPT
 
     @property
+    def is_busy_beside_prompt(self) -> bool:
+        """Whether prompt clients wait while this one, who sends faster, is answered."""
+        share = self._share
+        return share is not None and self.kind is Kind.BUSY and share.turns.has_prompt
+
+    @property
     def _is_busy(self) -> bool:
         return self._share is not None and self._share.now() < self._busy_until
 

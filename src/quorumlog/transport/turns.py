@@ -100,8 +100,13 @@ class Turns:
             self._prompt_until = since + PROMPT_FOR_S
         return True
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether prompt clients ask at present."""
+        return self.now() < self._prompt_until
+
     def _time_for(self, kind: Kind) -> float:
-        if kind is Kind.BUSY and self.now() < self._prompt_until:
+        if kind is Kind.BUSY and self.has_prompt:
             return BUSY_BESIDE_PROMPT_S
         return TURN_S[kind]
 
