@@ -1,11 +1,14 @@
 """Snapshot files: whole or not there, whatever is flipped, cut off, refused or crashes."""
 
+import os
 import random
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.node.replica.snapshotter import Saves
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.snapshots import ASIDE_MAX, SnapshotMeta, Snapshots
@@ -429,3 +432,48 @@ def test_147_a_broken_one_that_two_find_is_reported_once():
     disk.snapshots.remove_broken(5, CorruptionError("as the scrub does", "", 0))
     disk.snapshots.remove_broken(5, CorruptionError("as the machine's owner does", "", 0))
     assert disk.reports == ["snapshot 5 is broken and was removed: as the scrub does"]
+
+
+class Vanishing(OsFileSystem):
+    """Removes a file just before it is opened, as another thread may."""
+
+    def __init__(self):
+        self.vanishes = None
+
+    def open(self, path, **options):
+        if path == self.vanishes:
+            self.remove(path)
+        return super().open(path, **options)
+
+
+def test_147_one_that_the_scrub_removes_while_it_is_looked_at_is_passed_over(tmp_path):
+    files = Vanishing()
+    snapshots = Snapshots(files, str(tmp_path), pytest.fail)
+    older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
+    files.vanishes = snapshots.path_of(9)
+    assert snapshots.newest() == older
+    assert not snapshots.has(9)
+    assert not snapshots.holds(newer)
+
+
+def test_147_one_that_the_scrub_removes_while_it_is_loaded_lets_an_older_one_be_loaded(tmp_path):
+    files = Vanishing()
+    snapshots = Snapshots(files, str(tmp_path), pytest.fail)
+    older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
+    saves = Saves(SimpleNamespace(config=None), None, snapshots, None)
+    files.vanishes = snapshots.path_of(9)
+    assert saves.newest == newer
+    assert saves.load_into(None, newer) is None
+    assert saves.look() == older
+
+
+def test_one_that_cannot_be_opened_now_is_not_taken_for_a_removed_one(tmp_path):
+    snapshots = Snapshots(OsFileSystem(), str(tmp_path), pytest.fail)
+    meta = save(snapshots, 5, b"the older one")
+    saves = Saves(SimpleNamespace(config=None), None, snapshots, None)
+    os.rename(snapshots.path_of(5), tmp_path / "elsewhere")
+    os.mkdir(snapshots.path_of(5))
+    with pytest.raises(StorageError):
+        snapshots.newest()
+    with pytest.raises(StorageError):
+        saves.load_into(None, meta)

@@ -363,7 +363,7 @@ class Saves:
         self._refused.add(index)
 
         def run() -> None:
-            if index in snapshots.indexes():
+            if snapshots.has(index):
                 snapshots.set_aside([index])
                 self.has_aside = True
 
@@ -395,13 +395,17 @@ class Saves:
     def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
         """Have a machine load a snapshot; on its thread. None: it was broken, and is gone."""
         snapshots, index = self._snapshots, meta.last_included_index
-        if snapshots is None or index not in snapshots.indexes():  # the scrub removed it
+        if snapshots is None:
             return None
         try:
             snapshots.check(meta)
         except CorruptionError as error:
             snapshots.remove_broken(index, error)
             return None
+        except StorageError:
+            if snapshots.has(index):
+                raise
+            return None  # the scrub found it broken and removed it
         try:
             raw = snapshots.use(meta, machine.load_snapshot)
             kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()

@@ -224,7 +224,7 @@ class Snapshots:
     def newest(self, refused: Container[int] = ()) -> SnapshotMeta | None:
         """Return what the newest whole one is; broken ones are reported and removed (spec 40).
 
-        Those of `refused` are passed over.
+        Those of `refused` are passed over, and one that is removed while it is looked at.
         """
         for index in reversed(self.indexes()):
             try:
@@ -232,7 +232,14 @@ class Snapshots:
                     return self.meta_of(index)
             except CorruptionError as error:
                 self.remove_broken(index, error)
+            except StorageError:
+                if self.has(index):
+                    raise
         return None
+
+    def has(self, index: int) -> bool:
+        """Whether a snapshot lies here, be it whole or not."""
+        return index in self.indexes()
 
     def meta_of(self, index: int) -> SnapshotMeta:
         """Return what a snapshot is. Raises `CorruptionError` if that cannot be read."""
@@ -319,13 +326,17 @@ class Snapshots:
 
     def holds(self, meta: SnapshotMeta) -> bool:
         """Whether exactly this snapshot is here, whole."""
-        if meta.last_included_index not in self.indexes():
+        if not self.has(meta.last_included_index):
             return False
         try:
             if self.meta_of(meta.last_included_index) != meta:
                 return False
             self.check(meta)
         except CorruptionError:
+            return False
+        except StorageError:
+            if self.has(meta.last_included_index):
+                raise
             return False
         return True
 
@@ -398,7 +409,7 @@ class Snapshots:
         The scrub and the machine's thread may find the same one at the same time.
         """
         with self._removing:
-            if index not in self.indexes():
+            if not self.has(index):
                 return
             self._report(f"snapshot {index} is broken and was removed: {error}")
             self._files.remove(self.path_of(index))
