@@ -19,6 +19,7 @@ from quorumlog.transport.turns import (
     PROMPT_AFTER,
     PROMPT_FOR_S,
     SLICE_S,
+    SOON_BUSY_AFTER_S,
     Kind,
 )
 from quorumlog.wire.frame import encode_frame
@@ -410,6 +411,17 @@ async def answered(share, limits, now_s):
     return client
 
 
+async def busy_from_the_first_request(share, limits, now_s):
+    """Return a client that leaves requests behind from the beginning."""
+    client, unsent = await answered(share, limits, now_s), MORE_THAN_A_SLICE * 4
+    unsent = unsent[client.receive(unsent) :]  # as much as is received at once
+    await all_turns(share)
+    now_s[0] += 1.01 * SOON_BUSY_AFTER_S
+    client.receive(unsent)
+    assert client.connection.kind is Kind.BUSY
+    return client
+
+
 async def known_as_prompt(share, limits, now_s):
     client = await answered(share, limits, now_s)
     for _ in range(PROMPT_AFTER):
@@ -417,19 +429,25 @@ async def known_as_prompt(share, limits, now_s):
     return client
 
 
-async def test_who_begins_with_more_than_a_slice_is_busy_until_a_while_after_the_last_backlog(
-    share, limits
-):
+async def test_who_begins_with_a_backlog_is_busy_until_a_while_after_the_last_one(share, limits):
     now_s = [100.0]
-    client = await answered(share, limits, now_s)
-    connection = client.connection
-    await client.send(MORE_THAN_A_SLICE[:RECEIVED_BYTES_MAX])  # as much as is received at once
-    assert connection.kind is Kind.BUSY
-    await client.send(MORE_THAN_A_SLICE[RECEIVED_BYTES_MAX:])
+    connection = (await busy_from_the_first_request(share, limits, now_s)).connection
     now_s[0] += 0.99 * BUSY_FOR_S
     assert connection.kind is Kind.BUSY, "nothing is left now and then, whoever sends"
     now_s[0] += 0.02 * BUSY_FOR_S
     assert connection.kind is Kind.PROMPT
+
+
+async def test_two_requests_that_take_longer_than_a_slice_make_nobody_busy(share, limits):
+    """On a slow processor they do, whenever they arrive together."""
+    now_s = [100.0]
+    client = await answered(share, limits, now_s)
+    share.turns.is_slice_over = lambda: True
+    for _ in range(10 * PROMPT_AFTER):
+        await client.send(append(10) * 2)
+        await all_turns(share)
+        assert client.connection.kind is Kind.PROMPT
+        now_s[0] += SOON_BUSY_AFTER_S / 4
 
 
 async def test_who_is_known_as_prompt_and_always_leaves_something_is_busy_after_a_while(
@@ -449,8 +467,8 @@ async def test_who_is_known_as_prompt_and_always_leaves_something_is_busy_after_
 async def test_who_is_busy_is_told_apart_while_prompt_ones_ask(share, limits):
     now_s = [100.0]
     share.turns.now = share.now = lambda: now_s[0]
-    busy, other = await answered(share, limits, now_s), await answered(share, limits, now_s)
-    await busy.send(MORE_THAN_A_SLICE)
+    busy = await busy_from_the_first_request(share, limits, now_s)
+    other = await answered(share, limits, now_s)
     now_s[0] += PROMPT_FOR_S
     assert not busy.connection.is_busy_beside_prompt, "nobody else asks"
     await other.send(append(10))

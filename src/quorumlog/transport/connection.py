@@ -16,7 +16,14 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.message import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, Kind, Turns
+from quorumlog.transport.turns import (
+    BUSY_AFTER_S,
+    BUSY_FOR_S,
+    PROMPT_AFTER,
+    SOON_BUSY_AFTER_S,
+    Kind,
+    Turns,
+)
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
@@ -242,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             now = self._share.now()
             self._behind_since = self._behind_since or now
             is_known = self._prompt_slices >= PROMPT_AFTER and not self._is_busy
-            if now - self._behind_since >= (BUSY_AFTER_S if is_known else 0.0):
+            if now - self._behind_since >= (BUSY_AFTER_S if is_known else SOON_BUSY_AFTER_S):
                 self._busy_until = now + BUSY_FOR_S
                 self._prompt_slices = 0
 
@@ -456,6 +463,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._pauses:
             return False
         self._is_granted = not self._decoder.has_aside
+        if self._is_granted:  # the slice before ended with its last request
+            self._note_behind(self._has_more)
         self._read_again()
         return self._is_granted
 

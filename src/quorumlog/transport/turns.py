@@ -19,9 +19,12 @@ turn."""
 PROMPT_AFTER = 8
 """Slices that leave nothing behind make a client known as prompt."""
 BUSY_AFTER_S = 0.5
-"""Who is known as prompt and then leaves something behind all the time is busy after so long; who
-is not, at once. After a pause of the loop a client that asks 400 times a second has more waiting
-than a slice takes, and as one busy client of many it would never catch up."""
+"""Who is known as prompt and then leaves something behind all the time is busy after so long.
+After a pause of the loop a client that asks 400 times a second has more waiting than a slice takes,
+and as one busy client of many it would never catch up."""
+SOON_BUSY_AFTER_S = 0.02
+"""Who is not known as prompt is busy after this long. One slice that leaves something behind says
+nothing: on a slow processor two requests that arrive together take longer than a slice."""
 BUSY_FOR_S = 1.0
 """Who was busy is so until nothing was left behind for so long: who sends as fast as it can has
 nothing more to be read now and then, too."""
