@@ -21,7 +21,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
 from quorumlog.storage.metadata.checkpoint import Boundary, Checkpoint, Mark
-from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -136,7 +136,7 @@ def move_to_the_end(directory: Path, size: int) -> None:
     for start in range(0, shift, GIB):
         with (files / f"{start:020d}").open("wb") as file:
             file.truncate(GIB)
-    notes = Notes(OsFileSystem(), str(directory))
+    notes = StoreMetadata(OsFileSystem(), str(directory))
     known, _ = notes.load()
     checkpoint = known.checkpoint
     assert checkpoint is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 from quorumlog.spark.jobs.audit.audit import compare_stores
-from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.spark.jobs.audit.plan import AuditRequest
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.offline.store_files import scan_store
 from store_access import Opened
@@ -48,7 +48,7 @@ def locally(pieces):
 
 
 def audit(stores, range_bytes=WHOLE, **wanted):
-    asked = Wanted(range_bytes=range_bytes, **wanted)
+    asked = AuditRequest(range_bytes=range_bytes, **wanted)
     return compare_stores(OsFileSystem(), stores, asked, locally)
 
 

@@ -1,4 +1,4 @@
-"""One side of an install: an `Installs`, and of the replica around it what it needs."""
+"""One side of an install: an `SnapshotTransfer`, and of the replica around it what it needs."""
 
 import itertools
 import random
@@ -9,8 +9,8 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
-from quorumlog.model.message import SnapshotPiece
-from quorumlog.node.replica.snapshot_transfer import Installs
+from quorumlog.model.message import SnapshotChunk
+from quorumlog.node.replica.snapshot_transfer import SnapshotTransfer
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
@@ -24,7 +24,7 @@ CONFIG = founding({"n0": "h:1", "n1": "h:2"}).encode()
 
 
 class Side:
-    """An `Installs` and the replica around it; the test carries out jobs and carries messages."""
+    """A `SnapshotTransfer` and the replica around it; the test runs jobs and carries messages."""
 
     def __init__(self, name, *, has_machine=True, quota=1 << 30):
         self.name, self.now_ms, self.has_machine = name, 10_000, has_machine
@@ -46,14 +46,16 @@ class Side:
             leader_id="n0",
             membership=founding({"n0": "h:1", "n1": "h:2"}),
         )
-        self.healing = SimpleNamespace(look_again_later=lambda: None)
+        self.repairer = SimpleNamespace(look_again_later=lambda: None)
         self.learned = []
         self.sessions = SimpleNamespace(
             encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
         )
-        self.saves = SimpleNamespace(newest=None, newest_index=-1)
-        self.applier = SimpleNamespace(saves=self.saves, is_loading=False, applied_index=1 << 62)
-        self.applier.is_fit = True
+        self.snapshotter = SimpleNamespace(newest=None, newest_index=-1)
+        self.applier = SimpleNamespace(
+            saves=self.snapshotter, is_loading=False, applied_index=1 << 62
+        )
+        self.applier.is_eligible = True
         self.applier.machine = has_machine or None
         self.suspects = []
         self.applier.scrub = SimpleNamespace(suspect=self.suspects.append)
@@ -69,14 +71,14 @@ class Side:
         """Begin as a process does."""
         self.told, self.alarms, self.sent, self.jobs, self.fitness = [], [], [], [], []
         self.snapshots = Snapshots(self.files, DIRECTORY, self.alarms.append)
-        doors = SimpleNamespace(
+        environment = SimpleNamespace(
             now_ms=lambda: self.now_ms,
             nonce=lambda: next(self.nonces),
             network=SimpleNamespace(send=self.send),
-            background=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
+            executor=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
         )
         snapshots = self.snapshots if self.has_machine else None
-        self.installs = Installs(self, snapshots, doors, PIECE)
+        self.snapshot_transfer = SnapshotTransfer(self, snapshots, environment, PIECE)
 
     def send(self, peer, message, attachments=(), *, bulk=False):
         self.sent.append((message, b"".join(attachments)))
@@ -85,8 +87,8 @@ class Side:
     def tell(self, event, table=b""):
         self.told.append(event)
 
-    def tell_fitness(self):
-        self.fitness.append(not self.installs.is_installing)
+    def update_eligibility(self):
+        self.fitness.append(not self.snapshot_transfer.is_installing)
 
     def raise_alarm(self, text):
         self.alarms.append(text)
@@ -107,7 +109,7 @@ class Side:
 
     def passes(self, milliseconds):
         self.now_ms += milliseconds
-        self.installs.tick(self.now_ms)
+        self.snapshot_transfer.tick(self.now_ms)
 
     def has(self, index, data=DATA):
         """Have a snapshot; return the offer of it."""
@@ -116,13 +118,13 @@ class Side:
         meta = SnapshotMeta(
             last_included_index=index, last_included_term=3, chain_crc=9, config=(2, CONFIG)
         )
-        self.saves.newest = saving.publish(meta)
-        self.installs.offer(OfferSnapshot("n1", index))
+        self.snapshotter.newest = saving.publish(meta)
+        self.snapshot_transfer.offer(OfferSnapshot("n1", index))
         return self.sent.pop()[0] if self.sent else None
 
     def is_offered(self, offer):
         self.offer = offer
-        self.installs.fetch(FetchSnapshot(offer))
+        self.snapshot_transfer.fetch(FetchSnapshot(offer))
         self.work()
 
     def offset_asked(self):
@@ -132,7 +134,7 @@ class Side:
     def answers(self, data, **fields):
         """Answer what was asked last."""
         piece = piece_of(self.sent[-1][0], **fields)
-        self.installs.received(piece, memoryview(data))
+        self.snapshot_transfer.received(piece, memoryview(data))
         self.work()
         return piece
 
@@ -141,13 +143,13 @@ class Side:
         self.answers(data[request.offset : request.offset + request.bytes_max])
 
     def fetches_all(self, data=DATA):
-        while self.installs.is_installing:
+        while self.snapshot_transfer.is_installing:
             before = len(self.sent)
             self.next_piece(data)
-            if self.alarms and len(self.sent) == before and self.installs.is_installing:
+            if self.alarms and len(self.sent) == before and self.snapshot_transfer.is_installing:
                 self.now_ms += TIME_OUT_MS  # it came damaged
                 self.is_offered(self.offer)
-            assert len(self.sent) > before or not self.installs.is_installing, "it goes on"
+            assert len(self.sent) > before or not self.snapshot_transfer.is_installing, "it goes on"
 
     def data_at(self, index):
         found = []
@@ -159,7 +161,7 @@ class Side:
 
 def piece_of(request, **fields):
     """The answer to a request."""
-    piece = SnapshotPiece(
+    piece = SnapshotChunk(
         group="g",
         local_id="n0",
         remote_id="n1",

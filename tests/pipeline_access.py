@@ -1,6 +1,6 @@
 """What tests of pipelines share: a log in memory that is read, and tasks run on the spot."""
 
-from quorumlog.client.values import FetchedBlock
+from quorumlog.client.results import FetchedBlock
 from quorumlog.model.block import bodies_fit, decode_entries, encode_entry, parse_block
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import (

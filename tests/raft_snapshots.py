@@ -27,7 +27,7 @@ class Snapshots:
         chain = replica.log.chain_at(before_begin_index)
         for log in (replica.log, replica.stored):
             log.begin(before_begin_index, term, chain)
-        self.step(replica, ev.BeginMoved(before_begin_index, term))
+        self.step(replica, ev.LogCompacted(before_begin_index, term))
 
     def _OfferSnapshot(self, replica, effect, event, entries):  # noqa: N802
         if not self.has_snapshots:

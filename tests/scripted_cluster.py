@@ -8,7 +8,6 @@ from quorumlog.model.block import decode_entries, encode_block, parse_block, sta
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import OutOfOrderError
 from quorumlog.model.limits import Limits
-from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import (
     AppendRequest,
     AppendResponse,
@@ -19,6 +18,7 @@ from quorumlog.model.message import (
     MetadataResponse,
     Response,
 )
+from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.transport.listener import Listener
 

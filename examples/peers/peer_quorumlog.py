@@ -355,7 +355,7 @@ def failover(cluster: Cluster) -> float:
 def measured_appends(common: Any, cluster: Cluster, given: argparse.Namespace) -> None:
     """Measure appends and print the figure."""
     client = given.client or CLIENTS[0]
-    described = {
+    describe_error = {
         "client": client,
         "op": "append",
         "size": given.size,
@@ -373,7 +373,7 @@ def measured_appends(common: Any, cluster: Cluster, given: argparse.Namespace) -
         given.runs,
         client,
     )
-    common.emit(_head(cluster) | described, runs, given.out)
+    common.emit(_head(cluster) | describe_error, runs, given.out)
 
 
 def measured_reads(common: Any, cluster: Cluster, given: argparse.Namespace) -> None:
@@ -385,8 +385,8 @@ def measured_reads(common: Any, cluster: Cluster, given: argparse.Namespace) -> 
         fill(cluster.target(), given.msgs, given.size)
         for _ in range(given.runs):
             runs.append(common.read_run(cluster, consume, given.msgs, given.size, client))
-    described = {"client": client, "op": "read", "size": given.size}
-    common.emit(_head(cluster) | described, runs, given.out)
+    describe_error = {"client": client, "op": "read", "size": given.size}
+    common.emit(_head(cluster) | describe_error, runs, given.out)
 
 
 def measured_failovers(common: Any, cluster: Cluster, given: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ class Stranger:
         host, port = address.split(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
-    def say(self, message, attachments=(), **options):
+    def log_event(self, message, attachments=(), **options):
         self.writer.write(b"".join(encode_frame(message, attachments=attachments, **options)))
 
     def shout(self, raw):

@@ -59,7 +59,7 @@ async def read_all(cluster, count=KEYS):
 
 async def all_equal(cluster, until):
     appliers = [cluster.replica(node_id).applier for node_id in cluster.ids]
-    await until(lambda: all(applier.is_fit for applier in appliers), what="all are fit")
+    await until(lambda: all(applier.is_eligible for applier in appliers), what="all are fit")
     await until(lambda: len({applier.applied_index for applier in appliers}) == 1)
     assert len({applier.machine.digest() for applier in appliers}) == 1
 
@@ -95,7 +95,7 @@ async def test_a_damaged_snapshot_heals_from_an_older_one_and_the_log(make_clust
         await cluster.start()
         await fill(cluster)
         applier = cluster.replica("n0").applier
-        await until(lambda: not applier.saves.is_due and applier.saves.saved >= 3)
+        await until(lambda: not applier.snapshotter.is_due and applier.snapshotter.saved >= 3)
         assert cluster.replica("n0").log.before_begin_index >= 0, "entries are only in snapshots"
         await cluster.stop()
         damage(sorted(directory(cluster, "n0", "snapshot").iterdir())[-1], how)

@@ -47,8 +47,8 @@ async def test_a_group_that_cannot_be_opened_does_not_keep_the_others_down(
                 await client.append(b"entry")
         async with cluster.client("good") as client:
             await client.append(b"entry")
-        is_fit, body = health_of(node)
-        assert not is_fit
+        is_eligible, body = health_of(node)
+        assert not is_eligible
         assert "quorumlog.state" in body["groups"]["bad"]["text"]
         assert body["groups"]["good"]["healthy"]
         metrics = NodeMetrics()

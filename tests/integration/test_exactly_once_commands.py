@@ -192,7 +192,7 @@ async def test_commands_for_a_plain_log_say_so_also_when_they_are_sent_again(mak
 
 
 async def test_more_commands_than_may_wait_are_refused(make_cluster, monkeypatch):
-    monkeypatch.setattr("quorumlog.client.machine.WAITING_MAX", 10)
+    monkeypatch.setattr("quorumlog.client.machine_calls.WAITING_MAX", 10)
     async with make_cluster(count=1, **COUNTER) as cluster:
         await cluster.start()
         async with cluster.client() as client:

@@ -18,10 +18,10 @@ from quorumlog.model.message import (
     HeartBeatRequest,
     Hello,
     InstallSnapshotRequest,
-    NodeBeat,
+    NodeHeartBeat,
     ReadIndexResponse,
     RepairResponse,
-    SnapshotPiece,
+    SnapshotChunk,
     StateDigest,
     TimeoutNowRequest,
     VoteRequest,
@@ -39,7 +39,7 @@ async def in_the_name_of(cluster, member, target):
     stranger = await Stranger.at(cluster.address(target))
     assert isinstance(await stranger.hear(), Hello)
     name = json.loads((cluster.directory / "cluster.json").read_text())["cluster"]
-    stranger.say(Hello(cluster=name, node_id=member, role="control", address="127.0.0.1:1"))
+    stranger.log_event(Hello(cluster=name, node_id=member, role="control", address="127.0.0.1:1"))
     return stranger
 
 
@@ -89,13 +89,13 @@ async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(
                 beat = HeartBeatRequest(
                     group="g", local_id=member, remote_id=target, term=(1 << 63) - 1, round=1
                 )
-                stranger.say(beat, correlation_id=9)
+                stranger.log_event(beat, correlation_id=9)
                 answer = await stranger.hear()
                 assert answer.code == ResponseCode.UNEXPECTED_ARGUMENT
                 assert f"kind {KIND_OF_MESSAGE[HeartBeatRequest]} is malformed" in answer.text
                 for term in (TERM_MAX, 2_000_000):
-                    stranger.say(raised(beat, term=term))
-                    stranger.say(
+                    stranger.log_event(raised(beat, term=term))
+                    stranger.log_event(
                         VoteRequest(
                             group="g",
                             local_id=member,
@@ -129,7 +129,7 @@ async def test_forged_offers_to_begin_elsewhere_remove_nothing(cluster, index):
                 stranger = await in_the_name_of(cluster, member, target)
                 for request_id in range(3):
                     offer = offered(target, member, term + request_id, request_id, index)
-                    stranger.say(offer, [table])
+                    stranger.log_event(offer, [table])
                 stranger.close()
         await assert_nothing_is_lost(cluster, client)
         assert {status.begin_index for status in await client.status()} == {0}
@@ -146,12 +146,14 @@ async def test_nor_does_a_member_that_has_nothing_yet_take_them(make_cluster, un
         for member in ("n0", "n1"):
             stranger = await Stranger.at(cluster.addresses["n2"])
             await stranger.hear()
-            stranger.say(
+            stranger.log_event(
                 Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:1")
             )
             before = replica.counters.alarms
             for request_id in range(3):
-                stranger.say(offered("n2", member, 3 + request_id, request_id, index), [table])
+                stranger.log_event(
+                    offered("n2", member, 3 + request_id, request_id, index), [table]
+                )
             await until(lambda before=before: replica.counters.alarms > before)  # nobody confirms
             stranger.close()
         assert (replica.log.before_begin_index, replica.core.committed_index) == (-1, -1)
@@ -173,13 +175,15 @@ async def test_answers_that_nobody_asked_for_and_beats_beyond_all_change_nothing
                 for request_id in range(20):
                     known = {**who, "group": "g", "term": term, "request_id": request_id}
                     gone = ResponseCode.INDEX_OUT_OF_RANGE
-                    stranger.say(RepairResponse(**known, code=gone, begin_index=1 << 40))
-                    piece = SnapshotPiece(**known, code=ResponseCode.SUCCESS, offset=0)
-                    stranger.say(piece, [b"x" * 100])
-                    stranger.say(ReadIndexResponse(**known, code=ResponseCode.SUCCESS, index=0))
-                stranger.say(TimeoutNowRequest(**who, group="g", term=term, end_index=-1))
-                stranger.say(
-                    NodeBeat(
+                    stranger.log_event(RepairResponse(**known, code=gone, begin_index=1 << 40))
+                    piece = SnapshotChunk(**known, code=ResponseCode.SUCCESS, offset=0)
+                    stranger.log_event(piece, [b"x" * 100])
+                    stranger.log_event(
+                        ReadIndexResponse(**known, code=ResponseCode.SUCCESS, index=0)
+                    )
+                stranger.log_event(TimeoutNowRequest(**who, group="g", term=term, end_index=-1))
+                stranger.log_event(
+                    NodeHeartBeat(
                         **who,
                         run=1 << 62,
                         number=1 << 62,
@@ -218,7 +222,7 @@ async def test_digests_that_nobody_asked_for_have_nobody_give_up_its_state(make_
         ]:
             stranger = await Stranger.at(cluster.addresses[target])
             await stranger.hear()
-            stranger.say(
+            stranger.log_event(
                 Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:1")
             )
             for index in (49, 99, 149):
@@ -233,7 +237,7 @@ async def test_digests_that_nobody_asked_for_have_nobody_give_up_its_state(make_
                     is_verdict=is_verdict,
                     is_majority=is_verdict,
                 )
-                stranger.say(lie)
+                stranger.log_event(lie)
             unknown = InstallSnapshotRequest(
                 group="nobody's",
                 local_id=member,
@@ -243,7 +247,7 @@ async def test_digests_that_nobody_asked_for_have_nobody_give_up_its_state(make_
                 last_included_index=0,
                 last_included_term=0,
             )
-            stranger.say(unknown, correlation_id=9)
+            stranger.log_event(unknown, correlation_id=9)
             await stranger.hear()  # so everything before it was taken
             stranger.close()
         async with cluster.client() as client:

@@ -70,34 +70,34 @@ async def test_half_a_frame_is_let_go_in_time(cluster, stranger):
 
 
 async def test_another_cluster_is_told_so(stranger):
-    stranger.say(Hello(cluster="elsewhere", node_id="n1", role="bulk"))
+    stranger.log_event(Hello(cluster="elsewhere", node_id="n1", role="bulk"))
     (refusal,) = await stranger.hear_until_end()
     assert refusal.code != ResponseCode.SUCCESS
     assert "not 'elsewhere'" in refusal.text
 
 
 async def test_a_member_nobody_knows_is_refused(stranger):
-    stranger.say(Hello(cluster="quorumlog", node_id="n9", role="control"))
+    stranger.log_event(Hello(cluster="quorumlog", node_id="n9", role="control"))
     (refusal,) = await stranger.hear_until_end()
     assert "'n9' is no member" in refusal.text
 
 
 async def test_requests_before_hello_end_the_connection(cluster, stranger):
-    stranger.say(AppendRequest(group="g", count=1))
+    stranger.log_event(AppendRequest(group="g", count=1))
     assert await stranger.hear_until_end() == []
     await still_serves(cluster)
 
 
 async def test_a_large_frame_before_hello_is_refused(cluster, stranger):
-    stranger.say(Hello(cluster="x" * 100, node_id="", role="client"), [bytes(70_000)])
+    stranger.log_event(Hello(cluster="x" * 100, node_id="", role="client"), [bytes(70_000)])
     assert await stranger.hear_until_end() == []
     await still_serves(cluster)
 
 
 async def test_a_client_cannot_speak_as_a_peer(cluster, stranger):
-    stranger.say(CLIENT)
+    stranger.log_event(CLIENT)
     term = cluster.replica("n0").core.term
-    stranger.say(
+    stranger.log_event(
         HeartBeatRequest(group="g", local_id="n1", remote_id="n0", term=99, round=1),
         correlation_id=5,
     )
@@ -123,8 +123,8 @@ async def test_malformed_appends_are_refused_and_store_nothing(
 ):
     await still_serves(cluster)
     end = cluster.replica("n0").log.end_index
-    stranger.say(CLIENT)
-    stranger.say(AppendRequest(group="g", count=count), [attachment], correlation_id=1)
+    stranger.log_event(CLIENT)
+    stranger.log_event(AppendRequest(group="g", count=count), [attachment], correlation_id=1)
     answer = await stranger.hear()
     assert answer.code == code
     assert answer.text
@@ -133,15 +133,15 @@ async def test_malformed_appends_are_refused_and_store_nothing(
 
 @pytest.mark.parametrize("fields", [{"begin_index": -5}, {"bytes_max": 0}, {"wait_ms": -1}])
 async def test_malformed_fetches_are_refused(stranger, fields):
-    stranger.say(CLIENT)
+    stranger.log_event(CLIENT)
     request = {"group": "g", "begin_index": 0, **fields}
-    stranger.say(FetchRequest(**request), correlation_id=1)
+    stranger.log_event(FetchRequest(**request), correlation_id=1)
     assert (await stranger.hear()).code == ResponseCode.UNEXPECTED_ARGUMENT
 
 
 async def test_a_group_name_is_never_a_path(stranger):
-    stranger.say(CLIENT)
-    stranger.say(FetchRequest(group="../../etc", begin_index=0), correlation_id=1)
+    stranger.log_event(CLIENT)
+    stranger.log_event(FetchRequest(group="../../etc", begin_index=0), correlation_id=1)
     assert (await stranger.hear()).code == ResponseCode.UNKNOWN_GROUP
 
 
@@ -150,14 +150,14 @@ async def test_10_26_messages_of_peers_to_the_wrong_member_or_group_are_refused(
         await cluster.start("n0")
         stranger = await Stranger.at(cluster.addresses["n0"])
         await stranger.hear()
-        stranger.say(PEER)
+        stranger.log_event(PEER)
         vote = {"term": 5, "ledger_end_index": 9, "ledger_end_term": 4}
         for group, local_id, remote_id, code in (
             ("nope", "n1", "n0", ResponseCode.UNKNOWN_GROUP),
             ("g", "n1", "n2", ResponseCode.UNKNOWN_MEMBER),
             ("g", "n2", "n0", ResponseCode.UNKNOWN_MEMBER),
         ):
-            stranger.say(
+            stranger.log_event(
                 VoteRequest(group=group, local_id=local_id, remote_id=remote_id, **vote),
                 correlation_id=3,
             )
@@ -170,7 +170,7 @@ async def test_a_push_whose_block_is_not_what_it_says_is_dropped_and_counted(mak
         await cluster.start("n0")
         stranger = await Stranger.at(cluster.addresses["n0"])
         await stranger.hear()
-        stranger.say(PEER)
+        stranger.log_event(PEER)
         push = PushRequest(
             group="g",
             local_id="n1",
@@ -185,7 +185,7 @@ async def test_a_push_whose_block_is_not_what_it_says_is_dropped_and_counted(mak
             last_index=0,
             term_runs=[(9, 0)],
         )
-        stranger.say(push, [b"\x01" * 100])
+        stranger.log_event(push, [b"\x01" * 100])
         counters = cluster.replica("n0").counters
         await until(lambda: counters.malformed_pushes == 1)
         assert cluster.replica("n0").log.end_index == -1

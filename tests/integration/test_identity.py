@@ -79,12 +79,12 @@ async def test_a_client_that_came_before_the_group_began_is_told_with_its_first_
     async with make_cluster() as cluster:
         await cluster.start("n0")
         early = await Stranger.at(cluster.addresses["n0"])
-        early.say(Hello(cluster="quorumlog", node_id="", role="client", group="g"))
+        early.log_event(Hello(cluster="quorumlog", node_id="", role="client", group="g"))
         assert isinstance(await early.hear(), Hello)
         await cluster.start("n1", "n2")
         await until(lambda: bool(cluster.replica("n0").core.identity))
-        early.say(MetadataRequest(group="g"), correlation_id=1)
-        early.say(MetadataRequest(group="g"), correlation_id=2)
+        early.log_event(MetadataRequest(group="g"), correlation_id=1)
+        early.log_event(MetadataRequest(group="g"), correlation_id=2)
         heard = [await early.hear() for _ in range(3)]
         early.close()
     (identity,) = {one.identity for one in heard if isinstance(one, GroupIdentity)}
@@ -232,9 +232,11 @@ async def test_a_copy_whose_names_have_no_answer_takes_no_part(
 async def introduced(cluster, groups, *, member="n1", target="n0", address=None):
     stranger = await Stranger.at(cluster.addresses[target])
     await stranger.hear()
-    stranger.say(Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:9"))
+    stranger.log_event(
+        Hello(cluster="quorumlog", node_id=member, role="control", address="127.0.0.1:9")
+    )
     own = address or cluster.addresses.get(member, "127.0.0.1:9")
-    stranger.say(Introduction(local_id=member, remote_id=target, address=own, groups=groups))
+    stranger.log_event(Introduction(local_id=member, remote_id=target, address=own, groups=groups))
     return stranger
 
 
@@ -261,7 +263,7 @@ async def test_members_of_another_founding_and_copies_are_refused_with_words(mak
         ):
             term = cluster.replica("n0").core.term
             stranger = await introduced(cluster, groups, address=address)
-            stranger.say(beat(cluster), correlation_id=4)
+            stranger.log_event(beat(cluster), correlation_id=4)
             answer = await stranger.hear()
             assert answer.code == code
             assert words in answer.text
@@ -281,12 +283,12 @@ async def test_a_stranger_is_believed_only_with_the_identity_and_answered_where_
         far = 1 << 30
         for groups in ([], [("g", b"", far)], [("g", bytes(16), far)]):
             stranger = await introduced(cluster, groups, member="n9", address=address)
-            stranger.say(beat(cluster, member="n9", membership_index=far), correlation_id=4)
+            stranger.log_event(beat(cluster, member="n9", membership_index=far), correlation_id=4)
             assert (await stranger.hear()).code != ResponseCode.SUCCESS
             assert cluster.replica("n0").core.leader_id != "n9"
             stranger.close()
         stranger = await introduced(cluster, [("g", identity, far)], member="n9", address=address)
-        stranger.say(beat(cluster, member="n9", membership_index=far))
+        stranger.log_event(beat(cluster, member="n9", membership_index=far))
         answer = await stranger.hear()
         assert (answer.remote_id, answer.code) == ("n9", ResponseCode.SUCCESS)
         assert not called.is_set(), "no node connects to where a stranger says that it is"

@@ -55,7 +55,7 @@ async def all_have(cluster, until, each):
     wanted = dict.fromkeys(NAMES, each)
 
     def have():
-        return all(a.is_fit and a.machine.totals == wanted for a in appliers(cluster).values())
+        return all(a.is_eligible and a.machine.totals == wanted for a in appliers(cluster).values())
 
     await until(have, what=f"all have {wanted}")
     for node_id in cluster.nodes:
@@ -73,7 +73,7 @@ async def test_the_machine_that_keeps_a_file_does_as_printed(make_cluster, until
             await all_have(cluster, until, 10)
             points = [applier.comparisons for applier in appliers(cluster).values()]
             await until(lambda: all(p.agreed_index > 0 for p in points), what="digests agreed")
-            saved = [applier.saves for applier in appliers(cluster).values()]
+            saved = [applier.snapshotter for applier in appliers(cluster).values()]
             await until(lambda: all(s.newest_index > 0 for s in saved), what="snapshots")
 
             # a bit of its file while the node is stopped

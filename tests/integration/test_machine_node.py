@@ -14,7 +14,7 @@ from quorumlog.model.errors import (
     RequestError,
     UnsupportedError,
 )
-from quorumlog.model.machine_message import QueryRequest
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node import node as nodes
 
 COUNTER = {"state_machine": "counting:Counter"}
@@ -230,8 +230,8 @@ async def test_142_143_a_restart_goes_on_from_the_snapshot_and_the_log_behind_it
             await until(lambda: totals(cluster) == {99})
         for node_id in cluster.ids:
             replica = cluster.replica(node_id)
-            await until(lambda r=replica: r.applier.saves.newest_index >= 80)
-            assert replica.log.before_begin_index <= replica.applier.saves.newest_index - 10
+            await until(lambda r=replica: r.applier.snapshotter.newest_index >= 80)
+            assert replica.log.before_begin_index <= replica.applier.snapshotter.newest_index - 10
             assert replica.log.before_begin_index > 0, "the log was purged behind it"
         await cluster.stop()
         await cluster.start()
@@ -248,7 +248,7 @@ async def test_146_a_hundred_and_twenty_appends_leave_three_snapshots(make_clust
         async with cluster.client() as client:
             for _ in range(120):
                 await client.execute(b"1")
-            saves = cluster.replica("n0").applier.saves
+            saves = cluster.replica("n0").applier.snapshotter
             # the fourth is there a moment before the oldest is removed
             await until(lambda: not saves.is_due and len(snapshots_of(cluster, "n0")) == 3)
 
@@ -274,7 +274,7 @@ async def test_147_broken_snapshots_are_reported_and_the_newest_whole_one_is_use
         async with cluster.client() as client:
             for _ in range(50):
                 await client.execute(b"1")
-            await until(lambda: not cluster.replica("n0").applier.saves.is_due)
+            await until(lambda: not cluster.replica("n0").applier.snapshotter.is_due)
         await cluster.stop()
         paths = snapshots_of(cluster, "n0")
         paths[-1].write_bytes(b"")
@@ -307,7 +307,7 @@ async def test_148_no_usable_snapshot_and_a_trimmed_log_do_not_become_an_empty_m
         await until(lambda: applier.failed_text)
         assert "no whole snapshot is left, and the log begins at" in applier.failed_text
         assert "from a backup" in applier.failed_text, "it says what to do"
-        assert not applier.is_fit
+        assert not applier.is_eligible
         assert applier.machine.applied == []
 
 
@@ -325,7 +325,7 @@ async def test_who_has_no_whole_snapshot_is_given_one_by_its_peers(make_cluster,
             path.write_bytes(path.read_bytes()[:-1])
         await cluster.start()
         await until(lambda: totals(cluster) == {60}, what="the peers' snapshot was loaded")
-        await until(lambda: cluster.replica(broken).applier.is_fit)
+        await until(lambda: cluster.replica(broken).applier.is_eligible)
         assert cluster.replica(broken).applier.condition_text == ""
         async with cluster.client() as client:
             assert (await client.execute(b"1")).result == b"61"
@@ -348,7 +348,7 @@ async def test_a_bit_in_the_newest_snapshot_costs_nothing_while_an_older_one_is_
         await cluster.start()
         await until(lambda: totals(cluster) == {60}, what="an older one and the log make it up")
         replica = cluster.replica("n0")
-        await until(lambda: replica.applier.is_fit)
+        await until(lambda: replica.applier.is_eligible)
         await filled(cluster, 15)
         await until(lambda: totals(cluster) == {75})
 
@@ -400,7 +400,7 @@ async def test_144_145_a_follower_that_needs_removed_entries_gets_the_snapshot_t
             await until(lambda: totals(cluster) == {200}, what="all have the same total")
             replica = cluster.replica(away)
             assert replica.counters.log_resets == 1
-            await until(lambda: replica.applier.is_fit)
+            await until(lambda: replica.applier.is_eligible)
             await client.execute(b"1")
             await until(lambda: totals(cluster) == {201})
         await cluster.stop(away)

@@ -12,7 +12,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import DiskFullError, IndexRemovedError, RequestError
 from quorumlog.node import node as node_module
-from quorumlog.node.replica.repair import Healing
+from quorumlog.node.replica.repair import Repairer
 from quorumlog.storage.files.os_files import OsFileSystem, Space
 from quorumlog.storage.log.layout import DATA
 from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME
@@ -73,7 +73,7 @@ async def test_a_linearizable_read_of_a_replica_with_damage_misses_nothing(
             forget_checkpoint(cluster, follower)
             flip(files_of(cluster, follower)[0], 1_048 * 50)
             with monkeypatch.context() as context:
-                context.setattr(Healing, "answered", lambda self, *repaired: None)
+                context.setattr(Repairer, "answered", lambda self, *repaired: None)
                 await cluster.start(follower)
                 assert cluster.replica(follower).log.damaged
                 last = await filled(client, 100)
@@ -121,7 +121,7 @@ async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_c
         async with cluster.client() as client:
             last = await filled(client, 300)
             await until(lambda: in_step(cluster, last))
-            await until(lambda: cluster.replica("n0").healing.scrub_passes > 0)
+            await until(lambda: cluster.replica("n0").repairer.scrub_passes > 0)
             victim = next(node for node in cluster.ids if node != cluster.leader_id())
             replica = cluster.replica(victim)
             path = files_of(cluster, victim)[0]
@@ -130,10 +130,10 @@ async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_c
             await until(lambda: replica.counters.entries_repaired == 1)
             await until(lambda: not replica.log.damaged)
             assert path.read_bytes()[: len(before)] == before
-            assert replica.healing.scrub_found >= 1
-            passes = replica.healing.scrub_passes
-            await until(lambda: replica.healing.scrub_passes > passes)
-            assert replica.healing.scrub_last_pass_ms > 0
+            assert replica.repairer.scrub_found >= 1
+            passes = replica.repairer.scrub_passes
+            await until(lambda: replica.repairer.scrub_passes > passes)
+            assert replica.repairer.scrub_last_pass_ms > 0
             (status,) = [s for s in await client.status() if s.node_id == victim]
             assert (status.healthy, status.damaged_entries, status.scrub_found) == (True, 0, 1)
 
@@ -207,7 +207,7 @@ async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_clu
             last = await filled(client, 100)
             leader = cluster.leader_id()
             disks.free = dict.fromkeys(cluster.ids, 1 << 20)
-            await until(lambda: cluster.replica(leader).upkeep.disk.full_text)
+            await until(lambda: cluster.replica(leader).maintenance.disk.full_text)
             with pytest.raises(DiskFullError, match="the disk is used to"):
                 await client.append(b"no room")
             assert len([entry async for entry in client.read(0, follow=False)]) == 100
@@ -220,7 +220,7 @@ async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_clu
             with pytest.raises(DiskFullError):
                 await client.append(b"still no room")
             disks.free = {}
-            await until(lambda: not cluster.replica(new).upkeep.disk.full_text)
+            await until(lambda: not cluster.replica(new).maintenance.disk.full_text)
             assert (await client.append(b"room again")).index > last
 
 
@@ -231,7 +231,7 @@ async def test_68_a_full_follower_waits_and_catches_up(make_cluster, until, disk
             await filled(client, 50)
             victim = next(node for node in cluster.ids if node != cluster.leader_id())
             disks.free = {victim: 1 << 20}
-            await until(lambda: cluster.replica(victim).upkeep.disk.full_text)
+            await until(lambda: cluster.replica(victim).maintenance.disk.full_text)
             end = cluster.replica(victim).log.end_index
             last = await filled(client, 50)
             assert cluster.replica(victim).log.end_index == end
@@ -358,7 +358,7 @@ def looks(cluster):
     """A condition: every replica looked at its disk and removed what it may, twice."""
     seen = dict.fromkeys(cluster.ids, 0)
     for node_id in cluster.ids:
-        upkeep = cluster.replica(node_id).upkeep
+        upkeep = cluster.replica(node_id).maintenance
         clean = upkeep._clean
 
         def counted(clean=clean, node_id=node_id):
@@ -410,7 +410,7 @@ async def test_old_files_go_once_the_time_has_passed_and_their_hour_has_come(
             replicas = [cluster.replica(node_id) for node_id in cluster.ids]
 
             def ages():
-                return [replica.upkeep.group_time.age_ms(500) or 0 for replica in replicas]
+                return [replica.maintenance.group_time.age_ms(500) or 0 for replica in replicas]
 
             await until(lambda: min(ages()) > 1_000 * kept_s, what="the first file is old")
             assert time.monotonic() - begun_s >= kept_s

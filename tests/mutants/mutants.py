@@ -17,16 +17,16 @@ from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
-from quorumlog.node.replica.snapshotter import Saves
+from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.raft import campaign, core, voter
-from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
+from quorumlog.raft.membership_change import MembershipChange
 from quorumlog.raft.quorum import quorum_reached
 from quorumlog.raft.state import NEVER_MS, RaftState
 from quorumlog.raft.transfer import Transfer
-from quorumlog.raft.writes import Writes
+from quorumlog.raft.write_tracker import WriteTracker
 from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.sessions.transaction_table import TransactionTable
 from quorumlog.storage.files.write_plans import Plan
@@ -34,7 +34,7 @@ from quorumlog.storage.log import store
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStateStore
 from quorumlog.storage.log.snapshots import SnapshotMeta
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 
 def r01_term_and_vote_are_not_written(put):
@@ -42,7 +42,7 @@ def r01_term_and_vote_are_not_written(put):
 
 
 def r02_a_term_and_vote_that_cannot_be_written_are_only_logged(put):
-    write = SlotFile.write
+    write = DualSlotFile.write
 
     def careless(self, value):
         try:
@@ -51,16 +51,16 @@ def r02_a_term_and_vote_that_cannot_be_written_are_only_logged(put):
             if not self.path.endswith(STATE_NAME):
                 raise
 
-    put(SlotFile, "write", careless)
+    put(DualSlotFile, "write", careless)
 
 
 def r03_acknowledged_from_memory(put):
     send = RaftState.send
     put(RaftState, "send", lambda self, message, after=0: send(self, message))
     put(
-        Writes,
+        WriteTracker,
         "issue",
-        lambda self, end_index, now_ms, issue=Writes.issue: _durable_at_once(
+        lambda self, end_index, now_ms, issue=WriteTracker.issue: _durable_at_once(
             self, issue(self, end_index, now_ms), end_index
         ),
     )
@@ -217,7 +217,7 @@ def r20_a_write_that_is_done_vouches_for_those_behind_it(put):
         while self._pending:
             self.durable_index = self._pending.popleft()[1]
 
-    put(Writes, "stored", stored)
+    put(WriteTracker, "stored", stored)
 
 
 def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
@@ -265,7 +265,7 @@ def r22_a_repeated_append_is_not_answered(put):
 
 
 def r12_the_log_is_purged_and_the_snapshot_is_not_there(put):
-    tidy = Saves._tidy
+    tidy = Snapshotter._tidy
 
     def tidy_everything(self, snapshots, fetched, before_begin_index):
         oldest = tidy(self, snapshots, fetched, before_begin_index)
@@ -273,7 +273,7 @@ def r12_the_log_is_purged_and_the_snapshot_is_not_there(put):
             snapshots._files.remove(snapshots.path_of(index))
         return oldest
 
-    put(Saves, "_tidy", tidy_everything)
+    put(Snapshotter, "_tidy", tidy_everything)
 
 
 def r19_a_snapshot_is_named_by_an_index_that_is_not_its_own(put):
@@ -339,7 +339,7 @@ def r31_files_are_as_old_as_their_times_and_the_calendar_say(put):
     def age_ms(self, index):
         log = self._replica.log
         path = next(segment.path for segment in log.segments() if segment.last_index == index)
-        return self._doors.wall_ms() - log._data._files.modified_ms(path)
+        return self._environment.wall_ms() - log._data._files.modified_ms(path)
 
     put(GroupTime, "age_ms", age_ms)
 
@@ -348,7 +348,7 @@ def r32_leaders_record_what_the_calendar_says(put):
     write = GroupTime._write
 
     def calendar(self, mark):
-        write(self, type(mark)(max(mark.time_ms, self._doors.wall_ms())))
+        write(self, type(mark)(max(mark.time_ms, self._environment.wall_ms())))
 
     put(GroupTime, "_write", calendar)
 
@@ -357,7 +357,7 @@ def r33_a_replica_goes_on_counting_from_the_highest_time_it_knew(put):
     now_ms = GroupTime.now_ms
 
     def highest(self):
-        clock_ms, before = self._doors.now_ms(), getattr(self, "highest", None)
+        clock_ms, before = self._environment.now_ms(), getattr(self, "highest", None)
         found = now_ms(self)
         if before is not None and found is not None:
             found = max(found, before[0] + clock_ms - before[1])

@@ -103,7 +103,7 @@ class Requests:
     def start(self, node_id):
         self.group.start(node_id)
         if self.damaged is not None and self.damaged[0] == node_id:
-            self.group.step(self.group.nodes[node_id], ev.FitnessChanged(is_fit=False))
+            self.group.step(self.group.nodes[node_id], ev.EligibilityChanged(is_eligible=False))
 
     def damage(self):
         """Rot the newest entry of a leader that was cut off, of a group that can do without."""
@@ -118,7 +118,7 @@ class Requests:
         core = node.core
         if node.up and len(core.membership.voters) > 2 and core.committed_index >= 0:
             self.damaged = (node.id, core.end_index, core.term_at(core.end_index))
-            self.group.step(node, ev.FitnessChanged(is_fit=False))
+            self.group.step(node, ev.EligibilityChanged(is_eligible=False))
 
     def repair(self):
         """Heal the damage if a peer has the entry, or if it is gone."""
@@ -130,7 +130,7 @@ class Requests:
         is_gone = index <= node.log.base or not has_entry(node.log, index, term)
         if is_gone or any(has_entry(log, index, term) for log in others):
             self.damaged = None
-            self.group.step(node, ev.FitnessChanged(is_fit=True))
+            self.group.step(node, ev.EligibilityChanged(is_eligible=True))
 
     def isolate(self):
         self.group.isolate(self.any())

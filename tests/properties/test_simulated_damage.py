@@ -62,7 +62,7 @@ def meet(node, entry):
     def read():
         with pytest.raises(CorruptionError) as caught:
             node.log.read(entry, entry, 1)
-        node.running.healing.found(caught.value)
+        node.running.repairer.found(caught.value)
 
     node.enter(read)
 
@@ -105,7 +105,7 @@ def test_an_index_record_that_hides_sessions_is_mended_once(monkeypatch):
     node.start()
     until(cluster, lambda: node.running is not None and not node.running.sessions.is_incomplete)
     assert len(quarantined) == 1
-    until(cluster, lambda: node.running._is_fit)
+    until(cluster, lambda: node.running._is_eligible)
 
 
 def test_a_repair_beside_a_wrong_index_record_does_not_stop_the_replica():

@@ -82,7 +82,7 @@ spark.stop()
 """
 
 
-class Story:
+class EventHistory:
     """What happened, for whoever has to understand a failure."""
 
     def __init__(self):
@@ -369,7 +369,7 @@ def numbers(servers, group):
 
 def test_whoever_is_killed_each_row_is_written_once(nodes, tmp_path):
     """A query rides out the death of a node; after its own it goes on where it was."""
-    story, chance = Story(), random.Random(SEED)
+    story, chance = EventHistory(), random.Random(SEED)
     plans = [Plan.draw(chance, nodes.node_ids) for _ in range(ROUNDS)]
     with ExitStack() as stack:
         client = stack.enter_context(SyncClient(nodes.servers, "out", timeout_ms=30_000))

@@ -17,8 +17,8 @@ from quorumlog.spark.data_source import QuorumlogSource
 from quorumlog.spark.sink.options import parse_write_options
 from quorumlog.spark.sink.writer import (
     LogStreamWriter,
-    PartWriter,
-    Writing,
+    TaskWriter,
+    WriteContext,
     abort_batch,
     commit_batch,
 )
@@ -63,9 +63,9 @@ def rows(*texts):
 
 
 def test_only_attempts_that_the_driver_was_told_of_count(target, group):
-    options, writing = options_for(target, group), Writing("query", "run 1", 0)
-    messages = [PartWriter(options, writing, part).write(rows(f"{part}")) for part in range(3)]
-    PartWriter(options, writing, 0).write(rows("0"))  # a speculative twin, also done
+    options, writing = options_for(target, group), WriteContext("query", "run 1", 0)
+    messages = [TaskWriter(options, writing, part).write(rows(f"{part}")) for part in range(3)]
+    TaskWriter(options, writing, 0).write(rows("0"))  # a speculative twin, also done
     assert bodies(target, group) == []
     commit_batch(options, messages)
     commit_batch(options, messages)  # the driver did not hear of it
@@ -76,9 +76,9 @@ def test_only_attempts_that_the_driver_was_told_of_count(target, group):
 def test_a_batch_that_has_ended_is_not_written_again_however_it_is_divided(target, group):
     options = options_for(target, group)
     for run, divided in (("run 1", [("a", "b"), ("c",)]), ("run 2", [("c", "a", "b")])):
-        writing = Writing("query", run, 7)
+        writing = WriteContext("query", run, 7)
         parts = [
-            PartWriter(options, writing, part).write(rows(*texts))
+            TaskWriter(options, writing, part).write(rows(*texts))
             for part, texts in enumerate(divided)
         ]
         commit_batch(options, parts)
@@ -88,19 +88,19 @@ def test_a_batch_that_has_ended_is_not_written_again_however_it_is_divided(targe
 
 def test_a_run_that_was_succeeded_is_fenced(target, group):
     options = options_for(target, group)
-    old = PartWriter(options, Writing("query", "run 1", 0), 0).write(rows("old"))
-    new = PartWriter(options, Writing("query", "run 2", 0), 0).write(rows("new"))
+    old = TaskWriter(options, WriteContext("query", "run 1", 0), 0).write(rows("old"))
+    new = TaskWriter(options, WriteContext("query", "run 2", 0), 0).write(rows("new"))
     with pytest.raises(ProducerFencedError):
         commit_batch(options, [old])
     with pytest.raises(ProducerFencedError):
-        PartWriter(options, Writing("query", "run 1", 0), 1).write(rows("late"))
+        TaskWriter(options, WriteContext("query", "run 1", 0), 1).write(rows("late"))
     commit_batch(options, [new])
     assert bodies(target, group) == [b"new"]
 
 
 def test_an_aborted_batch_holds_nobody_back(target, group):
     options = options_for(target, group)
-    written = PartWriter(options, Writing("query", "run 1", 0), 0).write(rows("lost"))
+    written = TaskWriter(options, WriteContext("query", "run 1", 0), 0).write(rows("lost"))
     abort_batch(options, [written, None])
     with SyncClient(target.servers, group) as client:
         client.append(b"plain")
@@ -108,7 +108,7 @@ def test_an_aborted_batch_holds_nobody_back(target, group):
 
 
 def test_rows_that_cannot_be_written_are_refused_in_words(target, group):
-    writer = PartWriter(options_for(target, group), None, 0)
+    writer = TaskWriter(options_for(target, group), None, 0)
     for columns, says in (
         ({"body": pa.array([b"a", None], pa.binary())}, "1 of 2 rows have no body"),
         ({"body": pa.array([b"a"]), "channel": pa.array([-1])}, "values from -1 to -1"),

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import pytest
 
 from quorumlog.client import Client, Producer, SyncClient, loop_thread
-from quorumlog.client import cluster as clusters
 from quorumlog.client import connection as connections
+from quorumlog.client import metadata as clusters
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.codes import ResponseCode

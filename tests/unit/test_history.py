@@ -3,7 +3,7 @@
 import pytest
 
 from integration.history import Append, Bound, Fate, History, Read, Recorder, Seen, check
-from quorumlog.client.values import Appended
+from quorumlog.client.results import Appended
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import DeadlineExceededError, NoLeaderError
 

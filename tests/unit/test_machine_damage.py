@@ -14,7 +14,7 @@ from quorumlog.model.errors import (
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.model.message import DigestQuestion, StateDigest
+from quorumlog.model.message import DigestQuery, StateDigest
 from quorumlog.node.replica import machine_scrub
 from quorumlog.node.replica.applier import QUERY_WAIT_MS
 from quorumlog.node.replica.replica import Replica
@@ -75,8 +75,8 @@ class Group(SimulatedCluster):
             node.start()
         self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
 
-    def make_replica(self, group, core, opened, doors, limits, machine):
-        return Replica(group, core, opened, doors, limits, Sick())
+    def make_replica(self, group, core, opened, environment, limits, machine):
+        return Replica(group, core, opened, environment, limits, Sick())
 
     def until(self, condition, limit_ms=30_000):
         end_ms = self.world.now_ms + limit_ms
@@ -115,7 +115,7 @@ class Group(SimulatedCluster):
 
     def settled(self, total):
         def is_settled():
-            fit = all(node.running.applier.is_fit for node in self.nodes.values())
+            fit = all(node.running.applier.is_eligible for node in self.nodes.values())
             return fit and self.totals() == {total}
 
         self.until(is_settled)
@@ -166,7 +166,7 @@ def test_what_it_saved_meanwhile_is_not_believed_and_a_peer_gives_what_is_right(
     group.machine(node).total += 1_000
     node.running.applier.comparisons.agreed_index = -1
     asked = []
-    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+    node.enter(lambda: node.running.applier.snapshotter.ask(lambda *answer: asked.append(answer)))
     group.until(lambda: asked)
     group.fill(30)
     group.settled(45)
@@ -196,7 +196,9 @@ def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
     for node in group.nodes.values():
         distrust(node)
     group.until(lambda: all(aside(node) for node in group.nodes.values()))
-    group.until(lambda: all(node.running.applier.is_fit for node in group.nodes.values()), 120_000)
+    group.until(
+        lambda: all(node.running.applier.is_eligible for node in group.nodes.values()), 120_000
+    )
     group.settled(45)
     assert any(node.running.counters.alarms for node in group.nodes.values())
     group.fill(15)
@@ -208,12 +210,12 @@ def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_
     group.fill(45)
     group.settled(45)
     node = group.followers()[0]
-    before = node.running.applier.saves.newest_index
+    before = node.running.applier.snapshotter.newest_index
     distrust(node)
     group.until(lambda: aside(node))
     group.settled(45)
     assert aside(node) == [before]
-    assert node.running.applier.saves.newest_index >= 0, "a peer gave one"
+    assert node.running.applier.snapshotter.newest_index >= 0, "a peer gave one"
     group.fill(20)
     group.settled(65)
     group.until(lambda: not aside(node))
@@ -229,7 +231,7 @@ def test_what_is_not_trusted_is_not_used_after_a_restart_either():
     saved = []
     group.fill(1)
     group.until(lambda: node.running.applied_index == group.leader().running.applied_index)
-    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: node.running.applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     distrust(node)
     group.until(lambda: aside(node))
@@ -248,7 +250,7 @@ def test_less_that_is_trusted_while_a_machine_is_made_again_counts(later, caplog
     node.enter(lambda: node.running.applier.rebuild("damage"))
     distrust(node, 40)
     distrust(node, later)
-    kept = node.running.applier.saves._snapshots.indexes()
+    kept = node.running.applier.snapshotter._snapshots.indexes()
     assert len(kept) == 3
     group.until(lambda: not node.running.applier.condition)
     group.settled(50)  # alone, it has taken them back at once
@@ -309,7 +311,7 @@ def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
         group.fill(1)
     group.settled(70)
     assert sum(group.rebuilds().values()) == 0
-    assert {node.running.applier.saves.newest_index for node in group.nodes.values()} != {-1}
+    assert {node.running.applier.snapshotter.newest_index for node in group.nodes.values()} != {-1}
 
 
 def test_a_question_in_anothers_name_brings_nobody_to_believe_what_follows():
@@ -317,7 +319,7 @@ def test_a_question_in_anothers_name_brings_nobody_to_believe_what_follows():
     group.fill(15)
     leader, (one, other) = group.leader(), group.followers()
     for target, sender in ((leader, one), (one, leader), (one, other)):
-        question = DigestQuestion(
+        question = DigestQuery(
             group="g",
             local_id=sender.node_id,
             remote_id=target.node_id,
@@ -349,7 +351,9 @@ def test_damage_that_a_machine_meets_has_it_made_again(name, error):
     elif name == "digest":
         group.append(), group.append(), group.append()
     else:
-        node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+        node.enter(
+            lambda: node.running.applier.snapshotter.ask(lambda *answer: asked.append(answer))
+        )
     if (name, type(error)) == ("save_snapshot", StorageError):
         group.until(lambda: asked)
         assert asked[0][0] is ResponseCode.DISK_ERROR
@@ -357,12 +361,14 @@ def test_damage_that_a_machine_meets_has_it_made_again(name, error):
         assert group.rebuilds() == {"n0": 0}, "it says nothing of the state"
         assert group.machine(node) is first
         del first.ails[name]
-        node.enter(lambda: node.running.applier.saves.ask(lambda *answer: asked.append(answer)))
+        node.enter(
+            lambda: node.running.applier.snapshotter.ask(lambda *answer: asked.append(answer))
+        )
         group.until(lambda: len(asked) == 2)
         assert asked[1][0] is OK
         return
     group.until(lambda: group.machine(node) is not first)
-    group.until(lambda: node.running.applier.is_fit)
+    group.until(lambda: node.running.applier.is_eligible)
     assert group.rebuilds() == {"n0": 1}
     if name == "apply":
         group.until(lambda: answers)
@@ -441,7 +447,7 @@ def test_a_comparison_or_snapshot_that_cannot_be_had_now_costs_no_more_than_itse
     node = group.leader()
     machine, applier = group.machine(node), node.running.applier
     machine.ails[call] = error
-    node.enter(lambda: applier.saves.ask(lambda *_: None))
+    node.enter(lambda: applier.snapshotter.ask(lambda *_: None))
     group.fill(12)  # beyond where states are compared
     group.until(lambda: machine.total == 15)
     del machine.ails[call]
@@ -483,10 +489,10 @@ def test_a_snapshot_that_cannot_be_loaded_for_want_of_descriptors_is_loaded_late
     group.fill(3)
     node, saved = group.leader(), []
     machine, applier = group.machine(node), node.running.applier
-    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     machine.ails["load_snapshot"] = error
-    node.enter(lambda: applier.load(applier.saves.newest))
+    node.enter(lambda: applier.load(applier.snapshotter.newest))
     group.until(lambda: status_text(node))
     assert "Too many open files" in status_text(node)
     assert applier.is_loading
@@ -501,14 +507,14 @@ def test_the_scrub_finds_a_damaged_snapshot_before_it_is_needed_and_another_is_s
     group = Group(1, scrub_interval_hours=0.001)
     group.fill(20)
     node, saved = group.leader(), []
-    node.enter(lambda: node.running.applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: node.running.applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     index = saved[0][2]
     path = f"/node/g/snapshot/snapshot_{index:020d}"
     node.files.flip(path, 0, 1)
     group.fill(3)
     group.until(lambda: node.running.counters.snapshots_damaged == 1)
-    group.until(lambda: node.running.applier.saves.newest_index > index)
+    group.until(lambda: node.running.applier.snapshotter.newest_index > index)
     assert not node.files.exists(path)
 
 
@@ -553,7 +559,7 @@ def test_questions_do_not_wait_for_longer_than_they_may_while_a_machine_is_made_
     assert "made again" in text
     waits_ms = QUERY_WAIT_MS + how.get("wait_ms", 0)
     assert waits_ms <= group.world.now_ms - began_ms <= waits_ms + 50
-    group.until(lambda: node.running.applier.is_fit, 90_000)
+    group.until(lambda: node.running.applier.is_eligible, 90_000)
     later = group.ask(node, **how)
     group.until(lambda: later)
     assert later[0][0] is OK
@@ -577,8 +583,8 @@ def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
     replica.health_text = "a write failed"
     group.run_until(group.world.now_ms + 60_000)
     woken = []
-    doors = replace(replica._doors, wake_at=woken.append)
-    replica._doors, replica._looks_ms = doors, 0
+    environment = replace(replica._environment, wake_at=woken.append)
+    replica._environment, replica._looks_ms = environment, 0
     replica.wake()
     assert woken
     assert min(woken) > group.world.now_ms
@@ -587,15 +593,15 @@ def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
 class _Crowded:
     """Has no thread for the calls of these numbers."""
 
-    def __init__(self, background, refused):
-        self.background, self.refused, self.calls = background, refused, 0
+    def __init__(self, executor, refused):
+        self.executor, self.refused, self.calls = executor, refused, 0
 
     def run(self, work, done, failed):
         self.calls += 1
         if self.calls in self.refused:
             failed(LeaderPendingFullError("too much waits"))
         else:
-            self.background.run(work, done, failed)
+            self.executor.run(work, done, failed)
 
 
 def test_a_snapshot_is_read_on_from_where_it_was_when_no_thread_was_free(monkeypatch):
@@ -604,9 +610,9 @@ def test_a_snapshot_is_read_on_from_where_it_was_when_no_thread_was_free(monkeyp
     group.fill(5)
     node, saved = group.leader(), []
     applier = node.running.applier
-    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
-    begun, snapshots = [], applier.saves._snapshots
+    begun, snapshots = [], applier.snapshotter._snapshots
     checking = type(snapshots).checking
 
     def counted(self, index):
@@ -614,8 +620,8 @@ def test_a_snapshot_is_read_on_from_where_it_was_when_no_thread_was_free(monkeyp
         return checking(self, index)
 
     monkeypatch.setattr(type(snapshots), "checking", counted)
-    crowded = _Crowded(applier._doors.background, {1, 3})
-    applier.scrub._doors = replace(applier._doors, background=crowded)
+    crowded = _Crowded(applier._environment.executor, {1, 3})
+    applier.scrub._environment = replace(applier._environment, executor=crowded)
     node.enter(lambda: applier.scrub.suspect(saved[0][2]))
     group.until(lambda: begun and applier.scrub._left is None)
     assert crowded.calls > 4
@@ -627,11 +633,11 @@ def test_a_snapshot_that_could_not_be_opened_for_want_of_descriptors_is_read_lat
     group.fill(5)
     node, saved = group.leader(), []
     applier = node.running.applier
-    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     index = saved[0][2]
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
-    snapshots, errors = applier.saves._snapshots, [NO_DESCRIPTOR[0]]
+    snapshots, errors = applier.snapshotter._snapshots, [NO_DESCRIPTOR[0]]
     checking = type(snapshots).checking
 
     def short(self, index):
@@ -668,13 +674,16 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
     group.fill(20)
     node, saved, called = group.leader(), [], []
     applier = node.running.applier
-    node.enter(lambda: applier.saves.ask(lambda *answer: saved.append(answer)))
+    node.enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
-    doors = applier._doors
-    beside = {"background": _Beside(doors.background), "machines": _Beside(doors.machines)}
-    for part in (applier, applier.saves, applier.scrub):
-        part._doors = replace(doors, **beside)
-    kind = type(applier.saves._snapshots)
+    environment = applier._environment
+    beside = {
+        "background": _Beside(environment.executor),
+        "machines": _Beside(environment.machines),
+    }
+    for part in (applier, applier.snapshotter, applier.scrub):
+        part._environment = replace(environment, **beside)
+    kind = type(applier.snapshotter._snapshots)
 
     def noting(name):
         method = getattr(kind, name)
@@ -690,11 +699,11 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
     index = saved[0][2]
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
     node.enter(lambda: applier.scrub.suspect(index))
-    group.until(lambda: applier.saves.saved == 2)
+    group.until(lambda: applier.snapshotter.saved == 2)
     distrust(node)
     group.settled(20)
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
-    node.enter(lambda: applier.load(applier.saves.newest))
+    node.enter(lambda: applier.load(applier.snapshotter.newest))
     group.until(lambda: not applier.is_loading)
     assert {name for name, _ in called} >= {"newest", "remove_broken", "set_aside"}
     assert {name for name, is_beside in called if not is_beside} == set()

@@ -8,10 +8,10 @@ from itertools import count
 import msgspec
 import pytest
 import test_node_applier as applied
-import test_node_installs as installed
+import test_node_snapshot_transfer as installed
 import test_storage_snapshots as stored
 from test_node_applier import OK, SOON, Group, Traced, handed
-from test_node_installs import DATA, PIECE, TIME_OUT_MS, Side
+from test_node_snapshot_transfer import DATA, PIECE, TIME_OUT_MS, Side
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import ConfigError, StorageError
@@ -101,7 +101,9 @@ def test_a_snapshot_that_cannot_be_published_leaves_no_file_open(tmp_path, monke
         raise StorageError("no")
 
     monkeypatch.setattr(files, "replace", refuse)
-    monkeypatch.setattr(group.applier.saves, "_snapshots", Snapshots(files, str(tmp_path), print))
+    monkeypatch.setattr(
+        group.applier.snapshotter, "_snapshots", Snapshots(files, str(tmp_path), print)
+    )
     monkeypatch.setattr("quorumlog.storage.files.os_files.OsFile.sync", lambda self: refuse("", ""))
     group.filled(1)
     assert group.answered(group.ask_to_save())[0] is ResponseCode.DISK_ERROR
@@ -122,12 +124,12 @@ def test_what_was_fetched_is_told_not_what_was_offered_while_it_was_verified():
         follower.next_piece()
     request = follower.sent[-1][0]
     last = installed.piece_of(request)
-    follower.installs.received(last, memoryview(DATA[request.offset :]))
+    follower.snapshot_transfer.received(last, memoryview(DATA[request.offset :]))
     work, done, _ = follower.jobs.pop(0)
     done(work())  # all bytes are here: they are verified next
-    assert follower.installs.state == "verifying"
+    assert follower.snapshot_transfer.state == "verifying"
     newer = leader.has(50)
-    follower.installs.fetch(FetchSnapshot(newer))
+    follower.snapshot_transfer.fetch(FetchSnapshot(newer))
     follower.work()
     assert follower.snapshots.indexes() == [40]
     assert SnapshotFetched(newer) not in follower.told, "50 is not here"
@@ -140,12 +142,12 @@ def test_a_last_piece_that_comes_after_giving_up_does_not_end_fetching_for_ever(
     while follower.offset_asked() + PIECE < len(DATA):
         follower.next_piece()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
-    assert not follower.installs.is_installing
+    assert not follower.snapshot_transfer.is_installing
     follower.next_piece()
     for _ in range(5):
         follower.passes(TIME_OUT_MS)
         follower.is_offered(offer)
-        if follower.installs.is_installing:
+        if follower.snapshot_transfer.is_installing:
             follower.next_piece()  # a leader sends what is asked for: nothing
     assert SnapshotFetched(offer) in follower.told
 
@@ -165,7 +167,7 @@ def test_a_disk_error_while_a_snapshot_is_published_delays_it_only(call):
             break
         follower.passes(TIME_OUT_MS)
         follower.is_offered(offer)
-        if follower.installs.is_installing:
+        if follower.snapshot_transfer.is_installing:
             follower.fetches_all()
     assert follower.told == [SnapshotFetched(offer)]
     assert follower.data_at(40) == DATA
@@ -178,14 +180,14 @@ def test_status_tells_that_it_installs_when_it_goes_on():
     follower.next_piece()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
     follower.is_offered(offer)
-    assert follower.installs.is_installing
-    assert follower.installs.state == "installing"
+    assert follower.snapshot_transfer.is_installing
+    assert follower.snapshot_transfer.state == "installing"
 
 
 def test_a_replica_with_a_machine_does_not_begin_anew_for_a_plain_log():
     follower = Side("n1")
     plain = msgspec.structs.replace(Side("n0").has(40), sha256=b"", size_bytes=0)
-    follower.installs.offered(plain, b"")
+    follower.snapshot_transfer.offered(plain, b"")
     assert Received(plain) not in follower.told, "its log would go, and no snapshot come"
     assert follower.alarms
 
@@ -333,14 +335,14 @@ class Freezing(Traced):
 def test_a_snapshot_asked_for_while_another_is_saved_holds_what_was_acknowledged_before():
     group = Group(machine=Freezing)
     group.filled(1)
-    background = group.backgrounds["n0"]
-    background.is_shut = True
+    executor = group.backgrounds["n0"]
+    executor.is_shut = True
     first = group.ask_to_save()
     group.until(lambda: group.machine.frozen is not None)
     group.filled(5)
     applied_index = group.applier.applied_index
     second = group.ask_to_save()
-    background.open()
+    executor.open()
     assert group.answered(first)[0] is OK
     code, _, index = group.answered(second)
     assert (code, index >= applied_index) == (OK, True)
@@ -372,13 +374,13 @@ def test_whoever_asks_for_a_snapshot_while_one_is_loaded_is_answered():
     group = Group(3)
     group.filled(3)
     node = next(node for node in group.nodes.values() if node is not group.leader())
-    saves, answers = node.running.applier.saves, []
+    saves, answers = node.running.applier.snapshotter, []
     group.until(lambda: node.running.applier.machine.total == 3)
     node.enter(lambda: saves.ask(lambda *answer: answers.append(answer)))
     assert group.answered(answers)[0] is OK
     node.stop(power=False)
     node.start()  # it loads that one
-    saves = node.running.applier.saves
+    saves = node.running.applier.snapshotter
     waiting = []
     node.enter(lambda: saves.ask(lambda *answer: waiting.append(answer)))
     group.passes(20_000)
@@ -391,6 +393,6 @@ def test_a_snapshot_that_was_due_for_its_bytes_is_tried_again():
     group.node.files.fail_next("snapshot/saving", "EIO")
     group.filled(30)
     group.passes(1_000)
-    assert group.applier.saves.saved == 0
+    assert group.applier.snapshotter.saved == 0
     group.passes(SAVE_RETRY_MS * 2)
-    assert group.applier.saves.saved == 1
+    assert group.applier.snapshotter.saved == 1

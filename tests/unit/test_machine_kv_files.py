@@ -27,7 +27,7 @@ from kv_access import (
     saved,
     scan,
 )
-from quorumlog.log_lines import EVENT_FIELDS
+from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.machine.kv import KeyValueMachine
 from quorumlog.machine.kv_commands import (
     KEY_BYTES_MAX,

@@ -31,7 +31,7 @@ class Replica:
             term_at=lambda index: 1,
         )
         self.counters = SimpleNamespace(blocks_repeated=0, count_refusal=lambda code: None)
-        self.upkeep = SimpleNamespace(full_text=lambda size, is_mark: "")
+        self.maintenance = SimpleNamespace(full_text=lambda size, is_mark: "")
         self.applier = SimpleNamespace(machine=None)
         self.log = SimpleNamespace(before_begin_index=-1, end_index=9)
         self.sessions = SimpleNamespace(judge=lambda entry: verdict)
@@ -59,10 +59,10 @@ REFUSED = verdict(ResponseCode.PRODUCER_FENCED)
 def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(judged, found, code):
     """A leader that stopped meanwhile would leave its client without one."""
     replica = Replica(judged)
-    doors = SimpleNamespace(
+    environment = SimpleNamespace(
         now_ms=lambda: 0, now_us=lambda: 0, disk=SimpleNamespace(queued_bytes=0)
     )
-    appends = Appends(replica, doors, Limits(pending_requests_max=1))
+    appends = Appends(replica, environment, Limits(pending_requests_max=1))
     block = parse_block(memoryview(bytearray(encode_block([b"x"]))), count=1, entry_bytes_max=100)
     answers = []
 

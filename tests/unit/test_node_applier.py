@@ -13,7 +13,7 @@ from quorumlog.node.replica import applier as applier_module
 from quorumlog.node.replica import snapshotter as saves_module
 from quorumlog.node.replica.applier import QUERY_WAIT_MS
 from quorumlog.node.replica.command_results import CommandResults
-from quorumlog.node.replica.machine_jobs import Handed, MachineError
+from quorumlog.node.replica.machine_jobs import ApplyBatch, MachineError
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.events import TransferRequested
@@ -83,14 +83,17 @@ class Group(SimulatedCluster):
             node.start()
         self.until(lambda: self.leader() is not None and self.leader().core.is_ready)
 
-    def make_replica(self, group, core, opened, doors, limits, machine):
+    def make_replica(self, group, core, opened, environment, limits, machine):
         name = core.self_id
-        self.gates[name], self.backgrounds[name] = Gate(doors.machines), Gate(doors.background)
-        doors = dataclasses.replace(
-            doors, machines=self.gates[name], background=self.backgrounds[name]
+        self.gates[name], self.backgrounds[name] = (
+            Gate(environment.machines),
+            Gate(environment.executor),
+        )
+        environment = dataclasses.replace(
+            environment, machines=self.gates[name], executor=self.backgrounds[name]
         )
         machine = self.machines[name] = self.machine_class() if group.state_machine else None
-        return Replica(group, core, opened, doors, limits, machine)
+        return Replica(group, core, opened, environment, limits, machine)
 
     def passes(self, milliseconds):
         self.run_until(self.world.now_ms + milliseconds)
@@ -134,7 +137,9 @@ class Group(SimulatedCluster):
 
     def ask_to_save(self):
         answers = []
-        self.node.enter(lambda: self.applier.saves.ask(lambda *answer: answers.append(answer)))
+        self.node.enter(
+            lambda: self.applier.snapshotter.ask(lambda *answer: answers.append(answer))
+        )
         return answers
 
     def answered(self, answers):
@@ -269,8 +274,10 @@ def test_questions_of_one_turn_share_one_proof(monkeypatch):
     group = Group(3)
     group.filled(3)
     reads, answers = [], []
-    read = group.replica.asked.read
-    monkeypatch.setattr(group.replica.asked, "read", lambda done: (reads.append(done), read(done)))
+    read = group.replica.pending_requests.read
+    monkeypatch.setattr(
+        group.replica.pending_requests, "read", lambda done: (reads.append(done), read(done))
+    )
 
     def ask():
         for _ in range(40):
@@ -329,12 +336,12 @@ def test_a_machine_that_raises_is_given_nothing_more(name):
         group.append(b"1")
     assert group.answered(waiting)[0] is ResponseCode.INTERNAL_ERROR
     assert f"{name} raises" in applier.failed_text
-    assert not applier.is_fit
+    assert not applier.is_eligible
     group.passes(3_000)
     assert machine.trace[-1][0] == name
     asked = []
     node.enter(lambda: applier.query(-1, b"", lambda *answer: asked.append(answer)))
-    node.enter(lambda: applier.saves.ask(lambda *answer: asked.append(answer)))
+    node.enter(lambda: applier.snapshotter.ask(lambda *answer: asked.append(answer)))
     assert [answer[0] for answer in asked] == [ResponseCode.INTERNAL_ERROR] * 2
     assert f"{name} raises" in asked[0][1]
 
@@ -378,7 +385,7 @@ def test_a_snapshot_that_cannot_be_saved_keeps_the_log_and_is_tried_again(how):
     end = spoil(group, how)
     group.filled(30)
     group.passes(500)
-    saves = group.applier.saves
+    saves = group.applier.snapshotter
     assert (saves.saved, saves.newest_index, group.replica.log.before_begin_index) == (0, -1, -1)
     end()
     spoil(group, how)
@@ -406,7 +413,7 @@ def test_requests_for_a_snapshot_are_answered_in_every_case(monkeypatch):
     index = group.applier.applied_index
     assert [group.answered(one) for one in waiting[:2]] == [(OK, "", index)] * 2
     assert group.ask_to_save() == [(OK, "", index)], "nothing is new: at once"
-    assert group.applier.saves.saved == 1
+    assert group.applier.snapshotter.saved == 1
     plain = Group(state_machine="")
     assert plain.ask_to_save()[0][0] is ResponseCode.UNSUPPORTED
 
@@ -415,7 +422,7 @@ def test_requests_for_a_snapshot_are_answered_in_every_case(monkeypatch):
 
 
 def handed(count=5, first=10):
-    return Handed([Entry(index=first + n, term=1, pos=0, body=b"%d" % n) for n in range(count)])
+    return ApplyBatch([Entry(index=first + n, term=1, pos=0, body=b"%d" % n) for n in range(count)])
 
 
 def test_handed_entries_are_a_sequence():

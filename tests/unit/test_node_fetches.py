@@ -9,8 +9,8 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import FetchRequest, StoreLocation
 from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX
-from quorumlog.node.replica.reads import REJECTED_PER_FETCH_MAX, Fetches, View, gather
-from quorumlog.storage.entries.spans import Span
+from quorumlog.node.replica.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.memory_log import MemoryLog
 
 LIMITS = Limits(fetch_waiters_max=10)
@@ -36,7 +36,7 @@ class ToyLog:
         end_of_piece = (first_index // self.piece + 1) * self.piece - 1
         last = min(last_index, end_of_piece, first_index + max(1, bytes_max // 100) - 1)
         count = last - first_index + 1
-        return Span(
+        return EntryRun(
             first_index,
             count,
             memoryview(bytes(100 * count)),
@@ -55,9 +55,9 @@ class World:
         self.answers = []
         self.damage = []
         self.deferred = []
-        doors = {"defer": self.deferred.append, "location": location}
+        environment = {"defer": self.deferred.append, "location": location}
         self.fetches = Fetches(
-            log, limits, self.view, self, self.run_cold, self.damage.append, **doors
+            log, limits, self.view, self, self.run_cold, self.damage.append, **environment
         )
         self.stable_index = 1 << 62
         self.complete_from = 0
@@ -96,7 +96,7 @@ def test_gathering_from_memory_stops_before_a_disk_read():
 
         def read(self, first_index, last_index, bytes_max):
             span = super().read(first_index, last_index, bytes_max)
-            return Span(first_index, span.count, span.data, span.records, first_index < 8)
+            return EntryRun(first_index, span.count, span.data, span.records, first_index < 8)
 
     assert gather(Upside(20), 0, 19, 10_000)[-1].last_index == 7
 

@@ -8,8 +8,8 @@ from quorumlog.model.message import (
     HeartBeats,
     VoteRequest,
 )
-from quorumlog.node.heartbeat_batching import JoinedHeartBeats
-from quorumlog.node.timers import STALE_MAX, TICKS_MAX, Wakes
+from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
+from quorumlog.node.timers import STALE_MAX, TICKS_MAX, TimerQueue
 
 
 def beat(group, peer="b"):
@@ -29,7 +29,7 @@ class Network:
     def __init__(self):
         self.sent = []
         self.soon = []
-        self.joined = JoinedHeartBeats("a", self, self.soon.append)
+        self.joined = HeartBeatCoalescer("a", self, self.soon.append)
 
     def send(self, peer_id, message, attachments=(), *, bulk=False):
         self.sent.append((peer_id, message))
@@ -106,7 +106,7 @@ class Loop:
         self.now_ms = 1_000
         self.calls = []
         self.failures = []
-        self.wakes = Wakes(self, lambda: self.now_ms, self.failures.append)
+        self.wakes = TimerQueue(self, lambda: self.now_ms, self.failures.append)
 
     class Handle:
         cancelled = False

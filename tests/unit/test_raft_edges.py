@@ -91,8 +91,8 @@ def test_a_peer_that_lost_entries_wakes_a_leader_that_rests():
     cluster.run_for(1_500)
     core, peer = cluster.core(leader), cluster.followers()[0]
     beats = [message for message in cluster.sent if isinstance(message, HeartBeatRequest)]
-    cluster.step(cluster.nodes[leader], ev.RestBegan(leader, core.term))
-    assert core.rests
+    cluster.step(cluster.nodes[leader], ev.Quiesced(leader, core.term))
+    assert core.is_quiescent
     cluster.deliver(
         HeartBeatResponse(
             group="g",
@@ -106,7 +106,7 @@ def test_a_peer_that_lost_entries_wakes_a_leader_that_rests():
         )
     )
 
-    assert not core.rests
+    assert not core.is_quiescent
 
 
 def test_a_leader_compares_right_behind_the_last_entry_of_a_term_that_both_have():

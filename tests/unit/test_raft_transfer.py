@@ -246,7 +246,7 @@ def test_a_target_that_campaigns_says_so_to_others_who_ask_in_its_term():
 def test_a_damaged_target_does_not_take_over():
     group, leader = begun()
     target = group.followers()[0]
-    group.step(group.nodes[target], ev.FitnessChanged(is_fit=False))
+    group.step(group.nodes[target], ev.EligibilityChanged(is_eligible=False))
 
     assert group.outcome(group.transfer(target)) is ResponseCode.TAKE_LEADERSHIP_FAILED
     assert group.leader == leader

@@ -8,7 +8,7 @@ import socket
 import pytest
 from prometheus_client import CollectorRegistry
 
-from quorumlog.log_lines import EVENT_FIELDS
+from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import http as admin_http
 from quorumlog.service.http import CONNECTIONS_MAX, AdminPort

@@ -132,7 +132,9 @@ def test_a_fetch_of_a_busy_client_is_answered_in_parts_while_prompt_ones_ask():
     for client.is_busy_beside_prompt in (False, True):
         for bytes_max in (1, 4 << 20):
             client.ask(FetchRequest(group="g", begin_index=7, bytes_max=bytes_max, wait_ms=9))
-    asked = [(one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.asked]
+    asked = [
+        (one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.pending_requests
+    ]
     assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (BUSY_FETCH_BYTES_MAX, 7, 9)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFile, SimulatedFileSystem
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 MIRRORED = False
 VALUES = [b"first" * 50, b"second" * 300, b"third"]
@@ -29,7 +29,7 @@ def crash(disk, at, action):
 
 def write_values(disk, durable):
     """Write the values over what is there; `durable` takes each one that was reported durable."""
-    slots = SlotFile(disk, "/d", "state", mirrored=MIRRORED)
+    slots = DualSlotFile(disk, "/d", "state", mirrored=MIRRORED)
     slots.read()
     for value in VALUES[len(durable) :]:
         slots.write(value)
@@ -40,7 +40,7 @@ def write_values(disk, durable):
 def check_value(disk, durable):
     """Read as after a start; return the value."""
     disk.sync_directory("/d")
-    slots = SlotFile(disk, "/d", "state", mirrored=MIRRORED)
+    slots = DualSlotFile(disk, "/d", "state", mirrored=MIRRORED)
     value = slots.read()
     allowed = [None, *VALUES][len(durable) : len(durable) + 2]
     assert value in allowed

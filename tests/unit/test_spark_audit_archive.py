@@ -20,7 +20,7 @@ from quorumlog.spark.jobs.archive.manifest import (
     save_manifest,
 )
 from quorumlog.spark.jobs.audit.audit import compare_stores
-from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.spark.jobs.audit.plan import AuditRequest
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.source.schema import arrow_schema
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -112,7 +112,7 @@ def change(archive, number, edit):
 
 
 def audit(store, archive, range_bytes=1 << 30):
-    wanted = Wanted(str(archive), range_bytes=range_bytes)
+    wanted = AuditRequest(str(archive), range_bytes=range_bytes)
     return compare_stores(FILES, [store], wanted, lambda pieces: [piece() for piece in pieces])
 
 

@@ -22,7 +22,7 @@ from audit_access import (
 )
 from quorumlog.model.errors import StorageError
 from quorumlog.spark.jobs.audit.audit import compare_stores
-from quorumlog.spark.jobs.audit.plan import Wanted
+from quorumlog.spark.jobs.audit.plan import AuditRequest
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import read_identity
@@ -171,7 +171,7 @@ def test_entries_that_retention_removes_meanwhile_are_not_missing(stores):
         opened.close()
         return [piece() for piece in pieces]
 
-    wanted = Wanted(range_bytes=RANGES)
+    wanted = AuditRequest(range_bytes=RANGES)
     report, findings = compare_stores(OsFileSystem(), stores, wanted, remove_and_run)
     assert findings == []
     assert report.is_clean
@@ -183,7 +183,7 @@ def test_a_machine_that_does_not_see_the_stores_says_so(stores, tmp_path):
         return [piece() for piece in pieces]
 
     with pytest.raises(StorageError, match="all executors must see the stores"):
-        compare_stores(OsFileSystem(), stores, Wanted(), elsewhere)
+        compare_stores(OsFileSystem(), stores, AuditRequest(), elsewhere)
 
 
 def test_what_cannot_be_audited_is_told(stores, tmp_path):

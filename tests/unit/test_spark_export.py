@@ -221,8 +221,8 @@ def test_a_task_that_was_tried_twice_leaves_no_second_file(log, tmp_path):
 
     result = export(log, tmp_path / "out", with_a_stray)
     assert len(list((tmp_path / "out").glob("part-*"))) == result.files
-    described = json.loads((tmp_path / "out" / "_export.json").read_bytes())
-    assert (described["rows"], described["group"]) == (60, "g")
+    describe_error = json.loads((tmp_path / "out" / "_export.json").read_bytes())
+    assert (describe_error["rows"], describe_error["group"]) == (60, "g")
 
 
 def test_a_directory_that_is_not_shared_with_the_tasks_is_noticed(log, tmp_path):

@@ -14,8 +14,8 @@ from quorumlog.spark.sink.writer import (
     QUERY_ID,
     RUN_ID,
     LogWriter,
-    Writing,
-    Written,
+    TaskCommitMessage,
+    WriteContext,
     WrittenPart,
     _by_group,
     writing_of,
@@ -107,7 +107,7 @@ def test_somebody_must_say_which_group():
 
 def test_a_task_learns_from_spark_what_it_writes():
     properties = {QUERY_ID: "q", RUN_ID: "r", BATCH_ID: "12"}
-    assert writing_of(properties.get) == Writing("q", "r", 12)
+    assert writing_of(properties.get) == WriteContext("q", "r", 12)
     for name in properties:
         fewer = {key: value for key, value in properties.items() if key != name}
         with pytest.raises(UnexpectedArgumentError, match="does not tell its tasks") as raised:
@@ -121,18 +121,20 @@ def attempt(partition, producer_id):
 
 
 def test_what_the_tasks_wrote_is_gathered_by_group():
-    writing = Writing("q", "r", 3)
+    writing = WriteContext("q", "r", 3)
     messages = [
-        Written(writing, (WrittenPart("a", 1, attempt(0, 11)), WrittenPart("b", 2, None))),
+        TaskCommitMessage(
+            writing, (WrittenPart("a", 1, attempt(0, 11)), WrittenPart("b", 2, None))
+        ),
         None,
-        Written(writing, ()),
-        Written(writing, (WrittenPart("a", 1, attempt(2, 12)),)),
+        TaskCommitMessage(writing, ()),
+        TaskCommitMessage(writing, (WrittenPart("a", 1, attempt(2, 12)),)),
     ]
     assert _by_group(messages) == {
         "a": (writing, 1, [attempt(0, 11), attempt(2, 12)]),
         "b": (writing, 2, []),
     }
-    assert _by_group([None, Written(None, ())]) == {}
+    assert _by_group([None, TaskCommitMessage(None, ())]) == {}
     assert pickle.loads(pickle.dumps(messages[0])) == messages[0]
 
 

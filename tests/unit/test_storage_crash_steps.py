@@ -20,7 +20,7 @@ DIRECTORY = "/node/g"
 FLIP_PARTS = 4
 
 
-class Story:
+class EventHistory:
     """Steps over a log, and what must be true of it whenever the machine stops.
 
     `states` are those that the log may be in: the one last reported durable, then the one after the
@@ -128,7 +128,7 @@ def calls_of(story):
     files = SimulatedFileSystem(random.Random(0))
     files.make_directory("/node")
     first = files.calls + 1
-    Story(files, story).run()
+    EventHistory(files, story).run()
     return range(first, files.calls + 1)
 
 
@@ -141,7 +141,7 @@ def test_73_a_crash_at_every_call_leaves_the_log_before_or_after_the_step(surviv
         files = SimulatedFileSystem(random.Random(f"{survival} {call}"))
         files.survival = survival
         files.make_directory("/node")
-        story = Story(files, STORY)
+        story = EventHistory(files, STORY)
         files.crash_at = call
         with pytest.raises(SimulatedCrash):
             story.run()
@@ -163,7 +163,7 @@ def test_73_a_crash_while_opening_after_a_crash_changes_nothing_more():
         generator = random.Random(call)
         files = SimulatedFileSystem(random.Random(f"twice {call}"))
         files.make_directory("/node")
-        story = Story(files, STORY)
+        story = EventHistory(files, STORY)
         files.crash_at = call
         with pytest.raises(SimulatedCrash):
             story.run()
@@ -197,7 +197,7 @@ def test_a_failed_call_ends_the_promises_and_loses_nothing_reported(kind):
     for call in CALLS:
         files = SimulatedFileSystem(random.Random(f"{kind} {call}"))
         files.make_directory("/node")
-        story = Story(files, STORY)
+        story = EventHistory(files, STORY)
         files.fail(call, kind)
         try:
             story.run()

@@ -9,7 +9,7 @@ from quorumlog.model.hard_state import HardState
 from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.log.hard_state import FILE_NAME
-from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, SlotFile
+from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, DualSlotFile
 from quorumlog.storage.metadata.session_file import SessionFile
 from store_access import Opened
 
@@ -97,7 +97,7 @@ def test_75_what_is_read_at_start_is_made_durable_in_both_copies(tmp_path, seen)
     one_copy_only = path.read_bytes()[:SLOT_SIZE] + newest[SLOT_SIZE:]
     path.write_bytes(one_copy_only)
     del seen[:]
-    slots = SlotFile(OsFileSystem(), str(tmp_path / "g"), FILE_NAME)
+    slots = DualSlotFile(OsFileSystem(), str(tmp_path / "g"), FILE_NAME)
     slots.read()
     slots.close()
     assert seen == [f"file g/{FILE_NAME}"] * 2

@@ -20,7 +20,7 @@ from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.log.layout import NodeDirectory
 from quorumlog.storage.log.memory_log import MemoryLog
 from quorumlog.storage.log.store import GroupStore
-from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, SlotFile
+from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, DualSlotFile
 from store_access import Opened, block_of, entries_of
 
 
@@ -347,7 +347,7 @@ def test_20_term_and_vote_survive(tmp_path):
 
 def test_75_a_slot_file_torn_at_any_byte_gives_the_old_or_the_new_value(tmp_path):
     files = OsFileSystem()
-    slots = SlotFile(files, str(tmp_path), "value")
+    slots = DualSlotFile(files, str(tmp_path), "value")
     slots.write(b"old value")
     old = (tmp_path / "value").read_bytes()
     slots.write(b"new value")
@@ -355,14 +355,14 @@ def test_75_a_slot_file_torn_at_any_byte_gives_the_old_or_the_new_value(tmp_path
     slots.close()
     for cut in range(0, 2 * SLOT_SIZE + 1, 37):
         (tmp_path / "value").write_bytes(new[:cut] + old[cut:])
-        again = SlotFile(files, str(tmp_path), "value")
+        again = DualSlotFile(files, str(tmp_path), "value")
         assert again.read() in (b"old value", b"new value")
         again.close()
 
 
 def test_75_one_flipped_bit_never_brings_back_an_older_value(tmp_path):
     files = OsFileSystem()
-    slots = SlotFile(files, str(tmp_path), "value")
+    slots = DualSlotFile(files, str(tmp_path), "value")
     for value in (b"first", b"second", b"third"):
         slots.write(value)
     slots.close()
@@ -372,19 +372,19 @@ def test_75_one_flipped_bit_never_brings_back_an_older_value(tmp_path):
         changed = bytearray(raw)
         changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
         (tmp_path / "value").write_bytes(bytes(changed))
-        again = SlotFile(files, str(tmp_path), "value")
+        again = DualSlotFile(files, str(tmp_path), "value")
         assert again.read() == b"third"
         again.close()
 
 
 def test_75_both_copies_damaged_is_an_error_not_an_empty_value(tmp_path):
     files = OsFileSystem()
-    slots = SlotFile(files, str(tmp_path), "value")
+    slots = DualSlotFile(files, str(tmp_path), "value")
     slots.write(b"value")
     slots.close()
     (tmp_path / "value").write_bytes(bytes(2 * SLOT_SIZE))
     with pytest.raises(CorruptionError, match="all its copies"):
-        SlotFile(files, str(tmp_path), "value").read()
+        DualSlotFile(files, str(tmp_path), "value").read()
 
 
 def test_one_directory_is_opened_by_one_process_only(tmp_path):

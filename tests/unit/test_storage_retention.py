@@ -5,7 +5,7 @@ import pytest
 from quorumlog.storage.files.os_files import Space
 from quorumlog.storage.files.space import DiskState, look, used_ratio
 from quorumlog.storage.log.interface import Segment
-from quorumlog.storage.log.retention import HOUR_MS, Moment, last_to_remove, mark_pause_ms
+from quorumlog.storage.log.retention import HOUR_MS, RetentionInputs, last_to_remove, mark_pause_ms
 from store_access import config
 
 CALM = DiskState()
@@ -32,7 +32,7 @@ def removable(
 ):
     ages = {segment.last_index: age for segment, age in found}
     ages_ms = {index: None if age is None else int(age * HOUR_MS) for index, age in ages.items()}
-    moment = Moment(ages_ms.get, hour, steady, applied, peers)
+    moment = RetentionInputs(ages_ms.get, hour, steady, applied, peers)
     segments_only = [segment for segment, _ in found]
     return last_to_remove(segments_only, size, config(**settings), disk, moment)
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from quorumlog.log_lines import EVENT_FIELDS
+from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.message import Hello, Introduction, ReadIndexRequest, Response
 from quorumlog.transport import peers

@@ -19,8 +19,8 @@ from quorumlog.model.message import (
     HeartBeatRequest,
     HeartBeats,
     Hello,
-    NodeBeat,
-    NodeBeatAnswer,
+    NodeHeartBeat,
+    NodeHeartBeatResponse,
     Response,
     StoreLocation,
 )
@@ -150,8 +150,10 @@ def beats(count):
     "message",
     [
         beats(HEART_BEATS_MAX + 1),
-        NodeBeatAnswer(local_id="a", remote_id="b", run=1, number=1, version=1, strays=["g"] * 513),
-        NodeBeat(
+        NodeHeartBeatResponse(
+            local_id="a", remote_id="b", run=1, number=1, version=1, strays=["g"] * 513
+        ),
+        NodeHeartBeat(
             local_id="a",
             remote_id="b",
             run=1,

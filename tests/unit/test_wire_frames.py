@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
-from quorumlog.model import admin_message as am
-from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
-from quorumlog.model import transaction_message as tm
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
+from quorumlog.model.messages import admin as am
+from quorumlog.model.messages import machine as mm
+from quorumlog.model.messages import transactions as tm
 from quorumlog.wire.decoder import DIRECT_BYTES_MIN, STAGED_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
@@ -31,11 +31,11 @@ MESSAGES = [
     m.ReadIndexResponse(**PEER, request_id=3, code=ResponseCode.SUCCESS, index=9),
     am.TransferRequest(group="g", transferee_id="n1", term=7),
     am.ChangeMembersRequest(group="g", action=am.MemberAction.ADD, node_id="n3", address="h:1"),
-    am.StoryRequest(group="g"),
+    am.HistoryRequest(group="g"),
     tm.TransactionalRequest(group="g", transactional_id=b"q" * 16, run_id=b"r" * 16),
     tm.PositionReport(group="g", reader="query", index=9),
     tm.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
-    am.StoryResponse(lines=[(10, "LEADER in term 3")]),
+    am.HistoryResponse(lines=[(10, "LEADER in term 3")]),
     m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
     m.PushRequest(
         **PEER,
@@ -62,19 +62,19 @@ MESSAGES = [
     m.InstallSnapshotResponse(
         **PEER, request_id=5, code=ResponseCode.INSTALL_SNAPSHOT_ERROR, committed_index=9
     ),
-    m.SnapshotPieceRequest(
+    m.SnapshotChunkRequest(
         **PEER, request_id=5, last_included_index=9, offset=1 << 20, bytes_max=1 << 20
     ),
-    m.SnapshotWanted(**PEER, request_id=5, least_index=9),
+    m.SnapshotOfferRequest(**PEER, request_id=5, least_index=9),
     m.Introduction(
         local_id="n0", remote_id="n1", address="h:1", groups=[("g", bytes(16), 5), ("h", b"", -1)]
     ),
     m.GroupIdentity(group="g", identity=bytes(16)),
-    m.OfferQuestion(**PEER, request_id=5, fingerprint=bytes(32)),
-    m.OfferAnswer(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
-    m.DigestQuestion(**PEER, request_id=5, index=4_095),
+    m.OfferQuery(**PEER, request_id=5, fingerprint=bytes(32)),
+    m.OfferResponse(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
+    m.DigestQuery(**PEER, request_id=5, index=4_095),
     m.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True, request_id=5),
-    m.SnapshotPiece(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
+    m.SnapshotChunk(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
     m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
     m.AppendRequest(group="g", count=2, stream=1, sequence=5),
@@ -88,7 +88,7 @@ MESSAGES = [
     m.MetadataRequest(group="g"),
     m.MetadataResponse(groups=[m.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
     m.StatusRequest(group="g"),
-    m.NodeBeat(
+    m.NodeHeartBeat(
         local_id="n0",
         remote_id="n1",
         run=7,
@@ -99,7 +99,9 @@ MESSAGES = [
         changes=[("g", 2), ("h", -1)],
         more=True,
     ),
-    m.NodeBeatAnswer(local_id="n1", remote_id="n0", run=7, number=3, version=6, strays=["g"]),
+    m.NodeHeartBeatResponse(
+        local_id="n1", remote_id="n0", run=7, number=3, version=6, strays=["g"]
+    ),
     m.HeartBeats(
         local_id="n0",
         remote_id="n1",

@@ -15,7 +15,7 @@ from quorumlog.bench.figures import Sample
 from quorumlog.client import Client, Producer
 from quorumlog.client.delivery import Delivery
 from quorumlog.client.reader import BlockReader
-from quorumlog.client.values import FetchedBlock
+from quorumlog.client.results import FetchedBlock
 from quorumlog.model.errors import RequestError
 from quorumlog.model.limits import MIB
 

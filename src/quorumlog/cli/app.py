@@ -23,7 +23,7 @@ from quorumlog.cli.simulate import simulate_command
 from quorumlog.cli.snapshot import snapshot_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
-from quorumlog.log_lines import reason_of
+from quorumlog.log_events import reason_of
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
 from quorumlog.transport.standard_streams import fill_standard_streams
 

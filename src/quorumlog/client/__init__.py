@@ -1,6 +1,6 @@
 """The user's door: asynchronous and synchronous clients, the producer, keys and values."""
 
-from quorumlog.client.admin import GroupAdmin, ReplicaStory
+from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import Delivery, ProducerStats
 from quorumlog.client.kv import (
@@ -14,11 +14,11 @@ from quorumlog.client.kv import (
     TransactionOutcome,
 )
 from quorumlog.client.producer import Producer
+from quorumlog.client.results import Appended, AppendedBatch, FetchedBlock, Isolation
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.sync_producer import SyncProducer
 from quorumlog.client.transactions import Run, Transactions
-from quorumlog.client.values import Appended, AppendedBatch, FetchedBlock, Isolation
 
 __all__ = [
     "KV",
@@ -37,7 +37,7 @@ __all__ = [
     "Producer",
     "ProducerStats",
     "Put",
-    "ReplicaStory",
+    "ReplicaHistory",
     "Run",
     "SyncClient",
     "SyncKV",

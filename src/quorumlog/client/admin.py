@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from quorumlog.client.checked import INDEX, LABEL, NODE_ID, TERM, address, flag, seconds, takes
 from quorumlog.client.connection import ServerConnection
-from quorumlog.model.admin_message import (
-    ChangeMembersRequest,
-    MemberAction,
-    StoryRequest,
-    StoryResponse,
-    TransferRequest,
-)
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
-from quorumlog.model.machine_message import SnapshotRequest, SnapshotResponse
 from quorumlog.model.message import Request, Response, StatusRequest, StatusResponse
-from quorumlog.model.transaction_message import PositionReport
+from quorumlog.model.messages.admin import (
+    ChangeMembersRequest,
+    HistoryRequest,
+    HistoryResponse,
+    MemberAction,
+    TransferRequest,
+)
+from quorumlog.model.messages.machine import SnapshotRequest, SnapshotResponse
+from quorumlog.model.messages.transactions import PositionReport
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
@@ -27,7 +27,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaStory:
+class ReplicaHistory:
     """What happened to one replica lately: (milliseconds ago, sentence), oldest first.
 
     `error` says why a replica did not tell; then there are no lines.
@@ -158,7 +158,7 @@ class GroupAdmin:
         request = PositionReport(group=self._client.group, reader=reader, index=index)
         await self._ask_leader(request)
 
-    async def stories(self) -> list[ReplicaStory]:
+    async def stories(self) -> list[ReplicaHistory]:
         """Return the story of every replica, of those that answer."""
         statuses = await self._client.status()
         return list(
@@ -167,16 +167,16 @@ class GroupAdmin:
             )
         )
 
-    async def _story_of(self, address: str, node_id: str) -> ReplicaStory:
+    async def _story_of(self, address: str, node_id: str) -> ReplicaHistory:
         client = self._client
         try:
             connection = await client.view.connection(address)
-            request = StoryRequest(group=client.group)
+            request = HistoryRequest(group=client.group)
             answer = await client.view.wait(connection, connection.request(request))
-            response = client.expect(connection, answer, StoryResponse)
+            response = client.expect(connection, answer, HistoryResponse)
         except RequestError as error:
-            return ReplicaStory(address, node_id, [], str(error))
-        return ReplicaStory(address, node_id, response.lines)
+            return ReplicaHistory(address, node_id, [], str(error))
+        return ReplicaHistory(address, node_id, response.lines)
 
     async def _ask_leader(self, request: Request) -> None:
         client = self._client

@@ -12,6 +12,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.client import arguments
 from quorumlog.client.admin import GroupAdmin
+from quorumlog.client.append_batcher import AppendBatcher
 from quorumlog.client.arguments import as_bodies, as_bytes
 from quorumlog.client.checked import (
     BYTES,
@@ -25,14 +26,12 @@ from quorumlog.client.checked import (
     start,
     takes,
 )
-from quorumlog.client.cluster import ClusterView
 from quorumlog.client.connection import Answer, ServerConnection
-from quorumlog.client.joined import JoinedAppends
-from quorumlog.client.machine import MachineCalls
+from quorumlog.client.machine_calls import MachineCalls
+from quorumlog.client.metadata import Metadata
 from quorumlog.client.process import open_standard_streams
 from quorumlog.client.reader import BlockReader
-from quorumlog.client.retry import Backoff
-from quorumlog.client.values import (
+from quorumlog.client.results import (
     Appended,
     AppendedBatch,
     Executed,
@@ -41,6 +40,7 @@ from quorumlog.client.values import (
     Queried,
     positions_of,
 )
+from quorumlog.client.retry import Backoff
 from quorumlog.model.block import HEADER_SIZE, Buffer, data_mask, decode_entries, encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name, parse_address
@@ -151,10 +151,10 @@ class Client:
         self.retry_unknown = arguments.flag("retry_unknown", retry_unknown)
         arguments.text("cluster", cluster)
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
-        self.view = ClusterView(addresses, group, cluster, limits, self._generator)
+        self.view = Metadata(addresses, group, cluster, limits, self._generator)
         self.admin = GroupAdmin(self)
         self.machine = MachineCalls(self)
-        self._joined = JoinedAppends(limits, self.append_batch)
+        self._joined = AppendBatcher(limits, self.append_batch)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -569,20 +569,20 @@ class Client:
                     return await ask(connection)
             except TimeoutError:
                 late = self._out_of_time(last, limit_ms, connection)
-                raise _honest(late, in_doubt=in_doubt) from None
+                raise _downgrade_outcome(late, in_doubt=in_doubt) from None
             except RequestError as error:
                 last = error
                 if error.refresh_leader and error.leader_id is None and connection is not None:
                     self.view.forget_leader(connection.address)
                 unknown = error.outcome is Outcome.UNKNOWN
                 if not error.retriable or (unknown and not repeat_unknown):
-                    _honest(error, in_doubt=in_doubt)
+                    _downgrade_outcome(error, in_doubt=in_doubt)
                     raise
                 in_doubt = in_doubt or (unknown and connection is not None)
                 was_sent_on = not was_sent_on and _names_another(error, connection)
             pause = 0.0 if was_sent_on else backoff.next_pause_s()
             if loop.time() + pause + attempt_s > deadline:
-                raise _honest(last, in_doubt=in_doubt)
+                raise _downgrade_outcome(last, in_doubt=in_doubt)
             await asyncio.sleep(pause)
 
     def limit_ms(self, timeout_ms: float | None) -> float:
@@ -628,7 +628,7 @@ def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:
     )
 
 
-def _honest(error: RequestError, *, in_doubt: bool) -> RequestError:
+def _downgrade_outcome(error: RequestError, *, in_doubt: bool) -> RequestError:
     """Return the last error of several attempts; an earlier one may have been executed."""
     if in_doubt and error.outcome is Outcome.DID_NOT_HAPPEN:
         error.outcome = Outcome.UNKNOWN

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quorumlog.log_lines import reason_of
+from quorumlog.log_events import reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
@@ -17,7 +17,6 @@ from quorumlog.model.errors import (
     WrongClusterError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.machine_message import QueryRequest
 from quorumlog.model.message import (
     FetchRequest,
     GroupIdentity,
@@ -26,6 +25,7 @@ from quorumlog.model.message import (
     Request,
     Response,
 )
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.wire.frame import Frame

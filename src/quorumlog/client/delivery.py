@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.client.connection import Answer
-from quorumlog.client.values import Appended, position_at
-from quorumlog.log_lines import described
+from quorumlog.client.results import Appended, position_at
+from quorumlog.log_events import describe_error
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -118,7 +118,7 @@ class SentBlock:
         if isinstance(failed, RequestError):
             return failed
         if failed is not None:
-            return NetworkError(f"no answer: {described(failed)}")
+            return NetworkError(f"no answer: {describe_error(failed)}")
         response = self.answer.result().response
         if response.code != ResponseCode.SUCCESS:
             return error_for(response.code, response.text, response.leader_id)

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from quorumlog.client.arguments import as_bytes, whole_number
 from quorumlog.client.checked import COUNT, INDEX, flag, optional, several, takes
 from quorumlog.client.client import Client
-from quorumlog.client.values import Queried
+from quorumlog.client.results import Queried
 from quorumlog.machine import kv_commands
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (

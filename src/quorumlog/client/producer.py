@@ -32,7 +32,7 @@ from quorumlog.client.delivery import (
 )
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.retry import Backoff
-from quorumlog.log_lines import described
+from quorumlog.log_events import describe_error
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
@@ -479,7 +479,7 @@ class Producer:
                 if not error.retriable:
                     self._fail(error)
             finally:
-                self._take_back()
+                self._requeue_unacked()
                 if connection is not None:
                     connection.close()
             if self.stats.blocks_acknowledged > acknowledged:
@@ -496,7 +496,7 @@ class Producer:
             if self._lost.count:
                 logger.error("a producer was not closed before its loop ended: %s", self._lost)
         elif (error := task.exception()) is not None:
-            failure = RequestError(f"the producer failed: {described(error)}")
+            failure = RequestError(f"the producer failed: {describe_error(error)}")
             failure.__cause__ = error
             self._fail(failure)
 
@@ -514,7 +514,7 @@ class Producer:
                     backoff = Backoff(self._generator)
                     continue
                 error = self._sent[0].error()
-                sequence = await self._after_refusal()
+                sequence = await self._resend_rejected()
                 if error is not None and error.refresh_leader:
                     raise _Ended
                 await asyncio.sleep(backoff.next_pause_s())
@@ -598,7 +598,7 @@ class Producer:
             raise _Ended
         return False
 
-    async def _after_refusal(self) -> int:
+    async def _resend_rejected(self) -> int:
         """The oldest block was refused (and so those behind it): send them again, in order.
 
         Returns the sequence the server expects next.
@@ -609,10 +609,10 @@ class Producer:
         errors = [] if missing else [sent.error() for sent in self._sent]
         if missing or any(error and error.outcome is Outcome.UNKNOWN for error in errors):
             raise _Ended
-        self._take_back()
+        self._requeue_unacked()
         return expected
 
-    def _take_back(self) -> None:
+    def _requeue_unacked(self) -> None:
         """Queue everything unresolved again, in order; what was acknowledged meanwhile is done.
 
         Without `retry_unknown` a block of unknown fate ends the producer instead.

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeAlias
 
-from quorumlog.client.values import FetchedBlock
+from quorumlog.client.results import FetchedBlock
 from quorumlog.model.errors import IndexOutOfRangeError
 
 Fetch: TypeAlias = Callable[[int, int, int], Awaitable[FetchedBlock]]

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Seque
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
-from quorumlog.client.admin import ReplicaStory
+from quorumlog.client.admin import ReplicaHistory
 from quorumlog.client.client import Client, ClientOptions, FetchOptions
 from quorumlog.client.loop_thread import LoopThread
-from quorumlog.client.values import (
+from quorumlog.client.results import (
     Appended,
     AppendedBatch,
     Executed,
@@ -114,7 +114,7 @@ class SyncClient:
         """See `GroupAdmin.report_position`."""
         self._thread.wait(self._client.admin.report_position(reader, index))
 
-    def stories(self) -> list[ReplicaStory]:
+    def stories(self) -> list[ReplicaHistory]:
         """See `GroupAdmin.stories`."""
         return self._thread.wait(self._client.admin.stories())
 

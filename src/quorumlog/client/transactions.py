@@ -15,7 +15,7 @@ from quorumlog.client.producer import Producer, ProducerOptions, checked_part
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
 from quorumlog.model.message import AppendRequest, AppendResponse
-from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
+from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
     ID_SIZE,
     AcceptedAttempt,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from quorumlog.local.errors import LocalClusterError
-from quorumlog.log_lines import reason_of
+from quorumlog.log_events import reason_of
 
 LOOPBACK = "127.0.0.1"
 PORT_FIRST = 10_000

@@ -20,7 +20,7 @@ from itertools import groupby, islice
 
 from msgspec import UNSET
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.machine.base import SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.machine.kv_commands import (
     ABSENT,
@@ -284,7 +284,7 @@ class KeyValueMachine(StateMachine):
 
     def _throw_away(self, reason: str) -> None:
         text = "database is made again from snapshot and log"
-        say(logger, logging.WARNING, text, path=str(self._path), reason=reason)
+        log_event(logger, logging.WARNING, text, path=str(self._path), reason=reason)
         self._files.remove(self._path)
         self._files.remove(os.path.join(self._directory, _LOCK_NAME))
 
@@ -443,7 +443,7 @@ class KeyValueMachine(StateMachine):
             self._note.write(self._path)
         except NoSpaceError as error:
             text = "state will be made again from snapshot and log"
-            say(logger, logging.WARNING, text, path=str(self._path), reason=str(error))
+            log_event(logger, logging.WARNING, text, path=str(self._path), reason=str(error))
             with suppress(StorageError):
                 self._note.remove()
 

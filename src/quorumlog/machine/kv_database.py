@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import lmdb
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.errors import (
     CorruptionError,
     NoSpaceError,
@@ -351,4 +351,4 @@ def remove_stale(files: OsFileSystem, directory: str, known: dict[str, bool]) ->
             files.remove(os.path.join(directory, name))
         elif name not in known:
             text = "not a file of the key-value machine; ignored"
-            say(logger, logging.WARNING, text, path=os.path.join(directory, name))
+            log_event(logger, logging.WARNING, text, path=os.path.join(directory, name))

@@ -209,7 +209,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     from_leader: bool = True
 
 
-class OfferQuestion(PeerMessage, frozen=True, kw_only=True):
+class OfferQuery(PeerMessage, frozen=True, kw_only=True):
     """Did you make me the offer with this fingerprint? Nobody else sees `request_id` (by chance).
 
     Taking an offer removes entries, so it is not enough that a message names the leader.
@@ -219,7 +219,7 @@ class OfferQuestion(PeerMessage, frozen=True, kw_only=True):
     fingerprint: bytes
 
 
-class OfferAnswer(PeerMessage, frozen=True, kw_only=True):
+class OfferResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to that: SUCCESS, or INCONSISTENT_LEADER: no such offer is mine."""
 
     request_id: Number
@@ -237,7 +237,7 @@ class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
     committed_index: Index
 
 
-class SnapshotPieceRequest(PeerMessage, frozen=True, kw_only=True):
+class SnapshotChunkRequest(PeerMessage, frozen=True, kw_only=True):
     """Send me a piece of the data of the snapshot that you offered."""
 
     request_id: Number
@@ -246,7 +246,7 @@ class SnapshotPieceRequest(PeerMessage, frozen=True, kw_only=True):
     bytes_max: Size
 
 
-class SnapshotPiece(PeerMessage, frozen=True, kw_only=True):
+class SnapshotChunk(PeerMessage, frozen=True, kw_only=True):
     """Answer to that: the bytes from offset on are attached; LOAD_SNAPSHOT_ERROR: it is gone."""
 
     request_id: Number
@@ -277,7 +277,7 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     begin_index: Index = -1
 
 
-class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
+class SnapshotOfferRequest(PeerMessage, frozen=True, kw_only=True):
     """Offer me your snapshot: my machine cannot go on with what I have.
 
     The offer repeats `request_id`. It must include the entry `least_index`: my log begins there.
@@ -287,7 +287,7 @@ class SnapshotWanted(PeerMessage, frozen=True, kw_only=True):
     least_index: Index = -1
 
 
-class DigestQuestion(PeerMessage, frozen=True, kw_only=True):
+class DigestQuery(PeerMessage, frozen=True, kw_only=True):
     """What is the digest after the entry `index`? A follower tells its own, a leader a majority's.
 
     Nobody else sees `request_id` (by chance). Who differs from a majority gives up its state, so it
@@ -332,7 +332,7 @@ class Introduction(NodeMessage, frozen=True, kw_only=True):
     groups: Annotated[list[tuple[Name, IdentityBytes, Index]], Meta(max_length=INTRODUCED_MAX)]
 
 
-class NodeBeat(NodeMessage, frozen=True, kw_only=True):
+class NodeHeartBeat(NodeMessage, frozen=True, kw_only=True):
     """The sender is alive, and leads the groups of a set that both know, each in one term.
 
     `run` numbers the process, `number` its beats to this node, `version` that set. `changes` are
@@ -350,7 +350,7 @@ class NodeBeat(NodeMessage, frozen=True, kw_only=True):
     more: bool = False
 
 
-class NodeBeatAnswer(NodeMessage, frozen=True, kw_only=True):
+class NodeHeartBeatResponse(NodeMessage, frozen=True, kw_only=True):
     """Answer to a beat, whose `run` and `number` it repeats: the version known, 0 if none is.
 
     `strays` are groups of the set that do not follow the sender of the beat in their term (any
@@ -502,7 +502,7 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
     groups: list[GroupMetadata] = []
 
 
-class ReaderPosition(msgspec.Struct, frozen=True, array_like=True):
+class ConsumerPosition(msgspec.Struct, frozen=True, array_like=True):
     """What a reader reported: it has done with everything before `index`, so long ago."""
 
     reader: str
@@ -579,7 +579,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     stable_index: Index = -1
     """Up to here every transaction has ended: the end of the log for read_committed."""
     open_transactions: Count = 0
-    readers: list[ReaderPosition] = []
+    readers: list[ConsumerPosition] = []
     """Positions that readers reported to this replica while it led."""
     retention_text: str = ""
     """Why nothing is removed by age at present; empty if it may be."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.errors import StorageError, check
 from quorumlog.node.environment import WriteOwner
 from quorumlog.storage.files.os_files import SPARES
@@ -111,8 +111,8 @@ class DiskWorker:
                 self._call_soon(self._failed, error)
                 return
             except Exception as error:  # a bug in the store must end the replica, not hide
-                say(logger, logging.ERROR, "disk thread failed", exc_info=error)
-                self._call_soon(self._failed, StorageError(f"disk thread: {described(error)}"))
+                log_event(logger, logging.ERROR, "disk thread failed", exc_info=error)
+                self._call_soon(self._failed, StorageError(f"disk thread: {describe_error(error)}"))
                 return
             if sync:
                 dirty_since = None
@@ -145,7 +145,9 @@ class DiskWorker:
         size_bytes = sum(item.plan.size_bytes for item in batch)
         self._observe(took, size_bytes)
         if took > SLOW_SYNC_SECONDS:
-            say(logger, logging.WARNING, "slow disk", seconds=round(took, 3), bytes=size_bytes)
+            log_event(
+                logger, logging.WARNING, "slow disk", seconds=round(took, 3), bytes=size_bytes
+            )
 
     def _completed(self, batch: list[Submission]) -> None:
         """On the loop's thread: report a group commit to the owners."""

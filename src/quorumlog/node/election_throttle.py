@@ -23,7 +23,7 @@ class _Place:
     again: int = 0
 
 
-class Campaigns:
+class ElectionThrottle:
     """Of one node. A place is left when the campaign is over, or lost after a time-out.
 
     Whoever asks again and again did not win, and may never (a group whose other members are down):

@@ -11,7 +11,7 @@ from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
 from quorumlog.model.message import NodeMessage, PeerMessage
 from quorumlog.node.clock_watch import ClockWatch
-from quorumlog.node.election_throttle import Campaigns
+from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.files.write_plans import WritePlan
@@ -67,7 +67,7 @@ class Network(Protocol):
         ...
 
 
-class Background(Protocol):
+class Executor(Protocol):
     """Runs what may block (reads of cold files) beside the loop."""
 
     def run(
@@ -88,7 +88,7 @@ class Observer(Protocol):
         ...
 
 
-class Sleeper(Protocol):
+class QuiescibleReplica(Protocol):
     """A replica as the beats between nodes see it."""
 
     @property
@@ -106,30 +106,30 @@ class Sleeper(Protocol):
         ...
 
 
-class NodeBeats(Protocol):
+class Liveness(Protocol):
     """Stands for the heartbeats of groups that rest."""
 
-    def rest(self, replica: Sleeper) -> None:
+    def rest(self, replica: QuiescibleReplica) -> None:
         """A leader may rest, if everyone vouches for it."""
         ...
 
-    def stepped(self, replica: Sleeper) -> None:
+    def stepped(self, replica: QuiescibleReplica) -> None:
         """A replica's state may have changed."""
         ...
 
 
-class _NoBeats:
+class _NoLiveness:
     """Every group beats for itself."""
 
-    def rest(self, replica: Sleeper) -> None:
-        """See `NodeBeats`."""
+    def rest(self, replica: QuiescibleReplica) -> None:
+        """See `Liveness`."""
 
-    def stepped(self, replica: Sleeper) -> None:
-        """See `NodeBeats`."""
+    def stepped(self, replica: QuiescibleReplica) -> None:
+        """See `Liveness`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Environment:
     """All the doors of one replica.
 
     `now_ms` and `now_us` are one monotonic clock. `wall_ms` and `hour_of_day` are of the calendar
@@ -146,8 +146,8 @@ class Doors:
 
     disk: Disk
     network: Network
-    background: Background
-    machines: Background
+    executor: Executor
+    machines: Executor
     observer: Observer
     now_ms: Callable[[], int]
     now_us: Callable[[], int]
@@ -157,8 +157,8 @@ class Doors:
     wake_at: Callable[[int], None]
     broken: Callable[[str], None]
     nonce: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
-    beats: NodeBeats = field(default_factory=_NoBeats)
-    campaigns: Campaigns = field(default_factory=Campaigns)
+    liveness: Liveness = field(default_factory=_NoLiveness)
+    election_throttle: ElectionThrottle = field(default_factory=ElectionThrottle)
     clocks: ClockWatch = field(default_factory=ClockWatch)
     remake: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike

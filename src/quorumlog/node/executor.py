@@ -14,7 +14,7 @@ WAITING_MAX = 1_024
 """Jobs queued or running; more are refused, which the asking side retries."""
 
 
-class Threads:
+class ThreadExecutor:
     """A bounded pool; results come back on the loop's thread."""
 
     def __init__(

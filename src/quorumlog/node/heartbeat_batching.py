@@ -18,7 +18,7 @@ from quorumlog.model.message import (
 from quorumlog.node.environment import Network
 
 
-class JoinedHeartBeats:
+class HeartBeatCoalescer:
     """A `Network` that sends heartbeats and their answers a moment later, in one message.
 
     `defer` calls a function soon, after what is being handled now.

@@ -14,9 +14,15 @@ from typing import Protocol
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.message import CHANGES_MAX, STRAYS_MAX, NodeBeat, NodeBeatAnswer, NodeMessage
-from quorumlog.node.environment import Sleeper
-from quorumlog.raft.events import RestBegan, RestEnded
+from quorumlog.model.message import (
+    CHANGES_MAX,
+    STRAYS_MAX,
+    NodeHeartBeat,
+    NodeHeartBeatResponse,
+    NodeMessage,
+)
+from quorumlog.node.environment import QuiescibleReplica
+from quorumlog.raft.events import Quiesced, Unquiesced
 
 PATIENCE_PERCENT = 80
 """Of the shortest election time-out: whoever is silent for longer is in doubt."""
@@ -29,7 +35,7 @@ ENDED = -1
 """Instead of a term: the group is not led by this node any more."""
 
 
-class BeatNetwork(Protocol):
+class LivenessNetwork(Protocol):
     """Carries beats to peers; may lose them."""
 
     def send(self, peer_id: str, message: NodeMessage) -> bool:
@@ -47,7 +53,7 @@ class _Claim:
 
 
 @dataclass(slots=True)
-class _Audience:
+class _PeerView:
     """What one peer is told and knows. `changes`: group → (version, term), by version."""
 
     changes: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -70,7 +76,7 @@ class _Audience:
         newest_first = ((group, *change) for group, change in reversed(self.changes.items()))
         return list(takewhile(lambda change: change[1] > version, newest_first))[::-1]
 
-    def vouches_for(self, group: str) -> bool:
+    def confirms(self, group: str) -> bool:
         """Whether the peer follows in this group, as far as its last answer says."""
         is_sure = not self.is_silent and len(self.strays) < STRAYS_MAX
         version, _ = self.changes[group]
@@ -78,7 +84,7 @@ class _Audience:
 
 
 @dataclass(slots=True)
-class _Speaker:
+class _RemoteLeaderView:
     """What one peer says that it leads. `unsettled`: groups that do not rest with it here."""
 
     run: int
@@ -91,14 +97,14 @@ class _Speaker:
     unsettled: dict[str, None] = field(default_factory=dict)
 
 
-class Beats:
+class NodeLiveness:
     """Of one node; called on its thread. `run` numbers the process, by chance and above 0."""
 
     def __init__(
         self,
         self_id: str,
-        replicas: Mapping[str, Sleeper],
-        network: BeatNetwork,
+        replicas: Mapping[str, QuiescibleReplica],
+        network: LivenessNetwork,
         now_ms: Callable[[], int],
         wake_at: Callable[[int], None],
         *,
@@ -115,9 +121,9 @@ class Beats:
         self._timeout_ms = min(group.election_timeout_min_ms for group in groups)
         self._next_ms = 0
         self._claims: dict[str, _Claim] = {}
-        self._audiences: dict[str, _Audience] = {}
-        self._resting: dict[str, Sleeper] = {}
-        self._speakers: dict[str, _Speaker] = {}
+        self._audiences: dict[str, _PeerView] = {}
+        self._resting: dict[str, QuiescibleReplica] = {}
+        self._speakers: dict[str, _RemoteLeaderView] = {}
         self._settled: dict[str, str] = {}
 
     def start(self) -> None:
@@ -139,7 +145,7 @@ class Beats:
 
     # -- replicas -----------------------------------------------------------------------------
 
-    def rest(self, replica: Sleeper) -> None:
+    def rest(self, replica: QuiescibleReplica) -> None:
         """A leader asks, now and then, whether it may rest: once all live peers vouch for it.
 
         A peer whose node answers, but which does not (its disk may be slow), goes on to be asked:
@@ -148,31 +154,31 @@ class Beats:
         arrives in time where a thousand heartbeats do not.
         """
         core, group = replica.core, replica.config.group
-        if core.rests or not core.is_ready:
+        if core.is_quiescent or not core.is_ready:
             return
         if group not in self._claims:
             self._claim(replica)
             return
-        vouchers = core.vouchers()
-        if vouchers and all(
-            audience.vouches_for(group) if peer in vouchers else audience.is_silent
+        confirming_peers = core.confirming_peers()
+        if confirming_peers and all(
+            audience.confirms(group) if peer in confirming_peers else audience.is_silent
             for peer, audience in self._audiences_of(group)
         ):
             self._resting[group] = replica
-            replica.tell(RestBegan(self._self_id, core.term))
+            replica.tell(Quiesced(self._self_id, core.term))
             self.stepped(replica)
 
-    def _audiences_of(self, group: str) -> Iterator[tuple[str, _Audience]]:
+    def _audiences_of(self, group: str) -> Iterator[tuple[str, _PeerView]]:
         return ((peer, self._audiences[peer]) for peer in self._claims[group].peers)
 
-    def _claim(self, replica: Sleeper) -> None:
+    def _claim(self, replica: QuiescibleReplica) -> None:
         core, group = replica.core, replica.config.group
         peers = tuple(peer for peer in core.membership.ids if peer != self._self_id)
         self._claims[group] = _Claim(core.term, core.membership_index, peers)
         for peer in peers:
-            self._audiences.setdefault(peer, _Audience()).change(group, core.term)
+            self._audiences.setdefault(peer, _PeerView()).change(group, core.term)
 
-    def stepped(self, replica: Sleeper) -> None:
+    def stepped(self, replica: QuiescibleReplica) -> None:
         """A replica's state may have changed: say no longer what is not so any more."""
         core, group = replica.core, replica.config.group
         claim = self._claims.get(group)
@@ -182,14 +188,14 @@ class Beats:
                 del self._claims[group]
                 for peer in claim.peers:
                     self._audiences[peer].change(group, ENDED)
-        if not core.rests:
+        if not core.is_quiescent:
             self._resting.pop(group, None)
             speaker = self._settled.pop(group, None)
             if speaker is not None:
                 self._speakers[speaker].unsettled[group] = None
         elif group not in self._resting and group not in self._settled:
             # nobody would wake it: it must not rest
-            replica.tell(RestEnded(self._now_ms()))
+            replica.tell(Unquiesced(self._now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -233,7 +239,7 @@ class Beats:
 
     # -- what this node leads -----------------------------------------------------------------
 
-    def _beat(self, peer: str, audience: _Audience) -> None:
+    def _beat(self, peer: str, audience: _PeerView) -> None:
         """Say what changed; nothing when the peer knows that nothing is left to say."""
         changes = audience.changes_after(audience.acknowledged)
         if not changes and not audience.changes:
@@ -244,7 +250,7 @@ class Beats:
             more = begin + CHANGES_MAX < len(changes)
             version = part[-1][1] if more else audience.version
             audience.number += 1
-            beat = NodeBeat(
+            beat = NodeHeartBeat(
                 local_id=self._self_id,
                 remote_id=peer,
                 run=self._run,
@@ -259,7 +265,7 @@ class Beats:
                 return
             base = version
 
-    def _answered(self, answer: NodeBeatAnswer) -> None:
+    def _answered(self, answer: NodeHeartBeatResponse) -> None:
         """Wake the groups for which the peer does not vouch any more."""
         audience = self._audiences.get(answer.local_id)
         if audience is None or answer.run != self._run:
@@ -289,18 +295,18 @@ class Beats:
             self._wake_leader(group)
 
     def _wake_leader(self, group: str) -> None:
-        self._resting.pop(group).tell(RestEnded(self._now_ms()))
+        self._resting.pop(group).tell(Unquiesced(self._now_ms()))
 
     # -- what other nodes lead ----------------------------------------------------------------
 
     def received(self, message: NodeMessage) -> None:
         """Take a message of a peer, whose identity was checked."""
-        if isinstance(message, NodeBeatAnswer):
+        if isinstance(message, NodeHeartBeatResponse):
             self._answered(message)
-        elif isinstance(message, NodeBeat):
+        elif isinstance(message, NodeHeartBeat):
             self._heard(message)
 
-    def _heard(self, beat: NodeBeat) -> None:
+    def _heard(self, beat: NodeHeartBeat) -> None:
         """Learn what the peer leads, have its groups rest, and say which do not."""
         peer = beat.local_id
         speaker = self._speakers.get(peer)
@@ -309,7 +315,7 @@ class Beats:
                 self._doubt(peer, speaker)
             elif len(self._speakers) >= SPEAKERS_MAX:
                 return
-            speaker = self._speakers[peer] = _Speaker(beat.run, beat.interval_ms)
+            speaker = self._speakers[peer] = _RemoteLeaderView(beat.run, beat.interval_ms)
         if beat.number <= speaker.number:
             return
         speaker.number, speaker.interval_ms = beat.number, beat.interval_ms
@@ -323,7 +329,7 @@ class Beats:
                 self._settle(peer, speaker)
             self._answer(peer, speaker)
 
-    def _learn(self, peer: str, speaker: _Speaker, beat: NodeBeat) -> None:
+    def _learn(self, peer: str, speaker: _RemoteLeaderView, beat: NodeHeartBeat) -> None:
         known = len(speaker.claims) + len(beat.changes)
         if known > len(self._replicas) + STRANGE_CLAIMS_MAX:
             self._forget(peer, speaker)
@@ -340,7 +346,7 @@ class Beats:
                 speaker.unsettled[group] = None
         speaker.version = beat.version
 
-    def _settle(self, peer: str, speaker: _Speaker) -> None:
+    def _settle(self, peer: str, speaker: _RemoteLeaderView) -> None:
         """Have those groups rest that follow the peer in the term it named."""
         for group in list(speaker.unsettled):
             replica = self._replicas.get(group)
@@ -353,11 +359,11 @@ class Beats:
             ):
                 del speaker.unsettled[group]
                 self._settled[group] = peer
-                replica.tell(RestBegan(peer, term))
+                replica.tell(Quiesced(peer, term))
                 self.stepped(replica)
 
-    def _answer(self, peer: str, speaker: _Speaker) -> None:
-        answer = NodeBeatAnswer(
+    def _answer(self, peer: str, speaker: _RemoteLeaderView) -> None:
+        answer = NodeHeartBeatResponse(
             local_id=self._self_id,
             remote_id=peer,
             run=speaker.run,
@@ -367,20 +373,20 @@ class Beats:
         )
         self._network.send(peer, answer)
 
-    def _unsettle(self, peer: str, speaker: _Speaker, group: str) -> None:
+    def _unsettle(self, peer: str, speaker: _RemoteLeaderView, group: str) -> None:
         """Have a group wait for heartbeats again, from when the peer was last heard of."""
         if self._settled.get(group) == peer:
             del self._settled[group]
             speaker.unsettled[group] = None
-            self._replicas[group].tell(RestEnded(speaker.heard_ms))
+            self._replicas[group].tell(Unquiesced(speaker.heard_ms))
 
-    def _doubt(self, peer: str, speaker: _Speaker) -> None:
+    def _doubt(self, peer: str, speaker: _RemoteLeaderView) -> None:
         """Nothing is known of the peer at present."""
         speaker.is_silent = True
         for group in speaker.claims:
             self._unsettle(peer, speaker, group)
 
-    def _forget(self, peer: str, speaker: _Speaker) -> None:
+    def _forget(self, peer: str, speaker: _RemoteLeaderView) -> None:
         """What the peer said cannot be told any more: it must say everything again."""
         self._doubt(peer, speaker)
         speaker.claims, speaker.unsettled, speaker.version = {}, {}, 0

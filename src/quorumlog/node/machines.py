@@ -3,7 +3,7 @@
 import importlib
 import logging
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import PASSING_ERRORS, ConfigError, StorageError
@@ -49,7 +49,7 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
     except PASSING_ERRORS:
         raise
     except StorageError as error:
-        say(
+        log_event(
             logger,
             logging.WARNING,
             "state machine is made again from snapshot and log",
@@ -69,7 +69,7 @@ def remake_machine(
         machine.close()
     except Exception as error:  # whatever it holds is given up
         text = "a damaged state machine cannot be closed"
-        say(logger, logging.WARNING, text, group=config.group, reason=described(error))
+        log_event(logger, logging.WARNING, text, group=config.group, reason=describe_error(error))
     directory = f"{group_directory}/{DIRECTORY}"
     remove_tree(directory)
     made = machine_class(config.state_machine).open(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
@@ -21,17 +21,17 @@ from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
-from quorumlog.node.election_throttle import Campaigns
-from quorumlog.node.environment import Doors, Observer
-from quorumlog.node.executor import Threads
-from quorumlog.node.heartbeat_batching import JoinedHeartBeats
-from quorumlog.node.liveness import Beats
+from quorumlog.node.election_throttle import ElectionThrottle
+from quorumlog.node.environment import Environment, Observer
+from quorumlog.node.executor import ThreadExecutor
+from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
+from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.machines import open_machine, remake_machine
-from quorumlog.node.peer_handler import ConnectionEvents, InboxCounters, PeerInbox
+from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
-from quorumlog.node.timers import Wakes
+from quorumlog.node.timers import TimerQueue
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files.location import location_of
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -94,7 +94,7 @@ class Node:
         self.config = config
         self.replicas: dict[str, Replica] = {}
         self.failed_groups: dict[str, str] = {}
-        self.inbox_counters = InboxCounters()
+        self.inbox_counters = PeerHandlerCounters()
         self.append_shares = AppendShares(time.monotonic)
         self.polls = 0
         """Requests of clients that wait for something to happen."""
@@ -106,24 +106,26 @@ class Node:
         self._directory: NodeDirectory | None = None
         self._opened: list[OpenedGroup] = []
         self._takes_part = False
-        self._wakes = Wakes(
+        self._timers = TimerQueue(
             self._loop,
             monotonic_ms,
-            lambda error: self._broken(f"a timer failed: {described(error)}"),
+            lambda error: self._broken(f"a timer failed: {describe_error(error)}"),
         )
-        self._reads = Threads(self._loop)
-        self._machines = Threads(self._loop, threads=MACHINE_THREADS, name="quorumlog-machine")
+        self._reads = ThreadExecutor(self._loop)
+        self._machines = ThreadExecutor(
+            self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
+        )
         self._disk = self._make_disk()
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
-        self._network = JoinedHeartBeats(config.self_id, self.links, self._loop.call_soon)
-        self.beats = self._make_beats()
-        self._campaigns = Campaigns()
+        self._network = HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon)
+        self.liveness = self._make_beats()
+        self._election_throttle = ElectionThrottle()
         self.clocks = ClockWatch()
         self.lag = LoopLag(self._loop)
         self.descriptors = plan_descriptors(config, present_limit())
         if self.descriptors.connections < config.limits.connections_max:
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "fewer connections than connectionsMax",
@@ -168,9 +170,9 @@ class Node:
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
-    def _make_beats(self) -> Beats:
-        wake = self._wakes.new()
-        beats = Beats(
+    def _make_beats(self) -> NodeLiveness:
+        wake = self._timers.new()
+        liveness = NodeLiveness(
             self.config.self_id,
             self.replicas,
             self.links,
@@ -179,8 +181,8 @@ class Node:
             run=secrets.randbelow(1 << 62) + 1,
             groups=self.config.groups,
         )
-        wake.tick = beats.tick
-        return beats
+        wake.tick = liveness.tick
+        return liveness
 
     def _make_listener(self) -> Listener:
         host, port = parse_address(self.config.listen_address)
@@ -209,11 +211,11 @@ class Node:
         events = ConnectionEvents(self.links.visited, self.links.visitor_left, self.links.knows)
         return self._peer_inbox(hello, events)
 
-    def _peer_inbox(self, hello: Hello, events: ConnectionEvents | None = None) -> PeerInbox:
-        return PeerInbox(
+    def _peer_inbox(self, hello: Hello, events: ConnectionEvents | None = None) -> PeerHandler:
+        return PeerHandler(
             self.config.self_id,
             self.replicas,
-            self.beats,
+            self.liveness,
             hello,
             self.inbox_counters,
             events,
@@ -237,7 +239,7 @@ class Node:
                 replica.start()
             self._takes_part = True
             self.links.start()
-            self.beats.start()
+            self.liveness.start()
         except BaseException:
             await self.stop(clean=False)
             raise
@@ -256,7 +258,9 @@ class Node:
                     raise  # there is nothing to serve
                 self.failed_groups[group.group] = str(error)
                 text = str(error)
-                say(logger, logging.ERROR, "group cannot be opened", group=group.group, text=text)
+                log_event(
+                    logger, logging.ERROR, "group cannot be opened", group=group.group, text=text
+                )
 
     def _say_strange(self, files: OsFileSystem) -> None:
         base = self.config.store_base_dir
@@ -266,7 +270,7 @@ class Node:
             path = f"{base}/{name}"
             if name not in known and not any(one.startswith(path) for one in data):
                 text = "it is the directory of no group in the configuration; it is ignored"
-                say(logger, logging.WARNING, "strange file", path=path, text=text)
+                log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
     async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
         # what takes long, or waits for a disk, keeps no signal from being noticed
@@ -299,7 +303,7 @@ class Node:
         paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
         absolute = dict.fromkeys(str(Path(path).absolute()) for path in paths)
         opened = replace(opened, location=location_of(list(absolute)))
-        say(
+        log_event(
             logger,
             logging.INFO,
             "group opened",
@@ -317,12 +321,12 @@ class Node:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
         config = raft_config(group, self.config, opened.incarnation)
         core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
-        wake = self._wakes.new()
+        wake = self._timers.new()
         directory = self._directory_of(group)
-        doors = Doors(
+        environment = Environment(
             disk=self._disk,
             network=self._network,
-            background=self._reads,
+            executor=self._reads,
             machines=self._machines,
             observer=self._observer,
             now_ms=monotonic_ms,
@@ -333,14 +337,14 @@ class Node:
             wake_at=wake.wake_at,
             broken=self._broken,
             nonce=lambda: secrets.randbits(NONCE_BITS),
-            beats=self.beats,
-            campaigns=self._campaigns,
+            liveness=self.liveness,
+            election_throttle=self._election_throttle,
             clocks=self.clocks,
             remake=lambda machine: remake_machine(machine, group, directory),
             is_same_place=self._places.is_same,
             is_here=lambda address: is_here(address, self.config.listen_address),
         )
-        replica = Replica(group, core, opened, doors, self.config.limits, machine)
+        replica = Replica(group, core, opened, environment, self.config.limits, machine)
         wake.tick = replica.tick
         return replica
 
@@ -354,11 +358,11 @@ class Node:
         await self._places.stop()
         await self.listener.stop()
         await self.links.stop()
-        self._wakes.stop()
+        self._timers.stop()
         if clean:
             await self._settle()
             for replica in self.replicas.values():
-                replica.upkeep.checkpoint()
+                replica.maintenance.checkpoint()
         self._disk.stop()
         self._machines.stop()
         self._reads.stop()
@@ -384,13 +388,15 @@ class Node:
             if staying:
                 await asyncio.sleep(LEAVE_STEP_MS / 1000)
         for replica in staying:
-            say(logger, logging.WARNING, "leadership not handed over", group=replica.config.group)
+            log_event(
+                logger, logging.WARNING, "leadership not handed over", group=replica.config.group
+            )
 
     async def _settle(self) -> None:
         """Let the disk report what is under way, so that the last checkpoint names all of it."""
         deadline = monotonic_ms() + SETTLE_MS
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
-            replica.core.durable_index < replica.log.end_index or replica.upkeep.is_busy
+            replica.core.durable_index < replica.log.end_index or replica.maintenance.is_busy
             for replica in self.replicas.values()
             if not replica.health_text
         ):
@@ -435,12 +441,12 @@ class Node:
     def _places_known(self) -> None:
         """Names of hosts were looked up."""
         for replica in self.replicas.values() if self._takes_part else ():
-            replica.look_at_addresses()
+            replica.check_addresses()
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))
 
     def _broken(self, reason: str) -> None:
         if not self.failure.done():
-            say(logger, logging.CRITICAL, "node must stop", reason=reason)
+            log_event(logger, logging.CRITICAL, "node must stop", reason=reason)
             self.failure.set_result(reason)

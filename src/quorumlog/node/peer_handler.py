@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
 from quorumlog.model.message import (
@@ -16,7 +16,7 @@ from quorumlog.model.message import (
     PeerMessage,
     Response,
 )
-from quorumlog.node.liveness import Beats
+from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.replica import Replica
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class InboxCounters:
+class PeerHandlerCounters:
     """Peer messages that were not for us, by reason."""
 
     unknown_group: int = 0
@@ -52,7 +52,7 @@ class ConnectionEvents:
     is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
 
 
-class PeerInbox:
+class PeerHandler:
     """Handles one connection of a peer; who it is comes from its handshake, never from a message
     (RELIABILITY 8.2 rule 3).
 
@@ -64,14 +64,14 @@ class PeerInbox:
         self,
         self_id: str,
         replicas: Mapping[str, Replica],
-        beats: Beats,
+        beats: NodeLiveness,
         hello: Hello,
-        counters: InboxCounters,
+        counters: PeerHandlerCounters,
         events: ConnectionEvents | None = None,
     ) -> None:
         self._self_id = self_id
         self._replicas = replicas
-        self._beats = beats
+        self._liveness = beats
         self._peer_id = hello.node_id
         self._counters = counters
         self._events = events or ConnectionEvents()
@@ -90,7 +90,7 @@ class PeerInbox:
         elif isinstance(message, PeerMessage):
             self._route(connection, frame, message)
         elif isinstance(message, Response):  # to what was answered on this connection
-            say(logger, logging.DEBUG, "peer refused", peer=self._peer_id, text=message.text)
+            log_event(logger, logging.DEBUG, "peer refused", peer=self._peer_id, text=message.text)
         else:
             self._counters.not_a_peer_message += 1
             text = f"{type(message).__name__} is no message between peers"
@@ -106,7 +106,7 @@ class PeerInbox:
         if not isinstance(message, HeartBeats):
             # no group here has a node as its leader that is no member
             if self._events.is_known(self._peer_id):
-                self._beats.received(message)
+                self._liveness.received(message)
             return
         for part in (*message.requests, *message.responses):
             self._route(connection, frame, part)
@@ -180,7 +180,7 @@ class PeerInbox:
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         self._events.closed(self._peer_id, connection)
-        say(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
+        log_event(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
 
 
 def _differ(one: str, other: str) -> bool:

@@ -9,7 +9,7 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +26,13 @@ STALE_MAX = 1_024
 """Deadlines that were replaced by earlier ones and are still in the heap, beyond one a wake."""
 
 
-class Wake:
+class Timer:
     """Of one replica: `tick` is called at the deadline asked for; an earlier one replaces it."""
 
-    __slots__ = ("_wakes", "deadline_ms", "tick")
+    __slots__ = ("_timers", "deadline_ms", "tick")
 
-    def __init__(self, wakes: "Wakes") -> None:
-        self._wakes = wakes
+    def __init__(self, wakes: "TimerQueue") -> None:
+        self._timers = wakes
         self.deadline_ms: int | None = None
         self.tick: Callable[[], None] = lambda: None
 
@@ -40,10 +40,10 @@ class Wake:
         """Call `tick` at the deadline, or at an earlier one already asked for."""
         if self.deadline_ms is None or deadline_ms < self.deadline_ms:
             self.deadline_ms = deadline_ms
-            self._wakes.add(self, deadline_ms)
+            self._timers.add(self, deadline_ms)
 
 
-class Wakes:
+class TimerQueue:
     """Of one node; all methods are called on its loop.
 
     `failed` is told what a `tick` raised: without its timers nobody may go on as if nothing were.
@@ -58,23 +58,23 @@ class Wakes:
         self._loop = loop
         self._now_ms = now_ms
         self._failed = failed
-        self._heap: list[tuple[int, int, Wake]] = []
+        self._heap: list[tuple[int, int, Timer]] = []
         self._number = 0
-        self._wakes = 0
+        self._timers = 0
         self._handle: asyncio.Handle | None = None
         self._fires_ms = self._due_ms = 0
         self._stopped = False
 
-    def new(self) -> Wake:
+    def new(self) -> Timer:
         """Return the wake of another replica."""
-        self._wakes += 1
-        return Wake(self)
+        self._timers += 1
+        return Timer(self)
 
-    def add(self, wake: Wake, deadline_ms: int) -> None:
-        """Wake it then; called by `Wake`."""
+    def add(self, wake: Timer, deadline_ms: int) -> None:
+        """Wake it then; called by `Timer`."""
         self._number += 1
         heapq.heappush(self._heap, (deadline_ms, self._number, wake))
-        if len(self._heap) > self._wakes + STALE_MAX:
+        if len(self._heap) > self._timers + STALE_MAX:
             self._heap = [item for item in self._heap if item[2].deadline_ms == item[0]]
             heapq.heapify(self._heap)
         self._schedule()
@@ -102,7 +102,7 @@ class Wakes:
     def _wake_due(self) -> None:
         self._handle = None
         now_ms = self._now_ms()
-        due: list[Wake] = []
+        due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < TICKS_MAX:
             deadline_ms, _, wake = heapq.heappop(self._heap)
             if wake.deadline_ms == deadline_ms:
@@ -112,7 +112,7 @@ class Wakes:
             try:
                 wake.tick()
             except Exception as error:  # it may not have asked to be woken again
-                say(logger, logging.ERROR, "a timer failed", exc_info=error)
+                log_event(logger, logging.ERROR, "a timer failed", exc_info=error)
                 self._failed(error)
         self._schedule()
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Container
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.message import TimeoutNowRequest, VoteRequest, VoteResponse
 from quorumlog.raft.quorum import has_quorum, majority
-from quorumlog.raft.state import RaftState, Round
+from quorumlog.raft.state import Election, RaftState
 
 
 def start_campaign(state: RaftState) -> None:
@@ -27,7 +27,7 @@ def start_campaign(state: RaftState) -> None:
         return
     # Always a new term, even after a restart: nobody leads twice in one (spec 95.1).
     own = {state.config.self_id: state.config.incarnation}
-    state.round = Round(state.known_term + 1, pre_vote=True, granted=own)
+    state.round = Election(state.known_term + 1, pre_vote=True, granted=own)
     state.tell(f"asks whether it would win term {state.round.term}")
     _ask_voters(state, state.round)
 
@@ -53,7 +53,7 @@ def _start_vote_round(
     state.restart_election_timer()
     own_id, term = state.config.self_id, state.known_term + 1
     state.enter(Role.CANDIDATE, None, term=term, vote=own_id)
-    state.round = Round(
+    state.round = Election(
         term,
         pre_vote=False,
         own_vote_token=state.hard_state_token,
@@ -68,7 +68,7 @@ def _voters(state: RaftState) -> list[str]:
     return list(dict.fromkeys([*current.voters, *current.outgoing]))
 
 
-def _ask_voters(state: RaftState, asked: Round) -> None:
+def _ask_voters(state: RaftState, asked: Election) -> None:
     for peer_id in _voters(state):
         if peer_id == state.config.self_id:
             continue
@@ -135,7 +135,7 @@ def count_own_vote(state: RaftState) -> None:
     _finish_if_won(state, asked)
 
 
-def _finish_if_won(state: RaftState, asked: Round) -> None:
+def _finish_if_won(state: RaftState, asked: Election) -> None:
     if not _is_enough(state, asked.granted):
         return
     if not _lacks_nothing_committed(state, asked):
@@ -157,7 +157,7 @@ def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
     return set(memberships.current.voters) <= set(voters)
 
 
-def _lacks_nothing_committed(state: RaftState, asked: Round) -> bool:
+def _lacks_nothing_committed(state: RaftState, asked: Election) -> bool:
     """Whether what some gave up for me can't be committed, as far as the other voters tell.
 
     The first committed entry that I lack would be on a majority of the voters of a membership that

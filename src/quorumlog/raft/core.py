@@ -29,32 +29,32 @@ from quorumlog.model.message import (
 from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign, take_leadership
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.effects import Effect, Finished, RefuseProposal
+from quorumlog.raft.event_history import EventHistory
 from quorumlog.raft.events import (
-    BeginMoved,
     ChangeRequested,
+    EligibilityChanged,
     EntriesRead,
     EntriesUnreadable,
     Event,
-    FitnessChanged,
     Leaving,
+    LogCompacted,
     OfferConfirmed,
     PeerConnected,
     PeerLost,
     Proposed,
+    Quiesced,
     ReadRequested,
     Received,
-    RestBegan,
-    RestEnded,
     SnapshotFetched,
     StorageFailed,
     Stored,
     Ticked,
     TransferRequested,
+    Unquiesced,
 )
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.state import NEVER_MS, RaftState
-from quorumlog.raft.story import Story
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.voter import answer_vote_request
 
@@ -84,16 +84,16 @@ class RaftCore:
             SnapshotFetched: self._snapshot_fetched,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
-            FitnessChanged: self._fitness_changed,
-            BeginMoved: self._begin_moved,
+            EligibilityChanged: self._fitness_changed,
+            LogCompacted: self._begin_moved,
             PeerConnected: self._peer_connected,
             PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
             Leaving: self._leaving,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
-            RestBegan: self._rest_began,
-            RestEnded: self._rest_ended,
+            Quiesced: self._rest_began,
+            Unquiesced: self._rest_ended,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -115,7 +115,7 @@ class RaftCore:
             if self._leadership is not None:
                 if state.is_leaving:
                     self._transfer.look_for_successor(self._leadership.dispatchers)
-                self._leadership.look_at_rest()
+                self._leadership.consider_quiescing()
         return state.effects
 
     def next_deadline_ms(self) -> int:
@@ -125,7 +125,7 @@ class RaftCore:
         leadership, transfer_ms = self._leadership, self._transfer.deadline_ms()
         if leadership is not None:
             return min(leadership.deadline_ms(), transfer_ms)
-        if self._state.rests:
+        if self._state.is_quiescent:
             return transfer_ms
         return min(self._state.election_deadline_ms, transfer_ms)
 
@@ -235,19 +235,19 @@ class RaftCore:
         return self._state.memberships.identity_at(self._state.committed_index)
 
     @property
-    def rests(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether the beats between nodes stand for this replica's heartbeats."""
-        return self._state.rests
+        return self._state.is_quiescent
 
     def is_due_to_campaign(self, now_ms: int) -> bool:
         """Whether no leader was heard in time."""
         state = self._state
-        waits = self._leadership is None and not state.rests and not state.failed
+        waits = self._leadership is None and not state.is_quiescent and not state.failed
         return waits and now_ms >= state.election_deadline_ms
 
-    def vouchers(self) -> tuple[str, ...]:
+    def confirming_peers(self) -> tuple[str, ...]:
         """Return the peers that must follow this leader for it to rest now; empty: it may not."""
-        return self._leadership.vouchers() if self._leadership is not None else ()
+        return self._leadership.confirming_peers() if self._leadership is not None else ()
 
     @property
     def disk_is_stalled(self) -> bool:
@@ -255,7 +255,7 @@ class RaftCore:
         return self._state.disk_is_stalled()
 
     @property
-    def story(self) -> Story:
+    def story(self) -> EventHistory:
         """What happened lately."""
         return self._state.story
 
@@ -434,22 +434,22 @@ class RaftCore:
             message = event.message
             known = self._state.memberships.current.ids
             return not isinstance(message, HeartBeatResponse) and message.local_id in known
-        return not isinstance(event, Ticked | RestBegan | RestEnded)
+        return not isinstance(event, Ticked | Quiesced | Unquiesced)
 
-    def _rest_began(self, event: RestBegan) -> None:
+    def _rest_began(self, event: Quiesced) -> None:
         state = self._state
         if (event.leader_id, event.term) == (state.leader_id, state.term):
             if self._leadership is not None:
-                self._leadership.begin_rest()
+                self._leadership.quiesce()
             else:
-                state.rests = True
+                state.is_quiescent = True
 
-    def _rest_ended(self, event: RestEnded) -> None:
+    def _rest_ended(self, event: Unquiesced) -> None:
         state = self._state
         if self._leadership is not None:
             self._leadership.disturb()
         else:
-            state.end_rest(event.heard_ms)
+            state.unquiesce(event.heard_ms)
 
     def _refuse_request(
         self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode
@@ -457,16 +457,16 @@ class RaftCore:
         text = f"{self.self_id}: {code.name}; the leader is {self.leader_id or 'not known'}"
         self._state.emit(Finished(event.request_id, code, text))
 
-    def _fitness_changed(self, event: FitnessChanged) -> None:
+    def _fitness_changed(self, event: EligibilityChanged) -> None:
         """Leave leading, and trying to, to others while this replica is not fit for it."""
         state = self._state
-        state.is_fit = event.is_fit
-        if not event.is_fit and state.role is Role.LEADER:
+        state.is_eligible = event.is_eligible
+        if not event.is_eligible and state.role is Role.LEADER:
             state.enter(Role.FOLLOWER, None)
-        elif not event.is_fit and state.round is not None:
+        elif not event.is_eligible and state.round is not None:
             state.enter(Role.CANDIDATE, None)
 
-    def _begin_moved(self, event: BeginMoved) -> None:
+    def _begin_moved(self, event: LogCompacted) -> None:
         self._state.log.move_begin(event.before_begin_index, event.before_begin_term)
         if self._leadership is not None:
             self._leadership.begin_moved()

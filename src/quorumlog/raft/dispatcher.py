@@ -22,7 +22,7 @@ from quorumlog.model.message import (
 from quorumlog.raft.effects import OfferSnapshot, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push
-from quorumlog.raft.quota import Quota
+from quorumlog.raft.rate_limiter import RateLimiter
 from quorumlog.raft.state import NEVER_MS, RaftState
 
 QUOTA_LAG_ENTRIES = 1_000
@@ -68,7 +68,7 @@ class Dispatcher:
         self._commit_due_ms = NEVER_MS
         self.commit_known = -1
         self.incarnation = 0
-        self._quota = Quota(state.config.push_quota_bytes)
+        self._quota = RateLimiter(state.config.push_quota_bytes)
         self._from_disk = False
 
     # -- who the peer is ----------------------------------------------------------------------

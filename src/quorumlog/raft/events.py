@@ -88,17 +88,17 @@ class StorageFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class FitnessChanged(msgspec.Struct, frozen=True):
+class EligibilityChanged(msgspec.Struct, frozen=True):
     """Whether this replica may lead.
 
     Not with damaged entries (RELIABILITY 2.3), nor with a state machine that failed or is not there
     yet.
     """
 
-    is_fit: bool
+    is_eligible: bool
 
 
-class BeginMoved(msgspec.Struct, frozen=True):
+class LogCompacted(msgspec.Struct, frozen=True):
     """Committed entries up to before_begin_index were removed, that one had before_begin_term."""
 
     before_begin_index: int
@@ -160,8 +160,8 @@ class ReadRequested(msgspec.Struct, frozen=True):
     request_id: int
 
 
-class RestBegan(msgspec.Struct, frozen=True):
-    """The beats between nodes vouch for leader_id in this term, until `RestEnded`.
+class Quiesced(msgspec.Struct, frozen=True):
+    """The beats between nodes vouch for leader_id in this term, until `Unquiesced`.
 
     A follower then waits for no heartbeats. A leader sends next to none: the answers to the beats
     vouch for its live peers, who all follow it.
@@ -171,7 +171,7 @@ class RestBegan(msgspec.Struct, frozen=True):
     term: int
 
 
-class RestEnded(msgspec.Struct, frozen=True):
+class Unquiesced(msgspec.Struct, frozen=True):
     """They vouch no more; `heard_ms`: when the leader's node was last heard of."""
 
     heard_ms: int
@@ -187,14 +187,14 @@ Event: TypeAlias = (
     | SnapshotFetched
     | Stored
     | StorageFailed
-    | FitnessChanged
-    | BeginMoved
+    | EligibilityChanged
+    | LogCompacted
     | PeerConnected
     | PeerLost
     | TransferRequested
     | Leaving
     | ChangeRequested
     | ReadRequested
-    | RestBegan
-    | RestEnded
+    | Quiesced
+    | Unquiesced
 )

@@ -12,7 +12,6 @@ from quorumlog.model.message import (
     PeerStatus,
     PushResponse,
 )
-from quorumlog.raft.change import MembershipChange
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import AppendMembership, AppendNoop, AppendProposal, RefuseProposal
 from quorumlog.raft.events import (
@@ -22,6 +21,7 @@ from quorumlog.raft.events import (
     Proposed,
     ReadRequested,
 )
+from quorumlog.raft.membership_change import MembershipChange
 from quorumlog.raft.quorum import has_quorum, quorum_reached
 from quorumlog.raft.read_index import ReadIndex
 from quorumlog.raft.state import NEVER_MS, RaftState
@@ -120,7 +120,7 @@ class Leadership:
     def tick(self) -> None:
         """Do what is due: step down without a quorum or a disk, else heartbeats, repetitions."""
         state = self._state
-        if not state.rests and state.now_ms >= self._quorum_deadline_ms():
+        if not state.is_quiescent and state.now_ms >= self._quorum_deadline_ms():
             state.tell("steps down: no majority answered for an election time-out")
             state.enter(Role.CANDIDATE, None)
             return
@@ -131,7 +131,7 @@ class Leadership:
         if state.now_ms >= self._next_beat_ms:
             # rounds for reads come on top: they must not put off what goes with the beat
             rested_ms = state.now_ms + REST_BEAT_MS
-            self._next_beat_ms = rested_ms if state.rests else self._next_moment_ms()
+            self._next_beat_ms = rested_ms if state.is_quiescent else self._next_moment_ms()
             self._beat()
             for dispatcher in self.dispatchers.values():
                 dispatcher.beat()
@@ -140,7 +140,7 @@ class Leadership:
             if self.is_ready:
                 self._change.tick()
             self._let_go()
-        if not state.rests:
+        if not state.is_quiescent:
             for dispatcher in self.dispatchers.values():
                 dispatcher.tick()
 
@@ -390,7 +390,7 @@ class Leadership:
 
     # -- rest ---------------------------------------------------------------------------------
 
-    def vouchers(self) -> tuple[str, ...]:
+    def confirming_peers(self) -> tuple[str, ...]:
         """Return the peers that must follow this leader for it to rest now; empty: it may not.
 
         It may when nothing has happened for a while, and all live members know and have all
@@ -421,11 +421,11 @@ class Leadership:
             and self._reads.is_idle
         )
 
-    def begin_rest(self) -> None:
+    def quiesce(self) -> None:
         """The nodes vouch for all live peers: leave the heartbeats to them."""
-        if not self._state.rests and (vouchers := self.vouchers()):
-            self._state.rests = True
-            for peer_id in vouchers:
+        if not self._state.is_quiescent and (confirming_peers := self.confirming_peers()):
+            self._state.is_quiescent = True
+            for peer_id in confirming_peers:
                 self.dispatchers[peer_id].vouched = True
             self._next_beat_ms = self._state.now_ms + REST_BEAT_MS
 
@@ -436,18 +436,18 @@ class Leadership:
         is asked: all groups of a node may wake at once, and their answers take a while.
         """
         now_ms = self._disturbed_ms = self._state.now_ms
-        if not self._state.rests:
+        if not self._state.is_quiescent:
             return
-        self._state.rests = False
+        self._state.is_quiescent = False
         self._next_beat_ms = now_ms
         for dispatcher in self.dispatchers.values():
             if dispatcher.vouched:
                 dispatcher.vouched = False
                 dispatcher.contact_ms = now_ms
 
-    def look_at_rest(self) -> None:
+    def consider_quiescing(self) -> None:
         """A peer that turns out to need something, or is back, ends the rest."""
-        if self._state.rests and not (
+        if self._state.is_quiescent and not (
             self._is_idle()
             and all(
                 dispatcher.is_settled if dispatcher.vouched else not dispatcher.is_live
@@ -471,7 +471,7 @@ class Leadership:
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
         stalled_ms = self._state.stall_deadline_ms()
-        if self._state.rests:
+        if self._state.is_quiescent:
             return min(self._next_beat_ms, stalled_ms)
         deadlines = [dispatcher.deadline_ms() for dispatcher in self.dispatchers.values()]
         if not deadlines:

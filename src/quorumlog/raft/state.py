@@ -20,10 +20,10 @@ from quorumlog.raft.effects import (
     SaveHardState,
     Send,
 )
-from quorumlog.raft.log_shape import LogShape
-from quorumlog.raft.memberships import Memberships
-from quorumlog.raft.story import Story
-from quorumlog.raft.writes import Writes
+from quorumlog.raft.event_history import EventHistory
+from quorumlog.raft.log_index import LogIndex
+from quorumlog.raft.membership_history import MembershipHistory
+from quorumlog.raft.write_tracker import WriteTracker
 
 if TYPE_CHECKING:
     from random import Random
@@ -33,7 +33,7 @@ NEVER_MS = 1 << 62
 
 
 @dataclass(slots=True)
-class Round:
+class Election:
     """A round of questions to the voters; `own_vote_token` is the write of the vote for myself.
 
     `granted`: who would vote, or voted, for me, with their incarnations. `expected`: who else may
@@ -59,13 +59,13 @@ class RaftState:
 
     def __init__(self, config: RaftConfig, boot: BootState, random: "Random", now_ms: int) -> None:
         self.config = config
-        self.log = LogShape(
+        self.log = LogIndex(
             boot.before_begin_index, boot.before_begin_term, boot.term_runs, boot.end_index
         )
-        self.memberships = Memberships(config.founders, boot.memberships)
+        self.memberships = MembershipHistory(config.founders, boot.memberships)
         self.memberships.committed(boot.committed_index)
-        self.story = Story()
-        self.writes = Writes(boot.end_index)
+        self.story = EventHistory()
+        self.writes = WriteTracker(boot.end_index)
         self.term = boot.hard_state.term
         self.vote = boot.hard_state.vote
         self.role = Role.CANDIDATE
@@ -75,12 +75,12 @@ class RaftState:
             min(boot.committed_index, boot.end_index), boot.before_begin_index
         )
         self.now_ms = now_ms
-        self.round: Round | None = None
+        self.round: Election | None = None
         self.last_vote_result: VoteResult | None = None
         self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
         self.failed = False
-        self.is_fit = True
+        self.is_eligible = True
         self.is_leaving = False
         self.retention_floor = -1
         self._random = random
@@ -90,7 +90,7 @@ class RaftState:
         self._leader_heard_ms = now_ms
         self._election_timeout_ms = 0
         self.election_deadline_ms = now_ms
-        self.rests = False
+        self.is_quiescent = False
         """Whether beats between nodes vouch for the leader (decision 0012)."""
         if not self.is_sole_voter:
             self.restart_election_timer()
@@ -184,7 +184,7 @@ class RaftState:
         own_id = self.config.self_id
         if (
             self.is_leaving
-            or not self.is_fit
+            or not self.is_eligible
             or not self.memberships.counts_voter(own_id, self.committed_index)
         ):
             return False
@@ -254,7 +254,7 @@ class RaftState:
     ) -> None:
         """Take a role, and with it a new term or the vote in a term, which are saved first."""
         before = (self.role, self.term, self.leader_id)
-        self.end_rest(self.now_ms)
+        self.unquiesce(self.now_ms)
         term = self.term if term is None else term
         if term != self.term or vote not in (None, self.vote):
             self._save_hard_state(term, vote)
@@ -295,7 +295,7 @@ class RaftState:
         who refuse my pre-vote, and with its next heartbeat by me. The pause differs between
         replicas, so that one of them asks before the others do.
         """
-        self.end_rest(self.now_ms)
+        self.unquiesce(self.now_ms)
         self._leader_heard_ms = self.now_ms - self.config.election_timeout_max_ms
         pause_ms = 1 + self._random.randrange(max(1, self.config.heartbeat_ms // 2))
         self.election_deadline_ms = min(self.election_deadline_ms, self.now_ms + pause_ms)
@@ -322,10 +322,10 @@ class RaftState:
         self._leader_heard_ms = self.now_ms
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
 
-    def end_rest(self, heard_ms: int) -> None:
+    def unquiesce(self, heard_ms: int) -> None:
         """Wait for heartbeats again; the leader was last heard of then."""
-        if self.rests:
-            self.rests = False
+        if self.is_quiescent:
+            self.is_quiescent = False
             self._leader_heard_ms = max(self._leader_heard_ms, heard_ms)
             self.election_deadline_ms = self._leader_heard_ms + self._election_timeout_ms
 
@@ -343,6 +343,6 @@ class RaftState:
         if self.leader_id is None:
             return False
         silent_ms = self.now_ms - self._leader_heard_ms
-        if self.role is Role.LEADER or self.rests:
+        if self.role is Role.LEADER or self.is_quiescent:
             return True
         return silent_ms < self.config.election_timeout_min_ms

@@ -101,4 +101,4 @@ def _may_give_up_its_end(state: RaftState, request: VoteRequest) -> bool:
     nobody has the entries that would make it good. That nothing committed goes is for the candidate
     to see to, who knows how the others voted (`campaign.py`).
     """
-    return not state.is_fit and state.committed_index <= request.ledger_end_index
+    return not state.is_eligible and state.committed_index <= request.ledger_end_index

@@ -5,7 +5,7 @@ Local clusters start their nodes so: loading the command's other families takes 
 
 import sys
 
-from quorumlog.log_lines import reason_of
+from quorumlog.log_events import reason_of
 from quorumlog.model.config import load_config
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.service.main import EXIT_FAILED, serve

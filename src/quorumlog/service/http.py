@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from quorumlog.log_lines import reason_of, say
+from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
@@ -90,7 +90,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Somebody who went away in the middle is nobody's error."""
         remote, error = ":".join(map(str, client_address[:2])), sys.exception()
-        say(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
+        log_event(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
 
 
 class _Told(io.StringIO):
@@ -101,7 +101,7 @@ class _Told(io.StringIO):
         if text := self.getvalue():
             self.seek(0)
             self.truncate()
-            say(logger, logging.WARNING, "answering failed", traceback=text)
+            log_event(logger, logging.WARNING, "answering failed", traceback=text)
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -112,7 +112,7 @@ class _QuietHandler(WSGIRequestHandler):
         return _Told()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
-        say(logger, logging.DEBUG, "admin request", text=format % args)
+        log_event(logger, logging.DEBUG, "admin request", text=format % args)
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:

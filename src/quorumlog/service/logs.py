@@ -10,7 +10,7 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 
-from quorumlog.log_lines import EVENT_FIELDS, described
+from quorumlog.log_events import EVENT_FIELDS, describe_error
 
 LINES_BYTES_MAX = 4 * 1024 * 1024
 """Log lines that wait to be written."""
@@ -119,7 +119,7 @@ class LineHandler(logging.Handler):
         except Exception as error:  # of other libraries and state machines; it must end nothing
             where = f"{record.pathname}:{record.lineno}"
             text = "a log line cannot be written as JSON"
-            said = {"event": text, "where": where, "reason": described(error)}
+            said = {"event": text, "where": where, "reason": describe_error(error)}
             line = json.dumps({**_head(record), **said})
         self.writer.put(line)
 

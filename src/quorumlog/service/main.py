@@ -10,7 +10,7 @@ import threading
 
 import uvloop
 
-from quorumlog.log_lines import reason_of, say
+from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
@@ -49,7 +49,7 @@ def serve(config: NodeConfig) -> int:
         set_up_logs(config.log_level)
         before, after = raise_limit(config)
         SPARES.hold(SPARE)
-        say(
+        log_event(
             logger,
             logging.INFO,
             "file descriptors",
@@ -61,7 +61,7 @@ def serve(config: NodeConfig) -> int:
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        say(logger, logging.ERROR, "node failed", node=config.self_id, reason=reason)
+        log_event(logger, logging.ERROR, "node failed", node=config.self_id, reason=reason)
         last_words(f"quorumlog: {config.self_id}: {reason}")
         return EXIT_FAILED
 
@@ -108,7 +108,7 @@ async def _serve(config: NodeConfig) -> int:
     except ConfigError:
         await node.stop()
         raise
-    say(
+    log_event(
         logger,
         logging.INFO,
         "node started",
@@ -134,5 +134,5 @@ async def _serve(config: NodeConfig) -> int:
     if node.failure.done():
         last_words(f"quorumlog: {config.self_id}: {node.failure.result()}")
         return EXIT_FAILED
-    say(logger, logging.INFO, "node stopped", node=config.self_id)
+    log_event(logger, logging.INFO, "node stopped", node=config.self_id)
     return EXIT_OK

@@ -164,7 +164,7 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
         "peer_link_malformed_pushes": ("Pushes dropped as malformed.", counters.malformed_pushes),
         "store_damaged_found": ("Damaged entries found.", counters.entries_damaged),
         "store_entries_repaired": ("Entries repaired from peers.", counters.entries_repaired),
-        "store_scrub_found": ("Damage that the scrub found.", replica.healing.scrub_found),
+        "store_scrub_found": ("Damage that the scrub found.", replica.repairer.scrub_found),
         "append_blocks_repeated": (
             "Blocks of producers that came again and were stored already.",
             counters.blocks_repeated,
@@ -224,7 +224,7 @@ def _node_counters(node: Node) -> Iterator[Metric]:
     resting = GaugeMetricFamily(
         "quorumlog_groups_resting", "Idle groups for whose heartbeats the beats of nodes stand."
     )
-    resting.add_metric([], node.beats.resting)
+    resting.add_metric([], node.liveness.resting)
     steps = CounterMetricFamily(
         "quorumlog_clock_steps", "Times the wall clock was seen to be set by more than a minute."
     )

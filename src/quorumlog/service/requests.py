@@ -7,14 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.log_lines import say
-from quorumlog.model.admin_message import (
-    ChangeMembersRequest,
-    MemberAction,
-    StoryRequest,
-    StoryResponse,
-    TransferRequest,
-)
+from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import check_name, parse_address
@@ -23,12 +16,6 @@ from quorumlog.model.errors import (
     RequestError,
     UnexpectedArgumentError,
     error_for,
-)
-from quorumlog.model.machine_message import (
-    QueryRequest,
-    QueryResponse,
-    SnapshotRequest,
-    SnapshotResponse,
 )
 from quorumlog.model.membership import Member, addresses_of
 from quorumlog.model.message import (
@@ -44,7 +31,20 @@ from quorumlog.model.message import (
     Response,
     StatusRequest,
 )
-from quorumlog.model.transaction_message import (
+from quorumlog.model.messages.admin import (
+    ChangeMembersRequest,
+    HistoryRequest,
+    HistoryResponse,
+    MemberAction,
+    TransferRequest,
+)
+from quorumlog.model.messages.machine import (
+    QueryRequest,
+    QueryResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+)
+from quorumlog.model.messages.transactions import (
     PositionReport,
     TransactionalRequest,
     TransactionalResponse,
@@ -166,7 +166,9 @@ class ClientRequests:
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         self._node.append_shares.forget(self)
-        say(logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason)
+        log_event(
+            logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason
+        )
 
     def _answer(
         self,
@@ -304,7 +306,7 @@ class ClientRequests:
             response = SnapshotResponse(code=code, text=text, last_included_index=index)
             self._answer(connection, frame, response)
 
-        self._replica(request.group).applier.saves.ask(saved)
+        self._replica(request.group).applier.snapshotter.ask(saved)
 
     def _transactional(
         self, connection: Connection, frame: Frame, request: TransactionalRequest
@@ -379,7 +381,7 @@ class ClientRequests:
     def _transfer(self, connection: Connection, frame: Frame, request: TransferRequest) -> None:
         replica = self._replica(request.group)
         target, term = request.transferee_id, request.term
-        replica.asked.ask(
+        replica.pending_requests.ask(
             lambda number: TransferRequested(number, target, term),
             self._answer_of(connection, frame, replica),
         )
@@ -398,7 +400,7 @@ class ClientRequests:
             except ConfigError as error:
                 raise UnexpectedArgumentError(str(error)) from error
             change = AddMember(Member(node_id, request.address, joining=not request.learner))
-        replica.asked.ask(
+        replica.pending_requests.ask(
             lambda number: ChangeRequested(number, change),
             self._answer_of(connection, frame, replica),
         )
@@ -413,9 +415,9 @@ class ClientRequests:
 
         return done
 
-    def _story(self, connection: Connection, frame: Frame, request: StoryRequest) -> None:
+    def _story(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
         lines = self._replica(request.group).story()
-        self._answer(connection, frame, StoryResponse(lines=lines))
+        self._answer(connection, frame, HistoryResponse(lines=lines))
 
 
 _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], None]] = {
@@ -429,5 +431,5 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     StatusRequest: ClientRequests._status,
     TransferRequest: ClientRequests._transfer,
     ChangeMembersRequest: ClientRequests._change_members,
-    StoryRequest: ClientRequests._story,
+    HistoryRequest: ClientRequests._story,
 }

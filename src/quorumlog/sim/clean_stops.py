@@ -109,10 +109,10 @@ class CleanStops:
             stop.is_left, stop.deadline_ms, is_late = True, now_ms + SETTLE_MS, False
         if stop.is_left and not stop.is_noted:
             is_durable = replica.core.durable_index >= replica.log.end_index
-            if (is_durable and not replica.upkeep.is_busy) or is_late:
+            if (is_durable and not replica.maintenance.is_busy) or is_late:
                 stop.is_noted = True
-                node.enter(replica.upkeep.checkpoint)
-        elif stop.is_left and (not replica.upkeep.is_busy or is_late):
+                node.enter(replica.maintenance.checkpoint)
+        elif stop.is_left and (not replica.maintenance.is_busy or is_late):
             node.stop(power=False, why="stopped in order", closes=True)
             self._after(RESTART_MS, lambda: self._start_node(node))
 

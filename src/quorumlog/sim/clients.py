@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
-from quorumlog.model.machine_message import QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
+from quorumlog.model.messages.machine import QueryResponse
 from quorumlog.sessions.entries import system_entry_of
 from quorumlog.sim.commands import Commands
 from quorumlog.sim.invariants.committed import entries_of
 from quorumlog.sim.producers import Producers
 from quorumlog.sim.transactions import TransactionalWriter
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster
@@ -265,7 +265,7 @@ class Clients:
             found = []
             if response.count:
                 parts = (memoryview(entries), memoryview(records))
-                found = entries_of(Span(response.first_index, response.count, *parts, True))
+                found = entries_of(EntryRun(response.first_index, response.count, *parts, True))
             read = Read(node_id, floor, request.linearizable, response.committed_index, found)
             for invariant in self._cluster.invariants:
                 invariant.read(read)

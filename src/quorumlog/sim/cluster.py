@@ -13,7 +13,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
@@ -22,7 +22,7 @@ from quorumlog.sim.finding import Finding
 from quorumlog.sim.invariants import all_invariants
 from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
-from quorumlog.sim.world import World
+from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
 
 LIMITS = Limits(
@@ -73,7 +73,7 @@ class SimulatedCluster:
         has_transactions: bool = False,
         **settings: object,
     ) -> None:
-        self.world = World(seed)
+        self.world = SimulationClock(seed)
         self.network = SimulatedNetwork(self.world)
         self.touched: SimulatedNode | None = None
         self.founders = [f"n{number}" for number in range(count)]
@@ -114,12 +114,12 @@ class SimulatedCluster:
         group: GroupConfig,
         core: RaftCore,
         opened: OpenedGroup,
-        doors: Doors,
+        environment: Environment,
         limits: Limits,
         machine: StateMachine | None,
     ) -> Replica:
         """Return a node's replica."""
-        return Replica(group, core, opened, doors, limits, machine)
+        return Replica(group, core, opened, environment, limits, machine)
 
     # -- messages ---------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class SimulatedCluster:
         Raises `Finding` when that does not come: an idle group would cost as much as a busy one.
         """
         end_ms = self.world.now_ms + limit_ms
-        while awake := [node.node_id for node in self.members() if not node.core.rests]:
+        while awake := [node.node_id for node in self.members() if not node.core.is_quiescent]:
             if self.world.now_ms >= end_ms:
                 text = f"nothing happens, and {awake} beat or wait for heartbeats of their own"
                 raise Finding("liveness", f"{text}; {self.describe()}")
@@ -319,6 +319,6 @@ def _read_all(replica: Replica) -> None:
         try:
             index = replica.log.read(index, replica.log.end_index, READ_BYTES).last_index + 1
         except CorruptionError as error:
-            replica.healing.found(error)
+            replica.repairer.found(error)
             index = (index if error.index is None else error.index) + 1
     replica.wake()

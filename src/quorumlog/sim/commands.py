@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
-from quorumlog.model.machine_message import QueryRequest, QueryResponse
 from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.sessions.entries import encode_session_block
 from quorumlog.sim.finding import Finding
-from quorumlog.sim.machines import dialect_of
+from quorumlog.sim.machines import adapter_of
 from quorumlog.sim.operations import Kind, Operation
 from quorumlog.sim.producers import NEVER_OF_ONE
 from quorumlog.sim.register import Command
@@ -64,7 +64,7 @@ class Commands:
         self._cluster = cluster
         self._clients = clients
         self._world = cluster.world
-        self._dialect = dialect_of(cluster.state_machine)
+        self._dialect = adapter_of(cluster.state_machine)
         self._sessions: dict[str, _Session] = {}
         self._sent = 0
         self._open: dict[int, Operation] = {}

@@ -16,7 +16,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import (
     HeartBeatRequest,
     InstallSnapshotRequest,
-    OfferAnswer,
+    OfferResponse,
     PeerMessage,
     StateDigest,
     VoteRequest,
@@ -101,7 +101,7 @@ class Impostors:
         return offer, SessionTable(index).encode()
 
     def _answer(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
-        answer = OfferAnswer(
+        answer = OfferResponse(
             group="g",
             local_id=sender,
             remote_id=node.node_id,

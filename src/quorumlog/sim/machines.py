@@ -122,7 +122,7 @@ class _KeyValues(KeyValueMachine):
                 transaction.put(key, bytes(rotten), db=table)
 
 
-class Dialect(Protocol):
+class StateMachineAdapter(Protocol):
     """What commands and questions about registers are for a machine."""
 
     def command(self, command: Command) -> bytes:
@@ -142,49 +142,49 @@ class Dialect(Protocol):
         ...
 
 
-class OfRegisters:
-    """See `Dialect`."""
+class RegisterAdapter:
+    """See `StateMachineAdapter`."""
 
     def command(self, command: Command) -> bytes:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return msgspec.msgpack.encode(command)
 
     def took_place(self, result: bytes) -> bool:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return result == TAKEN
 
     def question(self, key: bytes) -> bytes:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return key
 
     def value(self, answer: bytes) -> bytes | None:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return answer or None
 
 
-class OfKeyValues:
-    """See `Dialect`."""
+class KeyValueAdapter:
+    """See `StateMachineAdapter`."""
 
     def command(self, command: Command) -> bytes:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         compare = kv.Compare(command.key, value=command.expected)
         compares = (compare,) if command.compares else ()
         return kv.encode_command(kv.Transaction(compares, (kv.Put(command.key, command.value),)))
 
     def took_place(self, result: bytes) -> bool:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return kv.decode_outcome(result).succeeded
 
     def question(self, key: bytes) -> bytes:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         return kv.encode_query(kv.Get(key))
 
     def value(self, answer: bytes) -> bytes | None:
-        """See `Dialect`."""
+        """See `StateMachineAdapter`."""
         found = kv.decode_answer(answer)
         return found.value if isinstance(found, kv.Value) else None
 
 
-def dialect_of(state_machine: str) -> Dialect:
+def adapter_of(state_machine: str) -> StateMachineAdapter:
     """Return how to speak to a machine."""
-    return OfKeyValues() if state_machine == KEY_VALUES else OfRegisters()
+    return KeyValueAdapter() if state_machine == KEY_VALUES else RegisterAdapter()

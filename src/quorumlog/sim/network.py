@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorumlog.model.message import Message
-from quorumlog.sim.world import World
+from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class SimulatedNetwork:
     through. `trace` is a digest of everything that was delivered, and when.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulationClock) -> None:
         self._world = world
         self._random: Random = world.random
         self._encode = msgspec.msgpack.Encoder().encode

@@ -12,9 +12,9 @@ from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.message import AppendResponse, HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
-from quorumlog.node.environment import Doors, WriteOwner
-from quorumlog.node.heartbeat_batching import JoinedHeartBeats
-from quorumlog.node.liveness import Beats
+from quorumlog.node.environment import Environment, WriteOwner
+from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
+from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.proposals import Answer
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.core import RaftCore
@@ -107,7 +107,7 @@ class _Disk:
         self._begin()
 
 
-class _Background:
+class _Executor:
     """Runs work a little later, as a thread would."""
 
     def __init__(self, node: "SimulatedNode") -> None:
@@ -119,7 +119,7 @@ class _Background:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """See `Background`."""
+        """See `Executor`."""
 
         def happen() -> None:
             try:
@@ -175,7 +175,7 @@ class SimulatedNode:
         self.incarnation = 0
         self.clock = Clock(lambda: cluster.world.now_us)
         self.replica: Replica | None = None
-        self.beats: Beats | None = None
+        self.liveness: NodeLiveness | None = None
         self.why_stopped = ""
         self.is_retired = False
         self.slow = 1
@@ -270,7 +270,7 @@ class SimulatedNode:
 
         def ask() -> None:
             if not self.running.broken:
-                self.running.asked.ask(make_event, lambda code, text, index: None)
+                self.running.pending_requests.ask(make_event, lambda code, text, index: None)
 
         if self.is_up:
             self.enter(ask)
@@ -312,7 +312,7 @@ class SimulatedNode:
             return
         self._opened, self.incarnation, self.why_stopped = opened, opened.incarnation, ""
         replicas: dict[str, Replica] = {}
-        self.beats = beats = self._make_beats(replicas)
+        self.liveness = beats = self._make_beats(replicas)
         try:
             self.replica = replica = self._make_replica(group, opened, beats)
         except StorageError as error:
@@ -326,8 +326,8 @@ class SimulatedNode:
 
         self.enter(start)
 
-    def _make_beats(self, replicas: dict[str, Replica]) -> Beats:
-        return Beats(
+    def _make_beats(self, replicas: dict[str, Replica]) -> NodeLiveness:
+        return NodeLiveness(
             self.node_id,
             replicas,
             _Network(self),
@@ -338,7 +338,7 @@ class SimulatedNode:
         )
 
     def _wake_beats_at(self, deadline_ms: int) -> None:
-        beats = self.beats
+        beats = self.liveness
         delay_us = self.clock.world_delay_us(deadline_ms * 1_000)
         self.later(delay_us, lambda: None if beats is None else beats.tick())
 
@@ -348,8 +348,8 @@ class SimulatedNode:
             for part in (*message.requests, *message.responses):
                 self.receive(part, attachment)
         elif isinstance(message, NodeMessage):
-            if self.beats is not None:
-                self.beats.received(message)
+            if self.liveness is not None:
+                self.liveness.received(message)
         elif not self.running.broken:
             self.running.receive(message, attachment)
 
@@ -365,7 +365,9 @@ class SimulatedNode:
 
         self.running.propose(block, answered, entry)
 
-    def _make_replica(self, group: GroupConfig, opened: OpenedGroup, beats: Beats) -> Replica:
+    def _make_replica(
+        self, group: GroupConfig, opened: OpenedGroup, beats: NodeLiveness
+    ) -> Replica:
         clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
         core = self.cluster.make_core(
@@ -376,11 +378,11 @@ class SimulatedNode:
         def defer(action: Callable[[], None]) -> None:
             self.later(0, action)
 
-        doors = Doors(
+        environment = Environment(
             disk=disk,
-            network=JoinedHeartBeats(self.node_id, _Network(self), defer),
-            background=_Background(self),
-            machines=_Background(self),
+            network=HeartBeatCoalescer(self.node_id, _Network(self), defer),
+            executor=_Executor(self),
+            machines=_Executor(self),
             observer=_Observer(),
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,
@@ -390,11 +392,13 @@ class SimulatedNode:
             wake_at=self._wake_at,
             broken=self.broken,
             nonce=partial(self._chance_of_life().getrandbits, NONCE_BITS),
-            beats=beats,
+            liveness=beats,
             remake=lambda machine: self.machines.remake(machine, group),
         )
         machine = self.machines.open(group)
-        return self.cluster.make_replica(group, core, opened, doors, self.config.limits, machine)
+        return self.cluster.make_replica(
+            group, core, opened, environment, self.config.limits, machine
+        )
 
     def _chance_of_life(self) -> Random:
         return Random(f"{self.node_id}/{self.life}")  # noqa: S311  (nothing secret)
@@ -429,7 +433,7 @@ class SimulatedNode:
                 self.cluster.ended(self)
         self.life += 1
         self.why_stopped = why
-        self.replica = self.beats = self._opened = self._wake_us = self._paused = None
+        self.replica = self.liveness = self._opened = self._wake_us = self._paused = None
         self.clock.go_on()
         self.machines.ended(closes=closes)
         self.alarms, self._alarms_seen, self.unanswered = [], 0, 0

@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.message import AppendRequest, AppendResponse, Response
-from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
+from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
     AcceptedAttempt,
     EndTransaction,

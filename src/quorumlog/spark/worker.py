@@ -5,7 +5,7 @@ from functools import cache
 
 
 @cache
-def spare_collections() -> None:
+def freeze_gc() -> None:
     """Leave what is loaded by now out of collections of garbage; once in a process.
 
     Spark's worker collects after each task, which looks at every object of every module: 20 to 40

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from quorumlog.log_lines import described, reason_of, say
+from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame(frame)
         except RemoteProtocolError as error:
             self._counters.garbage += 1
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "closing a connection",
@@ -209,8 +209,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
         except Exception as error:
             text, remote = "handling bytes failed", self.remote_address
-            say(logger, logging.ERROR, text, exc_info=error, remote=remote)
-            self.close(f"internal error: {described(error)}")
+            log_event(logger, logging.ERROR, text, exc_info=error, remote=remote)
+            self.close(f"internal error: {describe_error(error)}")
         if self._share is not None:
             self._account(self._share, taken)
         if turns is not None:
@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             self._share.budgets.answers.forget(self)
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
-            reason = reason_of(exc) if isinstance(exc, OSError) else described(exc)
+            reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)
         handler, self._handler = self._handler, None
         try:
             if handler is not None:
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
     def _say_refused(self, frame: RefusedFrame) -> None:
         if frame.text != self._refused_text:  # the same one again and again is said once
             self._refused_text = frame.text
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "refusing a frame",
@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
             self._handler = self._greet(message)
         except RemoteProtocolError as error:
             self._counters.refused_handshakes += 1
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "refusing a connection",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from quorumlog.log_lines import reason_of, say
+from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -179,7 +179,9 @@ class Listener:
     def _accept_later(self, error: OSError) -> None:
         """No descriptor is free, or no memory: who wants to connect waits in the backlog."""
         if self._pause_s == ACCEPT_PAUSE_MIN_S:
-            say(logger, logging.WARNING, "cannot accept connections now", reason=reason_of(error))
+            log_event(
+                logger, logging.WARNING, "cannot accept connections now", reason=reason_of(error)
+            )
         self.counters.accept_failures += 1
         loop = asyncio.get_running_loop()
         for one in self._sockets:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from quorumlog.log_lines import reason_of, say
+from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
@@ -104,7 +104,7 @@ class _Link:
                     continue
             except (OSError, TimeoutError) as error:
                 reason = reason_of(error)
-                say(logger, logging.DEBUG, "cannot reach", peer=self.peer_id, reason=reason)
+                log_event(logger, logging.DEBUG, "cannot reach", peer=self.peer_id, reason=reason)
                 pause = min(BACKOFF_MAX_S, pause * 2)
                 if isinstance(error, ConnectionRefusedError) and not self._is_bulk:
                     if loop.time() - ended_at < LOST_S:
@@ -112,7 +112,7 @@ class _Link:
                     ended_at = -LOST_S
             except Exception as error:  # a link that is given up would cut this node off
                 text = "a link failed; it is made anew"
-                say(logger, logging.ERROR, text, exc_info=error, peer=self.peer_id)
+                log_event(logger, logging.ERROR, text, exc_info=error, peer=self.peer_id)
                 pause = BACKOFF_MAX_S
             await asyncio.sleep(pause * self._links.generator.uniform(0.5, 1.0))
 
@@ -180,13 +180,13 @@ class _Link:
             self._is_welcome = message.code == ResponseCode.SUCCESS
         if isinstance(message, Hello | Response) and message.text != self._refusal:
             self._refusal = message.text  # the same one again and again is said once
-            say(logger, logging.WARNING, "refused", peer=self.peer_id, reason=self._refusal)
+            log_event(logger, logging.WARNING, "refused", peer=self.peer_id, reason=self._refusal)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         if self.connection is connection:
             self.connection = None
-        say(logger, logging.DEBUG, "link ended", peer=self.peer_id, reason=reason)
+        log_event(logger, logging.DEBUG, "link ended", peer=self.peer_id, reason=reason)
 
     def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
         """Send if the link is up and its outbox has room; what no frame takes is logged."""
@@ -199,7 +199,7 @@ class _Link:
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 text = "a message cannot be sent"
-                say(logger, logging.ERROR, text, peer=self.peer_id, reason=str(error))
+                log_event(logger, logging.ERROR, text, peer=self.peer_id, reason=str(error))
             return False
 
     def close(self) -> None:

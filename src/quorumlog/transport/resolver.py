@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from quorumlog.log_lines import reason_of, say
+from quorumlog.log_events import log_event, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ async def connect_to(found: Found, make: Callable[[], P]) -> tuple[asyncio.Trans
             return await loop.create_connection(make, address, port)
         except OSError as error:
             where = f"{address}:{port}"
-            say(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
+            log_event(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
     address, port = found[-1][1]
     return await loop.create_connection(make, address, port)
 

@@ -1,9 +1,9 @@
 """Which number a message has in a frame. Numbers are for ever: never change or reuse one."""
 
-from quorumlog.model import admin_message as am
-from quorumlog.model import machine_message as mm
 from quorumlog.model import message as m
-from quorumlog.model import transaction_message as tm
+from quorumlog.model.messages import admin as am
+from quorumlog.model.messages import machine as mm
+from quorumlog.model.messages import transactions as tm
 
 MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     1: m.Hello,
@@ -20,14 +20,14 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     18: m.TimeoutNowRequest,
     19: m.ReadIndexRequest,
     20: m.ReadIndexResponse,
-    21: m.NodeBeat,
-    22: m.NodeBeatAnswer,
+    21: m.NodeHeartBeat,
+    22: m.NodeHeartBeatResponse,
     23: m.HeartBeats,
     24: m.InstallSnapshotRequest,
     25: m.InstallSnapshotResponse,
-    26: m.SnapshotPieceRequest,
-    27: m.SnapshotPiece,
-    28: m.SnapshotWanted,
+    26: m.SnapshotChunkRequest,
+    27: m.SnapshotChunk,
+    28: m.SnapshotOfferRequest,
     29: m.StateDigest,
     30: m.MetadataRequest,
     31: m.MetadataResponse,
@@ -39,8 +39,8 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     37: m.StatusResponse,
     38: am.TransferRequest,
     39: am.ChangeMembersRequest,
-    40: am.StoryRequest,
-    41: am.StoryResponse,
+    40: am.HistoryRequest,
+    41: am.HistoryResponse,
     42: mm.QueryRequest,
     43: mm.QueryResponse,
     44: mm.SnapshotRequest,
@@ -48,10 +48,10 @@ MESSAGE_OF_KIND: dict[int, type[m.Message]] = {
     46: tm.TransactionalRequest,
     47: tm.TransactionalResponse,
     48: tm.PositionReport,
-    49: m.OfferQuestion,
-    50: m.OfferAnswer,
+    49: m.OfferQuery,
+    50: m.OfferResponse,
     51: m.GroupIdentity,
-    52: m.DigestQuestion,
+    52: m.DigestQuery,
 }
 KIND_OF_MESSAGE: dict[type[m.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

@@ -14,8 +14,8 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import AppendResponse
-from quorumlog.node.environment import Doors
-from quorumlog.node.replica.late_refusals import LateRefusals
+from quorumlog.node.environment import Environment
+from quorumlog.node.replica.deferred_refusals import DeferredRefusals
 from quorumlog.node.replica.proposals import (
     Answer,
     Batch,
@@ -52,9 +52,9 @@ class _Repeated:
 class Appends:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", doors: Doors, limits: Limits) -> None:
+    def __init__(self, replica: "Replica", environment: Environment, limits: Limits) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._limits = limits
         self._config = replica.config
         self._proposals = ProposalQueue(limits)
@@ -62,7 +62,7 @@ class Appends:
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
         self._again: list[_Repeated] = []
-        self._late = LateRefusals()
+        self._late = DeferredRefusals()
         self._looked_up = 0
         """Appends whose answer is decided once something was read, or leadership proved."""
 
@@ -95,9 +95,9 @@ class Appends:
             if verdict.stored is not None:
                 self._answer_again(_Repeated(entry, verdict.stored, answer, self._deadline_ms()))
                 return
-        proposal = Proposal(block, answer, self._doors.now_us(), entry)
+        proposal = Proposal(block, answer, self._environment.now_us(), entry)
         if self._proposals.add(proposal):
-            self._doors.defer(self._flush)
+            self._environment.defer(self._flush)
 
     def _refuse_in_time(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
@@ -108,7 +108,7 @@ class Appends:
         if not is_about_leader or not core.awaits_leader or self._is_full():
             self._refuse(answer, code, text)
             return
-        self._late.add(answer, size_bytes, code, text, self._doors.now_ms())
+        self._late.add(answer, size_bytes, code, text, self._environment.now_ms())
 
     def settle_late(self) -> None:
         """Refuse those that wait for it to be known who leads, if it is."""
@@ -141,10 +141,10 @@ class Appends:
                 self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
 
         self._looked_up += 1
-        self._replica.asked.read(proved)
+        self._replica.pending_requests.read(proved)
 
     def _deadline_ms(self) -> int:
-        return self._doors.now_ms() + self._config.max_wait_ack_time_ms
+        return self._environment.now_ms() + self._config.max_wait_ack_time_ms
 
     def _answer_again(self, repeated: "_Repeated") -> None:
         """A block came again: its first answer, once it is committed."""
@@ -202,7 +202,7 @@ class Appends:
         if replica.core.is_leaving and replica.core.may_leave:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
-        if full := replica.upkeep.full_text(size_bytes, is_mark=is_mark):
+        if full := replica.maintenance.full_text(size_bytes, is_mark=is_mark):
             return ResponseCode.DISK_FULL, full
         if self._is_full():
             return (
@@ -210,7 +210,7 @@ class Appends:
                 f"{self._requests} appends ({self._size_bytes} bytes) wait for a majority; "
                 "try again later",
             )
-        if self._doors.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
+        if self._environment.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
             return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
         return None
 
@@ -248,7 +248,7 @@ class Appends:
         check(replica.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, spans)
         replica.counters.append_requests += len(batch.members)
-        self._doors.disk.submit(replica, effect.token, plan)
+        self._environment.disk.submit(replica, effect.token, plan)
 
     # -- out ----------------------------------------------------------------------------------
 
@@ -257,8 +257,8 @@ class Appends:
 
         `results_of` returns the machine's results for a range of indexes.
         """
-        now_us = self._doors.now_us()
-        observer, counters = self._doors.observer, self._replica.counters
+        now_us = self._environment.now_us()
+        observer, counters = self._environment.observer, self._replica.counters
         for pending in self.pending.pop_committed(index):
             proposal = pending.proposal
             count, size = proposal.block.count, len(proposal.block.data)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
@@ -26,19 +26,19 @@ from quorumlog.model.errors import (
     RequestError,
     StorageError,
 )
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.comparisons import DIGEST_BYTES_MAX, Comparisons
+from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.machine_jobs import (
-    Handed,
+    ApplyBatch,
     MachineDamagedError,
     MachineError,
-    Work,
+    MachineJob,
     damage_of_machine,
 )
 from quorumlog.node.replica.machine_scrub import MachineScrub
-from quorumlog.node.replica.reads import gather
-from quorumlog.node.replica.snapshotter import Kept, Saves
+from quorumlog.node.replica.snapshotter import Kept, Snapshotter
 from quorumlog.storage.log.snapshots import SnapshotMeta
 from quorumlog.storage.log.store import OpenedGroup
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
@@ -119,14 +119,14 @@ class Applier:
         replica: "Replica",
         machine: StateMachine | None,
         opened: OpenedGroup,
-        doors: Doors,
+        environment: Environment,
     ) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self.machine = machine
-        self.saves = Saves(replica, self, opened.snapshots, doors)
-        self.scrub = MachineScrub(replica, self, opened.snapshots, doors)
-        self.comparisons = Comparisons(replica, doors)
+        self.snapshotter = Snapshotter(replica, self, opened.snapshots, environment)
+        self.scrub = MachineScrub(replica, self, opened.snapshots, environment)
+        self.comparisons = Comparisons(replica, environment)
         self._applied = -1
         self.failed_text = ""
         self._passing_text = ""
@@ -158,7 +158,7 @@ class Applier:
         return self._replica.core.committed_index if self.machine is None else self._applied
 
     @property
-    def is_fit(self) -> bool:
+    def is_eligible(self) -> bool:
         """Whether the machine works, and has what it once had."""
         is_behind = self._applied < self._least_applied
         return not (self.failed_text or self.condition or self._load or is_behind)
@@ -208,8 +208,8 @@ class Applier:
         self._load = meta
         self._retry_ms = self._ask_peers_ms = NEVER_MS
         self._takes_back = False
-        self.saves.newest = meta
-        self._replica.tell_fitness()
+        self.snapshotter.newest = meta
+        self._replica.update_eligibility()
         self.go_on()
 
     def query(
@@ -234,7 +234,7 @@ class Applier:
             answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
             return
         patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
-        deadline_ms = self._doors.now_ms() + patience_ms
+        deadline_ms = self._environment.now_ms() + patience_ms
         query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
         heapq.heappush(self._waiting, query)
         self._release()
@@ -250,7 +250,7 @@ class Applier:
             return
         self._unproved.append((body, answer))
         if len(self._unproved) == 1:
-            self._doors.defer(self._prove)
+            self._environment.defer(self._prove)
 
     def _prove(self) -> None:
         together, self._unproved = self._unproved, []
@@ -262,7 +262,7 @@ class Applier:
                 else:
                     answer(code, text, -1, b"")
 
-        self._replica.asked.read(proved)
+        self._replica.pending_requests.read(proved)
         self._replica.wake()
 
     def tick(self, now_ms: int) -> None:
@@ -289,7 +289,7 @@ class Applier:
                     text = f"index {query.index} is not applied here yet; try again later"
                     query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
         # those of a machine that is fit are answered as soon as it is free
-        if not self.is_fit and any(query.end_ms <= now_ms for query in self._ready):
+        if not self.is_eligible and any(query.end_ms <= now_ms for query in self._ready):
             unanswered = [query for query in self._ready if query.end_ms <= now_ms]
             self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
             why = self.condition_text or "its state machine has not again what it had"
@@ -300,17 +300,17 @@ class Applier:
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
         waiting_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
-        if self._ready and not self.is_fit:
+        if self._ready and not self.is_eligible:
             waiting_ms = min(waiting_ms, *(query.end_ms for query in self._ready))
         # once it is time, whatever keeps the machine from applying goes on by itself
-        is_ahead = self._apply_at_ms > self._doors.now_ms()
+        is_ahead = self._apply_at_ms > self._environment.now_ms()
         apply_ms = self._apply_at_ms if is_ahead else NEVER_MS
         return min(
             waiting_ms,
             self._retry_ms,
             apply_ms,
             self._ask_peers_ms,
-            self.saves.next_deadline_ms(),
+            self.snapshotter.next_deadline_ms(),
             NEVER_MS if self.machine is None or self.failed_text else self.scrub.next_deadline_ms(),
         )
 
@@ -325,13 +325,13 @@ class Applier:
         work = self._next_question(machine) if pauses else self._next_work(machine)
         if work is not None:
             self._is_busy = True
-            self._doors.machines.run(
+            self._environment.machines.run(
                 work.run,
                 lambda found: self._done(work, found),
                 lambda error: self._failed(work, error),
             )
 
-    def _done(self, work: Work, found: object) -> None:
+    def _done(self, work: MachineJob, found: object) -> None:
         self._is_busy = False
         self._passing_text = ""
         try:
@@ -340,24 +340,24 @@ class Applier:
             self.go_on()
             self._replica.wake()
 
-    def _next_work(self, machine: StateMachine) -> Work | None:
+    def _next_work(self, machine: StateMachine) -> MachineJob | None:
         if self._rebuild is not None:
             return self._remaking(machine, self._rebuild)
         if self._is_recovering:
             return self._recovering(machine)
         if self._ask_peers_ms != NEVER_MS:
-            return self.saves.taking_back(self._taken_back) if self._takes_back else None
+            return self.snapshotter.taking_back(self._taken_back) if self._takes_back else None
         if self._load is not None:
             return self._loading(machine, self._load)
         if self._role is not None:
             return self._telling(machine, self._role)
-        if self.saves.is_settled or self.saves.is_due:
-            return self.saves.next_work(machine)
-        if self.scrub.is_due and self.is_fit:
+        if self.snapshotter.is_settled or self.snapshotter.is_due:
+            return self.snapshotter.next_work(machine)
+        if self.scrub.is_due and self.is_eligible:
             return self.scrub.checking(machine)
         core = self._replica.core
         last = min(core.committed_index, core.durable_index)
-        asks_first = bool(self._ready) and self._has_applied and self.is_fit
+        asks_first = bool(self._ready) and self._has_applied and self.is_eligible
         if last > self._applied and not asks_first and self._is_time_to_apply(last):
             point = self.comparisons.next_point(self._applied)
             last = min(last, self._applied + APPLY_ENTRIES, point)
@@ -370,9 +370,9 @@ class Applier:
         What was there when the time had come is not waited for again, in however many pieces it is
         handed over: a follower that compares its state after each entry would apply 50 a second.
         """
-        now_ms = self._doors.now_ms()
+        now_ms = self._environment.now_ms()
         replica = self._replica
-        is_asked = bool(self._waiting or self._ready or self.saves.is_asked)
+        is_asked = bool(self._waiting or self._ready or self.snapshotter.is_asked)
         led = len(replica.appends.pending) > 0  # when they were committed
         is_awaited = replica.core.role is Role.LEADER or led or is_asked
         is_due = self._applied < self._due_index
@@ -388,10 +388,10 @@ class Applier:
         self._due_index = last
         return True
 
-    def _next_question(self, machine: StateMachine) -> Work | None:
-        return self._asking(machine) if self._ready and self.is_fit else None
+    def _next_question(self, machine: StateMachine) -> MachineJob | None:
+        return self._asking(machine) if self._ready and self.is_eligible else None
 
-    def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> Work:
+    def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> MachineJob:
         self._role = None
 
         def run() -> None:
@@ -402,14 +402,14 @@ class Applier:
                 raise
             except Exception as error:
                 text = "".join(traceback.format_exception(error))
-                raise MachineError(f"{described(error)} in on_role_change\n{text}") from error
+                raise MachineError(f"{describe_error(error)} in on_role_change\n{text}") from error
 
         def refused() -> None:
             self._role = self._role or role
 
-        return Work(run, refused=refused)
+        return MachineJob(run, refused=refused)
 
-    def _failed(self, work: Work, error: Exception) -> None:
+    def _failed(self, work: MachineJob, error: Exception) -> None:
         """What could not be read may be readable later; a machine that raises is at its end."""
         self._is_busy = False
         self._has_applied = True
@@ -424,15 +424,15 @@ class Applier:
             self.rebuild(str(error))
             return
         if isinstance(error, CorruptionError) and error.index is not None:
-            replica.healing.found(error)
+            replica.repairer.found(error)
         elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
-            self._end(described(error))
+            self._end(describe_error(error))
             return
         # removed: the log begins anew behind a snapshot, which is loaded next
         if isinstance(error, PASSING_ERRORS):
             self._passing_text = f"it cannot go on now, and tries again: {error}"
-        self._retry_ms = self._doors.now_ms() + RETRY_MS
-        say(
+        self._retry_ms = self._environment.now_ms() + RETRY_MS
+        log_event(
             logger,
             logging.WARNING,
             "entries cannot be applied now",
@@ -446,7 +446,7 @@ class Applier:
         """The machine is not what the log says any more: nothing more is applied."""
         replica = self._replica
         self.failed_text = text
-        say(
+        log_event(
             logger,
             logging.CRITICAL,
             "state machine failed",
@@ -458,8 +458,8 @@ class Applier:
             query.answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
         self._ready.clear()
         self._waiting.clear()
-        self.saves.end(self._first_line())
-        replica.tell_fitness()
+        self.snapshotter.end(self._first_line())
+        replica.update_eligibility()
         replica.wake()
 
     def _first_line(self) -> str:
@@ -467,11 +467,11 @@ class Applier:
 
     # -- beginning, and beginning again ----------------------------------------------------------
 
-    def _recovering(self, machine: StateMachine) -> Work:
-        before = self.saves.newest
+    def _recovering(self, machine: StateMachine) -> MachineJob:
+        before = self.snapshotter.newest
 
         def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
-            newest = self.saves.look()  # before: `recover` is called once
+            newest = self.snapshotter.look()  # before: `recover` is called once
             with damage_of_machine():
                 machine.recover()
                 return machine.applied_index, CommandResults.of(machine.kept()), newest
@@ -479,14 +479,14 @@ class Applier:
         def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
             self._is_recovering = False
             self._applied, self.results, newest = found
-            self.saves.looked(before, newest)
+            self.snapshotter.looked(before, newest)
             self._begin()
 
-        return Work(run, done)
+        return MachineJob(run, done)
 
     def _begin(self) -> None:
         """Go on from what the machine has, or from the newest snapshot."""
-        log, newest = self._replica.log, self.saves.newest
+        log, newest = self._replica.log, self.snapshotter.newest
         reached = -1 if newest is None else newest.last_included_index
         if self._applied > max(log.end_index, reached):
             self._end(
@@ -498,7 +498,7 @@ class Applier:
         else:
             self._load = newest if reached > self._applied else None
         self._release()
-        self._replica.tell_fitness()
+        self._replica.update_eligibility()
         self.go_on()
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
@@ -511,10 +511,10 @@ class Applier:
         if self._rebuild is not None:
             self._rebuild_again(self._rebuild, trusted_index)
             return
-        if self._doors.remake is None:
+        if self._environment.remake is None:
             self._end(why)
             return
-        replica, now_ms = self._replica, self._doors.now_ms()
+        replica, now_ms = self._replica, self._environment.now_ms()
         self._rebuild = _Rebuild(why, trusted_index)
         self._is_recovering = False
         self._least_applied = max(self._least_applied, self._applied)
@@ -524,9 +524,9 @@ class Applier:
         self._rebuilt_ms = self._retry_ms
         self._load, self._ask_peers_ms, self._takes_back = None, NEVER_MS, False
         if trusted_index is not None:
-            self.saves.distrust(trusted_index)
+            self.snapshotter.distrust(trusted_index)
         replica.counters.machine_rebuilds += 1
-        say(
+        log_event(
             logger,
             logging.ERROR,
             "state machine is made again",
@@ -534,7 +534,7 @@ class Applier:
             applied_index=self._applied,
             text=why,
         )
-        replica.tell_fitness()
+        replica.update_eligibility()
         replica.wake()
 
     def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
@@ -543,24 +543,24 @@ class Applier:
             before = rebuild.trusted_index
             least = trusted_index if before is None else min(before, trusted_index)
             self._rebuild = _Rebuild(rebuild.why, least)
-            self.saves.distrust(least)
+            self.snapshotter.distrust(least)
         elif self._retry_ms == NEVER_MS:
-            self._retry_ms = self._doors.now_ms() + RETRY_MS
+            self._retry_ms = self._environment.now_ms() + RETRY_MS
         self._replica.wake()
 
-    def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> Work:
-        remake, before = self._doors.remake, self.saves.newest
+    def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
+        remake, before = self._environment.remake, self.snapshotter.newest
 
         def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
-                self.saves.set_aside_behind(rebuild.trusted_index)
-            newest = self.saves.look()  # may fail, as what follows may not for its sake
+                self.snapshotter.set_aside_behind(rebuild.trusted_index)
+            newest = self.snapshotter.look()  # may fail, as what follows may not for its sake
             with damage_of_machine():
                 return machine if remake is None else remake(machine), newest
 
         def done(found: tuple[StateMachine, SnapshotMeta | None]) -> None:
             self.machine, newest = found
-            self.saves.looked(before, newest)
+            self.snapshotter.looked(before, newest)
             self._applied, self.results = -1, CommandResults()
             if self._rebuild is not rebuild:
                 return  # less is trusted by now: once more
@@ -573,24 +573,24 @@ class Applier:
             self._ready.clear()
             self._begin()
 
-        return Work(run, done)
+        return MachineJob(run, done)
 
     def _no_snapshot_text(self) -> str:
         begin = self._replica.log.before_begin_index + 1
-        what = "trusted" if self.saves.has_aside else "whole"
+        what = "trusted" if self.snapshotter.has_aside else "whole"
         return f"no {what} snapshot is left, and the log begins at {begin}"
 
     def _ask_peers(self) -> None:
         is_alone = len(self._replica.core.membership.ids) <= 1
-        if is_alone and not self.saves.has_aside:
+        if is_alone and not self.snapshotter.has_aside:
             self._end(
                 f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
                 "replica's directory, or the snapshots in it, from a backup"
             )
             return
-        self._ask_peers_ms = self._doors.now_ms()
+        self._ask_peers_ms = self._environment.now_ms()
         self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else ASIDE_WAIT_MS)
-        say(
+        log_event(
             logger,
             logging.ERROR,
             "peers are asked for a snapshot",
@@ -607,15 +607,15 @@ class Applier:
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         self._ask_peers_ms = now_ms + RETRY_MS
         self._asked_peers += 1
-        if self._replica.installs.is_installing:
+        if self._replica.snapshot_transfer.is_installing:
             return
-        if self.saves.has_aside and now_ms >= self._ask_until_ms:
+        if self.snapshotter.has_aside and now_ms >= self._ask_until_ms:
             self._takes_back = True
             return
         if not peers:
             return
         peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
-        self._replica.installs.want(str(peer), self._replica.log.before_begin_index)
+        self._replica.snapshot_transfer.want(str(peer), self._replica.log.before_begin_index)
 
     def _taken_back(self) -> None:
         self._takes_back = False
@@ -630,13 +630,13 @@ class Applier:
 
     # -- applying -----------------------------------------------------------------------------
 
-    def _applying(self, machine: StateMachine, first: int, last: int) -> Work:
+    def _applying(self, machine: StateMachine, first: int, last: int) -> MachineJob:
         log, limits = self._replica.log, APPLY_BYTES
         found = gather(log, first, last, limits) if log.is_in_memory(first) else None
 
         def run() -> _Applied:
             spans = gather(log, first, last, limits) if found is None else found
-            handed = Handed.of([span.block() for span in spans])
+            handed = ApplyBatch.of([span.block() for span in spans])
             size, end = sum(len(span.data) for span in spans), spans[-1].last_index
             results = self._apply(machine, handed)
             return _Applied(end, size, results, self._digest_at(machine, end))
@@ -644,7 +644,7 @@ class Applier:
         def done(found: _Applied) -> None:
             self._applied, size, results = found.last_index, found.size_bytes, found.results
             self._has_applied = True
-            self.saves.applied(size)
+            self.snapshotter.applied(size)
             if len(self._replica.appends.pending):
                 self._results.update(results)
             self._replica.appends.applied(self._applied, self._take_results)
@@ -654,11 +654,11 @@ class Applier:
                 self.comparisons.reached(self._applied, found.digest)
             if self._least_applied >= 0 and self._applied >= self._least_applied:
                 self._least_applied = -1
-                self._replica.tell_fitness()
+                self._replica.update_eligibility()
 
-        return Work(run, done)
+        return MachineJob(run, done)
 
-    def _apply(self, machine: StateMachine, handed: Handed) -> dict[int, bytes]:
+    def _apply(self, machine: StateMachine, handed: ApplyBatch) -> dict[int, bytes]:
         """Have entries applied; on the machine's thread."""
         try:
             return handed.apply_to(machine, self.results)
@@ -666,7 +666,7 @@ class Applier:
             if machine.applied_index != self._applied:  # it does not keep its state itself
                 if isinstance(error, OutOfDescriptorsError):
                     raise MachineDamagedError(f"{error} while entries were applied") from error
-                raise MachineError(f"{described(error)} while entries were applied") from error
+                raise MachineError(f"{describe_error(error)} while entries were applied") from error
             self.results = CommandResults.of(machine.kept())  # as they were before
             raise
 
@@ -681,17 +681,17 @@ class Applier:
             raise
         # costs a comparison, and the next snapshot says so, too; the entries have been applied
         except Exception as error:
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "the state machine gave no digest",
                 group=self._replica.config.group,
                 index=index,
-                reason=described(error),
+                reason=describe_error(error),
             )
             return b""
-        is_fit = isinstance(digest, bytes) and len(digest) <= DIGEST_BYTES_MAX
-        return digest if is_fit else b""
+        is_eligible = isinstance(digest, bytes) and len(digest) <= DIGEST_BYTES_MAX
+        return digest if is_eligible else b""
 
     def _forget_results(self) -> None:
         """Those of appends that were given up are not asked for any more."""
@@ -711,7 +711,7 @@ class Applier:
         while self._waiting and self._waiting[0].index <= self._applied:
             self._ready.append(heapq.heappop(self._waiting))
 
-    def _asking(self, machine: StateMachine) -> Work:
+    def _asking(self, machine: StateMachine) -> MachineJob:
         count = min(len(self._ready), QUERIES_TOGETHER)
         queries = [self._ready.popleft() for _ in range(count)]
         self._has_applied = False
@@ -726,26 +726,28 @@ class Applier:
             for query, (code, text, answer) in zip(queries, answers, strict=True):
                 query.answer(code, text, self._applied, answer)
 
-        return Work(run, done, refused=again)
+        return MachineJob(run, done, refused=again)
 
     # -- loading ------------------------------------------------------------------------------
 
-    def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> Work:
-        before = self.saves.newest
+    def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> MachineJob:
+        before = self.snapshotter.newest
 
         def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
-            kept = self.saves.load_into(machine, meta)
-            return self.saves.look() if kept is None else (kept, CommandResults.of(kept.results))
+            kept = self.snapshotter.load_into(machine, meta)
+            return (
+                self.snapshotter.look() if kept is None else (kept, CommandResults.of(kept.results))
+            )
 
         def done(found: tuple[Kept, CommandResults] | SnapshotMeta | None) -> None:
             if isinstance(found, tuple):
                 self._loaded(meta, *found)
                 return
-            self.saves.looked(before, found)
+            self.snapshotter.looked(before, found)
             if self._load is meta:
                 self._load_older()
 
-        return Work(run, done)
+        return MachineJob(run, done)
 
     def _loaded(self, meta: SnapshotMeta, kept: Kept, results: CommandResults) -> None:
         self._applied = meta.last_included_index
@@ -755,7 +757,7 @@ class Applier:
             self._replica.sessions.learned(kept.sessions)
         if self._load is meta:
             self._load = None
-        say(
+        log_event(
             logger,
             logging.INFO,
             "snapshot loaded",
@@ -764,9 +766,9 @@ class Applier:
         )
         self._release()
         if self._replica.log.damaged:  # what is damaged below it is needed by nobody any more
-            self._replica.upkeep.remove_until(meta.last_included_index)
-        self.saves.settle()
-        self._replica.tell_fitness()
+            self._replica.maintenance.remove_until(meta.last_included_index)
+        self.snapshotter.settle()
+        self._replica.update_eligibility()
 
     def _load_older(self) -> None:
         """The newest was broken and is gone: an older one will do if the log goes back so far."""
@@ -777,8 +779,8 @@ class Applier:
         """The node stops, and its machine threads have."""
         if self.machine is None:
             return
-        if self._rebuild is not None and self._doors.remake is not None:
-            self.machine = self._doors.remake(self.machine)  # not to be opened as it is
+        if self._rebuild is not None and self._environment.remake is not None:
+            self.machine = self._environment.remake(self.machine)  # not to be opened as it is
         self.machine.close()
 
 
@@ -793,5 +795,5 @@ def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes
     except RequestError as error:
         return error.code, f"the state machine cannot answer: {error}", b""
     except Exception as error:
-        text = f"the state machine cannot answer: {described(error)}"
+        text = f"the state machine cannot answer: {describe_error(error)}"
         return ResponseCode.INTERNAL_ERROR, text, b""

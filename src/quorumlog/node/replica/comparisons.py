@@ -10,10 +10,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.codes import Role
-from quorumlog.model.message import DigestQuestion, StateDigest
-from quorumlog.node.environment import Doors
+from quorumlog.model.message import DigestQuery, StateDigest
+from quorumlog.node.environment import Environment
 
 if TYPE_CHECKING:
     from quorumlog.node.replica.replica import Replica
@@ -36,9 +36,9 @@ class Comparisons:
     verdict: of an entry, and of whom.
     """
 
-    def __init__(self, replica: "Replica", doors: Doors) -> None:
+    def __init__(self, replica: "Replica", environment: Environment) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._entries = replica.config.digest_entries
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
@@ -70,14 +70,14 @@ class Comparisons:
         self._own.clear()
         self._asked.clear()
 
-    def received(self, message: DigestQuestion | StateDigest) -> None:
+    def received(self, message: DigestQuery | StateDigest) -> None:
         """A peer asks, or answers."""
-        if isinstance(message, DigestQuestion):
+        if isinstance(message, DigestQuery):
             self._questioned(message)
         else:
             self._answered(message)
 
-    def _questioned(self, question: DigestQuestion) -> None:
+    def _questioned(self, question: DigestQuery) -> None:
         """A follower asks for a verdict, or the leader for this replica's digest."""
         core, index, peer = self._replica.core, question.index, question.local_id
         if not self._compares(index):
@@ -94,8 +94,8 @@ class Comparisons:
         """A peer tells what it was asked for; anything else is dropped."""
         core, index, peer = self._replica.core, message.index, message.local_id
         asked = self._asked.get(index, {})
-        is_fit = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
-        if not is_fit or asked.get(peer) != message.request_id:
+        is_eligible = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
+        if not is_eligible or asked.get(peer) != message.request_id:
             return
         if message.is_verdict != (core.role is not Role.LEADER):
             return  # asked in another role
@@ -112,10 +112,10 @@ class Comparisons:
 
     def _ask(self, peer: str, index: int) -> None:
         """Ask a follower for its digest, or the leader for its verdict."""
-        number = self._doors.nonce()
+        number = self._environment.nonce()
         _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
         core = self._replica.core
-        question = DigestQuestion(
+        question = DigestQuery(
             group=self._replica.config.group,
             local_id=core.self_id,
             remote_id=peer,
@@ -123,7 +123,7 @@ class Comparisons:
             request_id=number,
             index=index,
         )
-        self._doors.network.send(peer, question)
+        self._environment.network.send(peer, question)
 
     # -- the leader ---------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Comparisons:
             is_majority=is_majority,
             request_id=request_id,
         )
-        self._doors.network.send(node_id, message)
+        self._environment.network.send(node_id, message)
 
     # -- everyone -----------------------------------------------------------------------------
 
@@ -191,14 +191,16 @@ class Comparisons:
         if self._own.get(index) == digest:
             if is_majority:
                 self.agreed_index = max(self.agreed_index, index)
-                self._replica.applier.saves.agreed()
+                self._replica.applier.snapshotter.agreed()
             return
         applier = self._replica.applier
         if index not in self._own:
             return
         who = "those of a majority" if is_majority else "that of another replica"
         text = f"the state after entry {index} differs from {who}"
-        say(logger, logging.ERROR, "states differ", group=self._replica.config.group, text=text)
+        log_event(
+            logger, logging.ERROR, "states differ", group=self._replica.config.group, text=text
+        )
         self._replica.raise_alarm(text)
         if is_majority:
             applier.rebuild(text, trusted_index=self.agreed_index)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.message import ReaderPosition
+from quorumlog.model.message import ConsumerPosition
 
 READERS_MAX = 1_000
 """The one that reported longest ago is forgotten first."""
 NAME_LENGTH_MAX = 200
 
 
-class ReaderPositions:
+class ConsumerPositions:
     """Of one replica."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -28,11 +28,13 @@ class ReaderPositions:
         while len(self._reports) > READERS_MAX:
             del self._reports[next(iter(self._reports))]
 
-    def list(self) -> list[ReaderPosition]:
+    def list(self) -> list[ConsumerPosition]:
         """Return all, the newest report last."""
         now_ms = self._now_ms()
         reports = self._reports.items()
-        return [ReaderPosition(reader, index, now_ms - at_ms) for reader, (index, at_ms) in reports]
+        return [
+            ConsumerPosition(reader, index, now_ms - at_ms) for reader, (index, at_ms) in reports
+        ]
 
     def forget(self) -> None:
         """Forget all: another leader is told from now on."""

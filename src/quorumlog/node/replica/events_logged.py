@@ -2,15 +2,15 @@
 
 import logging
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.raft.effects import MembershipChanged, RoleChanged, TruncateLog
 
 logger = logging.getLogger(__name__)
 
 
-def say_role(group: str, effect: RoleChanged) -> None:
+def log_role_change(group: str, effect: RoleChanged) -> None:
     """Role, term or leader changed."""
-    say(
+    log_event(
         logger,
         logging.INFO,
         "role changed",
@@ -21,10 +21,10 @@ def say_role(group: str, effect: RoleChanged) -> None:
     )
 
 
-def say_membership(group: str, effect: MembershipChanged) -> None:
+def log_membership_change(group: str, effect: MembershipChanged) -> None:
     """Another membership counts."""
     current = effect.membership
-    say(
+    log_event(
         logger,
         logging.INFO,
         "membership changed",
@@ -36,9 +36,9 @@ def say_membership(group: str, effect: MembershipChanged) -> None:
     )
 
 
-def say_truncation(group: str, effect: TruncateLog, end_index: int) -> None:
+def log_truncation(group: str, effect: TruncateLog, end_index: int) -> None:
     """Entries are removed from the end."""
-    say(
+    log_event(
         logger,
         logging.WARNING,
         "truncating entries that were never committed",

@@ -14,7 +14,7 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.message import AppendResponse
 from quorumlog.model.time_marks import STEP_MS_MAX
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.sessions.entries import TIME_MS_MAX, TimeMark
 from quorumlog.storage.log.retention import mark_pause_ms
 
@@ -28,9 +28,9 @@ DELAYS_A_PAUSE = 60
 class GroupTime:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", doors: Doors) -> None:
+    def __init__(self, replica: "Replica", environment: Environment) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._pause_ms = mark_pause_ms(replica.config)
         self._delay_ms = self._pause_ms // DELAYS_A_PAUSE
         self._seen: tuple[int, int] | None = None
@@ -45,7 +45,7 @@ class GroupTime:
         passed since another mark than the newest was seen does not count: a leader that had
         counted less has made time begin there again.
         """
-        newest, now_ms = self._replica.sessions.marks.newest, self._doors.now_ms()
+        newest, now_ms = self._replica.sessions.marks.newest, self._environment.now_ms()
         if newest != self._seen:
             self._seen, self._since_ms = newest, now_ms
         passed_ms = min(now_ms - self._since_ms, STEP_MS_MAX)
@@ -63,7 +63,7 @@ class GroupTime:
             self._write(TimeMark(min(TIME_MS_MAX, time_ms or 0)))
 
     def _is_due(self, time_ms: int | None) -> bool:
-        replica, now_ms = self._replica, self._doors.now_ms()
+        replica, now_ms = self._replica, self._environment.now_ms()
         core, closed = replica.core, replica.log.closed_index()
         marked_ms = replica.sessions.marks.first_since(closed)
         leads = core.role is Role.LEADER and core.is_ready

@@ -7,9 +7,9 @@ was stored could be stored once more, so such a replica does not lead until a pe
 import logging
 from typing import TYPE_CHECKING
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.message import RepairRequest, RepairResponse
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 
 if TYPE_CHECKING:
     from quorumlog.node.replica.replica import Replica
@@ -26,13 +26,13 @@ NEVER_MS = 1 << 62
 class LostSessions:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", doors: Doors) -> None:
+    def __init__(self, replica: "Replica", environment: Environment) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._asked = 0
         self._number: int | None = None
         self._unknowing: set[str] = set()
-        self._next_ask_ms = doors.now_ms() if replica.sessions.is_lost else NEVER_MS
+        self._next_ask_ms = environment.now_ms() if replica.sessions.is_lost else NEVER_MS
 
     def tick(self, now_ms: int) -> None:
         """Ask the next peer, when it is time; go on without when all of them know as little."""
@@ -41,14 +41,14 @@ class LostSessions:
         replica, core = self._replica, self._replica.core
         self._next_ask_ms = now_ms + RETRY_MS if replica.sessions.is_lost else NEVER_MS
         if not replica.sessions.is_lost:
-            replica.tell_fitness()
+            replica.update_eligibility()
             return
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         if self._has_no_hope(peers):
             self._give_up(now_ms)
             return
         self._asked += 1
-        self._number = self._doors.nonce()
+        self._number = self._environment.nonce()
         request = RepairRequest(
             group=replica.config.group,
             local_id=core.self_id,
@@ -59,7 +59,7 @@ class LostSessions:
             last_index=-1,
             bytes_max=0,
         )
-        self._doors.network.send(request.remote_id, request)
+        self._environment.network.send(request.remote_id, request)
 
     def _has_no_hope(self, peers: list[str]) -> bool:
         """Whether all peers know as little; learners need not be up to say so."""
@@ -83,10 +83,10 @@ class LostSessions:
         self._unknowing.discard(message.local_id)
         sessions.learned(attachment)
         if not sessions.is_lost:
-            self._next_ask_ms = self._doors.now_ms()
+            self._next_ask_ms = self._environment.now_ms()
             group = self._replica.config.group
-            say(logger, logging.INFO, "sessions found", group=group, peer=message.local_id)
-            self._replica.tell_fitness()
+            log_event(logger, logging.INFO, "sessions found", group=group, peer=message.local_id)
+            self._replica.update_eligibility()
         return True
 
     def _give_up(self, now_ms: int) -> None:

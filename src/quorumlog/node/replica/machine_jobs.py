@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
-from quorumlog.log_lines import described
+from quorumlog.log_events import describe_error
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
@@ -43,7 +43,7 @@ def damage_of_machine() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class MachineJob:
     """Something for a machine to do beside the loop; `done` is told on the loop what came of it.
 
     `refused` is called instead if there was no thread for it: nothing has happened.
@@ -54,7 +54,7 @@ class Work:
     refused: Callable[[], None] = lambda: None
 
 
-class Handed(Sequence[Entry]):
+class ApplyBatch(Sequence[Entry]):
     """The entries that users appended, of several blocks; remembers which was looked at last."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Handed(Sequence[Entry]):
         self._last = 0
 
     @classmethod
-    def of(cls, blocks: list[Block]) -> "Handed":
+    def of(cls, blocks: list[Block]) -> "ApplyBatch":
         """Return those of stamped blocks."""
         entries, sessions = [], []
         for entry in (entry for block in blocks for entry in decode_entries(block)):
@@ -114,7 +114,7 @@ class Handed(Sequence[Entry]):
         except Exception as error:
             index = self._entries[self._last].index
             text = "".join(traceback.format_exception(error))
-            raise MachineError(f"{described(error)} at entry {index}\n{text}") from error
+            raise MachineError(f"{describe_error(error)} at entry {index}\n{text}") from error
         return kept[0][0]
 
     def _by_index(self, machine: StateMachine, results: Sequence[bytes]) -> dict[int, bytes]:

@@ -7,7 +7,7 @@ A pass begins with every start and each `scrubIntervalHours`: all snapshots that
 import logging
 from typing import TYPE_CHECKING
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
@@ -16,8 +16,8 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.node.environment import Doors
-from quorumlog.node.replica.machine_jobs import MachineDamagedError, Work, damage_of_machine
+from quorumlog.node.environment import Environment
+from quorumlog.node.replica.machine_jobs import MachineDamagedError, MachineJob, damage_of_machine
 from quorumlog.storage.log.snapshots import Checking, Snapshots
 
 if TYPE_CHECKING:
@@ -36,14 +36,18 @@ class MachineScrub:
     """Of one replica; called on its thread."""
 
     def __init__(
-        self, replica: "Replica", applier: "Applier", snapshots: Snapshots | None, doors: Doors
+        self,
+        replica: "Replica",
+        applier: "Applier",
+        snapshots: Snapshots | None,
+        environment: Environment,
     ) -> None:
         self._replica = replica
         self._applier = applier
         self._snapshots = snapshots
-        self._doors = doors
+        self._environment = environment
         self._rate = replica.config.scrub_bytes_per_second
-        self._next_ms = doors.now_ms() if self._rate and snapshots is not None else NEVER_MS
+        self._next_ms = environment.now_ms() if self._rate and snapshots is not None else NEVER_MS
         self._begun_ms = 0
         self._left: list[int] | None = None
         self._checking: Checking | None = None
@@ -69,7 +73,7 @@ class MachineScrub:
         if index not in left:
             left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
         self._left = left
-        self._next_ms = min(self._next_ms, self._doors.now_ms())
+        self._next_ms = min(self._next_ms, self._environment.now_ms())
         self._replica.wake()
 
     def tick(self, now_ms: int) -> None:
@@ -89,7 +93,7 @@ class MachineScrub:
             current = snapshots.checking(index) if checking is None else checking
             return None if current.step(STEP_BYTES) else current
 
-        self._doors.background.run(
+        self._environment.executor.run(
             work, self._stepped, lambda error: self._failed(index, checking, error)
         )
 
@@ -106,9 +110,9 @@ class MachineScrub:
             return
         if isinstance(error, CorruptionError):
             self._replica.counters.snapshots_damaged += 1
-            self._applier.saves.lost(index, error)
+            self._applier.snapshotter.lost(index, error)
         elif not isinstance(error, StorageError):  # it may have been removed meanwhile
-            say(
+            log_event(
                 logger,
                 logging.ERROR,
                 "snapshot cannot be checked",
@@ -122,7 +126,7 @@ class MachineScrub:
         if is_over and self._left:
             del self._left[0]
         self._is_busy = False
-        self._next_ms = self._doors.now_ms() + pause_ms
+        self._next_ms = self._environment.now_ms() + pause_ms
         self._replica.wake()
 
     def _end_pass(self, now_ms: int) -> None:
@@ -134,11 +138,11 @@ class MachineScrub:
         if self._passes > 1:
             self.check_soon()
         else:
-            self.checked_ms = self._doors.wall_ms()
+            self.checked_ms = self._environment.wall_ms()
 
     # -- the state ----------------------------------------------------------------------------
 
-    def checking(self, machine: StateMachine) -> Work:
+    def checking(self, machine: StateMachine) -> MachineJob:
         """Return what has the machine's state read: beside it, if it can be frozen."""
         self.is_due = False
 
@@ -155,7 +159,7 @@ class MachineScrub:
             else:
                 self._read(machine, frozen)
 
-        return Work(run, done, refused=self._put_off)
+        return MachineJob(run, done, refused=self._put_off)
 
     def _put_off(self) -> None:
         self.is_due = True
@@ -176,19 +180,19 @@ class MachineScrub:
             elif isinstance(error, CorruptionError | MachineDamagedError):
                 self._applier.rebuild(str(error))
             else:
-                say(
+                log_event(
                     logger,
                     logging.WARNING,
                     "state cannot be checked now",
                     group=self._replica.config.group,
-                    reason=described(error),
+                    reason=describe_error(error),
                 )
 
-        self._doors.background.run(work, self._checked, failed)
+        self._environment.executor.run(work, self._checked, failed)
 
     def _checked(self, _: None) -> None:
-        self.checked_ms = self._doors.wall_ms()
-        say(logger, logging.INFO, "state checked", group=self._replica.config.group)
+        self.checked_ms = self._environment.wall_ms()
+        log_event(logger, logging.INFO, "state checked", group=self._replica.config.group)
 
 
 class _Nowhere:

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.errors import (
     LeaderPendingFullError,
     NoSpaceError,
@@ -13,12 +13,12 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.node.replica.group_time import GroupTime
-from quorumlog.raft.events import BeginMoved
+from quorumlog.raft.events import LogCompacted
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import Preparable, WritePlan
-from quorumlog.storage.log.retention import Moment, last_to_remove, mark_pause_ms
+from quorumlog.storage.log.retention import RetentionInputs, last_to_remove, mark_pause_ms
 
 if TYPE_CHECKING:
     from quorumlog.node.replica.replica import Replica
@@ -30,18 +30,22 @@ IDLE_PAUSES_MAX = 32
 NEVER_MS = 1 << 62
 
 
-class Upkeep:
+class Maintenance:
     """Of one replica; called on its thread. `look` judges the group's disks, on any thread."""
 
     def __init__(
-        self, replica: "Replica", look: Callable[[], DiskState], doors: Doors, limits: Limits
+        self,
+        replica: "Replica",
+        look: Callable[[], DiskState],
+        environment: Environment,
+        limits: Limits,
     ) -> None:
         self._replica = replica
         self._look = look
-        self._doors = doors
+        self._environment = environment
         self._limits = limits
         self._config = replica.config
-        now_ms = doors.now_ms()
+        now_ms = environment.now_ms()
         self._next_checkpoint_ms = now_ms + self._config.check_point_interval
         self._next_look_ms = self._looked_ms = now_ms
         self._pauses = 1
@@ -52,7 +56,7 @@ class Upkeep:
         self._looking = False
         self._settle_ms = mark_pause_ms(self._config)
         self._making: set[str] = set()
-        self.group_time = GroupTime(replica, doors)
+        self.group_time = GroupTime(replica, environment)
         self.disk = DiskState()
 
     # -- time -------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ class Upkeep:
             self.prepare_files()
             if not self._looking:
                 self._looking = True
-                self._doors.background.run(self._look, self._looked, self._look_failed)
+                self._environment.executor.run(self._look, self._looked, self._look_failed)
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
@@ -78,7 +82,7 @@ class Upkeep:
     def changed(self) -> None:
         """Entries were written or committed: what rested goes on at its usual pace."""
         config = self._config
-        checkpoint_ms = self._doors.now_ms() + config.check_point_interval
+        checkpoint_ms = self._environment.now_ms() + config.check_point_interval
         self._next_checkpoint_ms = min(self._next_checkpoint_ms, checkpoint_ms)
         self._pauses = 1
         self._next_look_ms = min(self._next_look_ms, self._looked_ms + config.clean_interval)
@@ -105,7 +109,7 @@ class Upkeep:
         plan = self._replica.log.checkpoint()
         if plan is not None:
             self._checkpointing = True
-            self._doors.disk.submit(self, None, plan)
+            self._environment.disk.submit(self, None, plan)
         return plan is not None
 
     @property
@@ -161,7 +165,7 @@ class Upkeep:
                     str(error), deletes_old=True, deletes_any=False, is_tight=True
                 )
             elif isinstance(error, OutOfDescriptorsError):
-                say(  # nothing was promised
+                log_event(  # nothing was promised
                     logger,
                     logging.WARNING,
                     "file is made later",
@@ -170,20 +174,20 @@ class Upkeep:
                 )
             elif isinstance(error, StorageError):
                 self._replica.write_failed(error)
-                self._doors.broken(str(error))
+                self._environment.broken(str(error))
             elif not isinstance(error, LeaderPendingFullError):
                 # else the threads are busy: the next look or write asks again
                 text = "making a file ahead failed"
-                say(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
+                log_event(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
 
-        self._doors.background.run(file.prepare, done, failed)
+        self._environment.executor.run(file.prepare, done, failed)
 
     def _looked(self, disk: DiskState) -> None:
         self._looking = False
         if disk.full_text != self.disk.full_text:
             text = disk.full_text or "there is room again"
             level = logging.ERROR if disk.full_text else logging.INFO
-            say(logger, level, "disk", group=self._config.group, text=text)
+            log_event(logger, level, "disk", group=self._config.group, text=text)
         self.disk = disk
         self.prepare_files()
         self._watch_clock()
@@ -193,7 +197,7 @@ class Upkeep:
         self._looking = False
         if isinstance(error, LeaderPendingFullError):
             return  # the threads are busy; there is a next look
-        say(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
+        log_event(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     # -- retention --------------------------------------------------------------------------
 
@@ -202,7 +206,7 @@ class Upkeep:
         replica, core = self._replica, self._replica.core
         applier = replica.applier
         last = min(
-            index if applier.machine is None else min(index, applier.saves.newest_index),
+            index if applier.machine is None else min(index, applier.snapshotter.newest_index),
             core.committed_index,
             core.durable_index,
             replica.applied_index,
@@ -213,9 +217,9 @@ class Upkeep:
 
     def _move_begin(self, before_begin_index: int) -> None:
         replica, log = self._replica, self._replica.log
-        self._doors.disk.submit(self, None, log.reset(before_begin_index))
+        self._environment.disk.submit(self, None, log.reset(before_begin_index))
         replica.sessions.removed(log.before_begin_index)
-        replica.tell(BeginMoved(log.before_begin_index, log.before_begin_term))
+        replica.tell(LogCompacted(log.before_begin_index, log.before_begin_term))
 
     def _clean(self) -> None:
         replica = self._replica
@@ -226,8 +230,8 @@ class Upkeep:
 
     def _watch_clock(self) -> None:
         """Tell people of a wall clock that was set, and clean nothing by age for a while."""
-        doors = self._doors
-        step_ms = doors.clocks.look(doors.now_ms(), doors.wall_ms())
+        environment = self._environment
+        step_ms = environment.clocks.look(environment.now_ms(), environment.wall_ms())
         if step_ms:
             self._replica.raise_alarm(
                 f"the wall clock was set {'forward' if step_ms > 0 else 'back'} by "
@@ -239,8 +243,8 @@ class Upkeep:
     @property
     def retention_text(self) -> str:
         """Why nothing is removed by age at present; empty if it may be."""
-        clocks = self._doors.clocks
-        rests_ms = clocks.rests_ms(self._doors.now_ms(), self._settle_ms)
+        clocks = self._environment.clocks
+        rests_ms = clocks.rests_ms(self._environment.now_ms(), self._settle_ms)
         if not rests_ms:
             return ""
         return (
@@ -251,9 +255,9 @@ class Upkeep:
     def _remove_old(self) -> None:
         replica = self._replica
         segments = replica.log.segments()
-        moment = Moment(
+        moment = RetentionInputs(
             self.group_time.age_ms,
-            self._doors.hour_of_day(),
+            self._environment.hour_of_day(),
             clock_is_steady=not self.retention_text,
             applied_index=min(replica.core.committed_index, replica.sessions.known_until),
             peers_have=replica.core.retention_floor,
@@ -266,7 +270,7 @@ class Upkeep:
         size = sum(segment.size_bytes for segment in removed)
         replica.counters.segments_removed += len(removed)
         replica.counters.bytes_removed += size
-        say(
+        log_event(
             logger,
             logging.INFO,
             "old entries removed",

@@ -20,7 +20,7 @@ HELD_SENDS_MAX = 65_536
 """Messages waiting for a write; the oldest is dropped above (peers repeat what they need)."""
 
 
-class Outbox:
+class PeerMessages:
     """Of one replica. `look_at` is told of entries whose chain CRC cannot be had."""
 
     def __init__(

@@ -21,7 +21,7 @@ FORWARDED_MS = 1_000
 """How long a follower waits for its leader's answer, and then for entries to arrive."""
 
 
-class Asked:
+class PendingRequests:
     """Of one replica. `tell` tells the core an event, `nonce` numbers questions to peers: an answer
     that nobody was asked for, or was asked in an earlier run, fits none of them.
     """

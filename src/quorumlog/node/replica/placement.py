@@ -13,7 +13,7 @@ copy that would vote as the original, and waits for the answer.
 import logging
 from collections.abc import Callable
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.environment import Network
@@ -72,7 +72,9 @@ class Placement:
         self.misplaced_text = self._misplaced(self.misplaced_text)
         self.others_text = self._others()
         if self.text and self.text != self._said:
-            say(logger, logging.WARNING, "addresses differ", group=config.group, text=self.text)
+            log_event(
+                logger, logging.WARNING, "addresses differ", group=config.group, text=self.text
+            )
         self._said = self.text
         addresses = {} if self.misplaced_text else addresses_of(core.membership)
         self._network.meet(config.group, addresses)

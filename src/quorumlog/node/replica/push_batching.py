@@ -1,12 +1,12 @@
 """Pushes end where blocks of producers end, so that no replica is promised a part of one."""
 
-from quorumlog.node.replica.reads import gather
+from quorumlog.node.replica.fetches import gather
 from quorumlog.sessions.entries import system_entries_in
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
 
 
-def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[Span]:
+def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
     """Return consecutive spans from first_index on, at most bytes_max (but at least one block).
 
     last_index ends one, as it ends a log; so only where the bytes did not suffice is it looked at.
@@ -25,7 +25,7 @@ def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) ->
     return spans
 
 
-def _last_session(spans: list[Span]) -> tuple[int, int] | None:
+def _last_session(spans: list[EntryRun]) -> tuple[int, int] | None:
     """Return first and last index of the last block with a session entry that begins here."""
     for span in reversed(spans):
         found = system_entries_in(span.block(), span.first_index)

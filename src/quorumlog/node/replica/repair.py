@@ -8,7 +8,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -19,9 +19,9 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.message import RepairRequest, RepairResponse
-from quorumlog.node.environment import Doors
-from quorumlog.node.replica.reads import gather
-from quorumlog.storage.entries.spans import Span
+from quorumlog.node.environment import Environment
+from quorumlog.node.replica.fetches import gather
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import WritePlan
 
 if TYPE_CHECKING:
@@ -38,23 +38,25 @@ REPAIR = 1
 """Token of the writes that replace damaged entries."""
 
 
-class Healing:
+class Repairer:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", doors: Doors, limits: Limits) -> None:
+    def __init__(self, replica: "Replica", environment: Environment, limits: Limits) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._limits = limits
         self._config = replica.config
         self._request: RepairRequest | None = None
         self._turn, self._failures = 1, 0
         self._alone = 0
-        self._next_ask_ms = NEVER_MS if not replica.log.damaged else doors.now_ms()
+        self._next_ask_ms = NEVER_MS if not replica.log.damaged else environment.now_ms()
         self._writing = False
         self._repaired = -1
         self._scrubbing = False
-        self._next_scrub_ms = doors.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
-        self._pass_started_ms = doors.now_ms()
+        self._next_scrub_ms = (
+            environment.now_ms() if self._config.scrub_bytes_per_second else NEVER_MS
+        )
+        self._pass_started_ms = environment.now_ms()
         self._pass_end = -1
         self.scrub_index = -1
         self.scrub_passes = 0
@@ -89,11 +91,11 @@ class Healing:
         if replica.health_text:
             return
         replica.counters.entries_damaged += 1
-        say(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
+        log_event(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
         try:
             plan = replica.log.quarantine(index, is_readable=error.is_readable)
         except OutOfDescriptorsError as busy:  # the scrub meets it again
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "entry is set aside later",
@@ -104,12 +106,12 @@ class Healing:
             return
         except StorageError as lost:
             replica.write_failed(lost)
-            self._doors.broken(str(lost))
+            self._environment.broken(str(lost))
             return
-        self._doors.disk.submit(self, None, plan)
+        self._environment.disk.submit(self, None, plan)
         if replica.log.damaged:
-            replica.tell_fitness()
-            self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms())
+            replica.update_eligibility()
+            self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms())
 
     def _is_still_damaged(self, index: int) -> bool:
         """Whether it is so now: it was found on another thread, and the log may have changed."""
@@ -126,7 +128,7 @@ class Healing:
 
     def look_again_later(self) -> None:
         """Something cannot be read that may be mended in a moment: see to it that it is known."""
-        self._next_ask_ms = min(self._next_ask_ms, self._doors.now_ms() + REPAIR_RETRY_MS)
+        self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms() + REPAIR_RETRY_MS)
 
     def look_at(self, index: int) -> None:
         """Something is wrong with an entry: if it is damaged, deal with it."""
@@ -135,7 +137,7 @@ class Healing:
         except CorruptionError as error:
             self.found(error)
         except (StorageError, RequestError) as error:
-            say(
+            log_event(
                 logger,
                 logging.WARNING,
                 "cannot look at an entry",
@@ -151,7 +153,7 @@ class Healing:
         replica = self._replica
         peers = [peer for peer in replica.core.membership.ids if peer != replica.core.self_id]
         self._next_ask_ms = NEVER_MS
-        replica.tell_fitness()
+        replica.update_eligibility()
         if not replica.log.damaged or not peers:
             return
         self._next_ask_ms = now_ms + REPAIR_RETRY_MS
@@ -164,12 +166,12 @@ class Healing:
             local_id=replica.core.self_id,
             remote_id=peers[self._turn % len(peers)],
             term=replica.core.term,
-            request_id=self._doors.nonce(),
+            request_id=self._environment.nonce(),
             first_index=first,
             last_index=last,
             bytes_max=self._limits.push_bytes_max,
         )
-        self._doors.network.send(self._request.remote_id, self._request)
+        self._environment.network.send(self._request.remote_id, self._request)
 
     def answered(self, message: RepairResponse, attachment: memoryview) -> None:
         """Put a peer's entries in the place of damaged ones, if they are those."""
@@ -194,9 +196,9 @@ class Healing:
             if isinstance(error, CorruptionError) and error.index == behind:
                 self._set_aside(error, behind)  # by itself it may look whole: only these tell
                 if self._replica.log.damaged.range_at(behind):
-                    self._next_ask_ms = self._doors.now_ms()
+                    self._next_ask_ms = self._environment.now_ms()
                 return
-            say(
+            log_event(
                 logger,
                 logging.ERROR,
                 "repair refused",
@@ -212,14 +214,14 @@ class Healing:
         self._repaired = behind - 1
         self._alone = 0
         self._replica.counters.entries_repaired += block.count
-        self._doors.disk.submit(self, REPAIR, plan)
+        self._environment.disk.submit(self, REPAIR, plan)
 
     def _ask_another(self) -> None:
         """A peer does not have what is asked for: the others are asked at once, all again later."""
         self._turn += 1
         self._failures += 1
         if self._failures % max(1, len(self._replica.core.membership.ids) - 1):
-            self._next_ask_ms = self._doors.now_ms()
+            self._next_ask_ms = self._environment.now_ms()
 
     def _look_around(self, index: int) -> None:
         """No entry fits: the one before it may be damaged, or its own index record and not it."""
@@ -230,7 +232,7 @@ class Healing:
     def _look_again(self, index: int) -> None:
         """What was set aside may be whole, now that the entry before it is known, or its place."""
         with suppress(StorageError):  # nothing has changed then
-            self._doors.disk.submit(self, None, self._replica.log.quarantine(index))
+            self._environment.disk.submit(self, None, self._replica.log.quarantine(index))
 
     def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
         """What the leader has removed nobody will give: go on behind it.
@@ -247,13 +249,16 @@ class Healing:
         if message.local_id != leader_id and (leader_id is not None or self._alone <= others):
             return
         if replica.applier.machine is not None and replica.applier.applied_index < index:
-            replica.installs.want(message.local_id)
+            replica.snapshot_transfer.want(message.local_id)
         elif attachment:  # else what producers stored in it is not known there
             replica.sessions.learned(attachment)
-            if replica.applier.machine is not None and replica.applier.saves.newest_index < index:
+            if (
+                replica.applier.machine is not None
+                and replica.applier.snapshotter.newest_index < index
+            ):
                 # first what the machine made of it; then the next peer that is asked has it removed
-                replica.applier.saves.ask(lambda code, text, saved_index: None)
-            replica.upkeep.remove_until(message.begin_index - 1)
+                replica.applier.snapshotter.ask(lambda code, text, saved_index: None)
+            replica.maintenance.remove_until(message.begin_index - 1)
 
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`: a quarantine was noted, or damaged entries are whole again."""
@@ -267,14 +272,14 @@ class Healing:
                 elif index <= log.end_index:
                     self.look_at(index)
             if log.damaged:
-                self._next_ask_ms = self._doors.now_ms()
+                self._next_ask_ms = self._environment.now_ms()
             else:
-                say(logger, logging.INFO, "repaired", group=self._config.group)
-        self._replica.tell_fitness()
+                log_event(logger, logging.INFO, "repaired", group=self._config.group)
+        self._replica.update_eligibility()
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: ask for the next range at once."""
-        self.tick(self._doors.now_ms())
+        self.tick(self._environment.now_ms())
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: the replica is told as well."""
@@ -291,7 +296,7 @@ class Healing:
         bytes_max = min(request.bytes_max, self._limits.push_bytes_max)
         met: list[CorruptionError] = []
 
-        def read() -> list[Span]:
+        def read() -> list[EntryRun]:
             try:
                 return gather(log, request.first_index, last, bytes_max)
             except CorruptionError as error:
@@ -300,7 +305,7 @@ class Healing:
                 met.append(error)
                 return gather(log, request.first_index, error.index - 1, bytes_max)
 
-        def done(spans: list[Span]) -> None:
+        def done(spans: list[EntryRun]) -> None:
             for error in met:
                 self.found(error)
             self._send(
@@ -317,9 +322,9 @@ class Healing:
         elif log.is_in_memory(request.first_index):
             done(read())
         else:
-            self._doors.background.run(read, done, failed)
+            self._environment.executor.run(read, done, failed)
 
-    def _send(self, request: RepairRequest, code: ResponseCode, spans: list[Span]) -> None:
+    def _send(self, request: RepairRequest, code: ResponseCode, spans: list[EntryRun]) -> None:
         response = RepairResponse(
             group=request.group,
             local_id=request.remote_id,
@@ -334,7 +339,7 @@ class Healing:
         parts: list[Buffer] = [span.data for span in spans]
         if request.first_index < response.begin_index and not self._replica.sessions.is_lost:
             parts = [self._replica.sessions.encode()]
-        self._doors.network.send(request.local_id, response, parts, bulk=True)
+        self._environment.network.send(request.local_id, response, parts, bulk=True)
 
     # -- scrub ------------------------------------------------------------------------------
 
@@ -358,24 +363,24 @@ class Healing:
         def done(checked: int) -> None:
             self._scrubbing = False
             self.scrub_index = checked
-            self._next_scrub_ms = self._doors.now_ms() + pause_ms
+            self._next_scrub_ms = self._environment.now_ms() + pause_ms
             if checked >= last:
-                self._end_pass(self._doors.now_ms())
+                self._end_pass(self._environment.now_ms())
             replica.wake()
 
         def failed(error: Exception) -> None:
             self._scrubbing = False
-            self._next_scrub_ms = self._doors.now_ms() + pause_ms
+            self._next_scrub_ms = self._environment.now_ms() + pause_ms
             if isinstance(error, CorruptionError) and error.index is not None:
                 self.scrub_found += 1
                 self.scrub_index = error.index
                 self.found(error)
             elif not isinstance(error, StorageError | RequestError):
                 text = "scrub failed"
-                say(logger, logging.ERROR, text, exc_info=error, group=self._config.group)
+                log_event(logger, logging.ERROR, text, exc_info=error, group=self._config.group)
             replica.wake()
 
-        self._doors.background.run(check, done, failed)
+        self._environment.executor.run(check, done, failed)
 
     def _begin_pass(self, now_ms: int) -> bool:
         """Begin again at the first entry; False while there is none."""
@@ -391,7 +396,7 @@ class Healing:
 
     def _end_pass(self, now_ms: int) -> None:
         self.scrub_passes += 1
-        self.scrub_last_pass_ms = self._doors.wall_ms()
+        self.scrub_last_pass_ms = self._environment.wall_ms()
         self.scrub_index = self._pass_end = -1
         interval_ms = int(self._config.scrub_interval_hours * 3_600_000)
         self._next_scrub_ms = max(now_ms + 1, self._pass_started_ms + interval_ms)

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -120,7 +120,7 @@ class Sessions:
         What cannot be read may lie behind that: it is for the next `scan` to say.
         """
         if self._base.as_of < before_begin_index:
-            say(
+            log_event(
                 logger,
                 logging.ERROR,
                 "producer sessions not known",
@@ -145,7 +145,7 @@ class Sessions:
         try:
             table = SessionTable.decode(raw)
         except UnexpectedArgumentError as error:
-            say(logger, logging.ERROR, "producer sessions cannot be read", text=str(error))
+            log_event(logger, logging.ERROR, "producer sessions cannot be read", text=str(error))
             return
         is_found = self.is_lost and table.as_of >= self._log.before_begin_index
         if table.as_of > self._base.as_of or is_found:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
 from quorumlog.model.message import (
     InstallSnapshotRequest,
-    OfferAnswer,
-    OfferQuestion,
-    SnapshotPiece,
-    SnapshotPieceRequest,
-    SnapshotWanted,
+    OfferQuery,
+    OfferResponse,
+    SnapshotChunk,
+    SnapshotChunkRequest,
+    SnapshotOfferRequest,
 )
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot, ResetLog
 from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
-from quorumlog.raft.quota import Quota
+from quorumlog.raft.rate_limiter import RateLimiter
 from quorumlog.storage.log.snapshots import Installing, SnapshotMeta, Snapshots
 from quorumlog.transport.peers import VISITORS_MAX
 
@@ -90,19 +90,23 @@ class _Question:
         )
 
 
-class Installs:
+class SnapshotTransfer:
     """Of one replica; called on its thread. `piece_bytes_max` bounds what is sent at a time."""
 
     def __init__(
-        self, replica: "Replica", snapshots: Snapshots | None, doors: Doors, piece_bytes_max: int
+        self,
+        replica: "Replica",
+        snapshots: Snapshots | None,
+        environment: Environment,
+        piece_bytes_max: int,
     ) -> None:
         self._replica = replica
         self._snapshots = snapshots
-        self._doors = doors
+        self._environment = environment
         self._config = replica.config
         self._piece_bytes = piece_bytes_max
-        self._quota = Quota(self._config.peer_push_quota)
-        self._held: dict[str, SnapshotPieceRequest] = {}
+        self._quota = RateLimiter(self._config.peer_push_quota)
+        self._held: dict[str, SnapshotChunkRequest] = {}
         self._served: dict[str, _Served] = {}
         self._offer: InstallSnapshotRequest | None = None
         self._begun: InstallSnapshotRequest | None = None
@@ -154,7 +158,7 @@ class Installs:
         table = self._replica.sessions.encode()
         if offer.from_leader:
             self._note_made(offer, table)
-        self._doors.network.send(effect.peer_id, offer, [table])
+        self._environment.network.send(effect.peer_id, offer, [table])
 
     def _note_made(self, offer: InstallSnapshotRequest, table: bytes) -> None:
         made = self._made.get(offer.remote_id)
@@ -164,7 +168,7 @@ class Installs:
             made = self._made[offer.remote_id] = _Made(offer.term)
         made.add(_fingerprint(offer, table))
 
-    def asked(self, question: OfferQuestion) -> None:
+    def asked(self, question: OfferQuery) -> None:
         """A peer asks whether an offer in this replica's name is its own."""
         core, made = self._replica.core, self._made.get(question.local_id)
         is_mine = (
@@ -173,7 +177,7 @@ class Installs:
             and made.term == core.term == question.term
             and question.fingerprint in made.fingerprints
         )
-        answer = OfferAnswer(
+        answer = OfferResponse(
             group=question.group,
             local_id=question.remote_id,
             remote_id=question.local_id,
@@ -181,7 +185,7 @@ class Installs:
             request_id=question.request_id,
             code=ResponseCode.SUCCESS if is_mine else ResponseCode.INCONSISTENT_LEADER,
         )
-        self._doors.network.send(question.local_id, answer)
+        self._environment.network.send(question.local_id, answer)
 
     def _offered_to(self, peer_id: str) -> SnapshotMeta | None:
         """Return the snapshot that a peer is fetching: a newer one would have it begin again.
@@ -194,7 +198,7 @@ class Installs:
         meta = self._place_to_begin()
         if meta is not None and self._snapshots is not None:
             self._served.pop(peer_id, None)
-            self._served[peer_id] = _Served(meta, self._doors.now_ms())
+            self._served[peer_id] = _Served(meta, self._environment.now_ms())
             known = self._replica.core.membership.ids
             visitors = [peer for peer in self._served if peer not in known]
             for peer in visitors[:-VISITORS_MAX]:
@@ -202,10 +206,10 @@ class Installs:
         return meta
 
     def _is_fetched(self, served: _Served) -> bool:
-        silent_ms = self._doors.now_ms() - served.asked_ms
+        silent_ms = self._environment.now_ms() - served.asked_ms
         return silent_ms < SILENT_OFFERS * self._config.max_push_time_out_ms
 
-    def _note_served(self, request: SnapshotPieceRequest, now_ms: int) -> None:
+    def _note_served(self, request: SnapshotChunkRequest, now_ms: int) -> None:
         served = self._served.get(request.local_id)
         if served is None or served.meta.last_included_index != request.last_included_index:
             return
@@ -229,7 +233,7 @@ class Installs:
             return None  # what producers stored before it must be told along with it
         index = log.before_begin_index
         if applier.machine is not None:
-            newest = applier.saves.newest
+            newest = applier.snapshotter.newest
             # what producers stored before it must be told along with it
             known = self._replica.sessions.as_of
             reaches = newest is not None and index <= newest.last_included_index <= known
@@ -243,9 +247,9 @@ class Installs:
             config=configs[-1] if configs else None,
         )
 
-    def serve(self, request: SnapshotPieceRequest) -> None:
+    def serve(self, request: SnapshotChunkRequest) -> None:
         """Send a piece, now or when the rate allows it."""
-        now_ms = self._doors.now_ms()
+        now_ms = self._environment.now_ms()
         self._note_served(request, now_ms)
         if self._snapshots is None:
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
@@ -255,7 +259,7 @@ class Installs:
         else:
             self._send_piece(self._snapshots, request, now_ms)
 
-    def _send_piece(self, snapshots: Snapshots, request: SnapshotPieceRequest, now_ms: int) -> None:
+    def _send_piece(self, snapshots: Snapshots, request: SnapshotChunkRequest, now_ms: int) -> None:
         length = max(0, min(request.bytes_max, self._piece_bytes))
         self._quota.sample(length, now_ms)
 
@@ -263,7 +267,7 @@ class Installs:
             return snapshots.read_piece(request.last_included_index, request.offset, length)
 
         def failed(error: Exception) -> None:
-            say(
+            log_event(
                 logger,
                 logging.INFO,
                 "snapshot cannot be sent",
@@ -277,10 +281,10 @@ class Installs:
         def done(data: bytes) -> None:
             self._answer(request, ResponseCode.SUCCESS, data)
 
-        self._doors.background.run(run, done, failed)
+        self._environment.executor.run(run, done, failed)
 
-    def _answer(self, request: SnapshotPieceRequest, code: ResponseCode, data: bytes) -> None:
-        piece = SnapshotPiece(
+    def _answer(self, request: SnapshotChunkRequest, code: ResponseCode, data: bytes) -> None:
+        piece = SnapshotChunk(
             group=request.group,
             local_id=request.remote_id,
             remote_id=request.local_id,
@@ -289,18 +293,18 @@ class Installs:
             code=code,
             offset=request.offset,
         )
-        self._doors.network.send(request.local_id, piece, [data], bulk=True)
+        self._environment.network.send(request.local_id, piece, [data], bulk=True)
 
-    def wanted(self, message: SnapshotWanted) -> None:
+    def wanted(self, message: SnapshotOfferRequest) -> None:
         """A peer cannot go on without a snapshot; while nobody leads, anybody's will do."""
         core = self._replica.core
         leads = core.role is Role.LEADER or core.leader_id is None
         applier = self._replica.applier
-        if not leads or (applier.machine is not None and not applier.is_fit):
+        if not leads or (applier.machine is not None and not applier.is_eligible):
             return
-        if message.least_index > applier.saves.newest_index:
-            if not applier.saves.is_asked:  # the peer asks again
-                applier.saves.ask(lambda code, text, index: None)
+        if message.least_index > applier.snapshotter.newest_index:
+            if not applier.snapshotter.is_asked:  # the peer asks again
+                applier.snapshotter.ask(lambda code, text, index: None)
         elif self._place_to_begin() is not None:
             self.offer(OfferSnapshot(message.local_id, message.request_id))
 
@@ -337,9 +341,11 @@ class Installs:
         """Ask the leader itself whether it made this offer."""
         offer, before = effect.offer, self._question
         is_later = before is not None and before.is_about(offer)
-        since_ms = before.since_ms if before is not None and is_later else self._doors.now_ms()
-        self._question = _Question(self._doors.nonce(), offer, table, since_ms)
-        question = OfferQuestion(
+        since_ms = (
+            before.since_ms if before is not None and is_later else self._environment.now_ms()
+        )
+        self._question = _Question(self._environment.nonce(), offer, table, since_ms)
+        question = OfferQuery(
             group=offer.group,
             local_id=offer.remote_id,
             remote_id=offer.local_id,
@@ -347,10 +353,10 @@ class Installs:
             request_id=self._question.number,
             fingerprint=_fingerprint(offer, table),
         )
-        self._doors.network.send(offer.local_id, question)
+        self._environment.network.send(offer.local_id, question)
         self._replica.wake()
 
-    def answered(self, answer: OfferAnswer) -> None:
+    def answered(self, answer: OfferResponse) -> None:
         """The leader says whether it made the offer."""
         asked = self._question
         if asked is None or (answer.local_id, answer.request_id) != (
@@ -378,8 +384,8 @@ class Installs:
         Only a snapshot that includes `least_index` will do.
         """
         core = self._replica.core
-        self._wanted, self._least_index = (peer_id, self._doors.nonce()), least_index
-        message = SnapshotWanted(
+        self._wanted, self._least_index = (peer_id, self._environment.nonce()), least_index
+        message = SnapshotOfferRequest(
             group=self._config.group,
             local_id=core.self_id,
             remote_id=peer_id,
@@ -387,7 +393,7 @@ class Installs:
             request_id=self._wanted[1],
             least_index=least_index,
         )
-        self._doors.network.send(peer_id, message)
+        self._environment.network.send(peer_id, message)
 
     def fetch(self, effect: FetchSnapshot, table: bytes = b"") -> None:
         """Begin to fetch what is offered, or go on; `table`: the sessions that came with it.
@@ -402,9 +408,9 @@ class Installs:
             )
             return
         before, self._offer = self._offer, offer
-        self._offered_ms = self._doors.now_ms()
+        self._offered_ms = self._environment.now_ms()
         if before is None:
-            self._replica.tell_fitness()
+            self._replica.update_eligibility()
         if self._is_busy:
             return
         is_same = self._staged is not None and self._staged.meta == _meta_of(offer)
@@ -418,7 +424,7 @@ class Installs:
     def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
         staged, self._staged = self._staged, None
         self.state = "installing"
-        say(
+        log_event(
             logger,
             logging.INFO,
             "installing a snapshot",
@@ -455,7 +461,7 @@ class Installs:
 
         def failed(error: Exception) -> None:
             self._is_busy = False
-            say(
+            log_event(
                 logger,
                 logging.ERROR,
                 "snapshot cannot be installed now",
@@ -464,10 +470,10 @@ class Installs:
             )
             staged, self._staged = self._staged, None
             if staged is not None:
-                self._doors.background.run(staged.discard, lambda _: None, _not_discarded)
+                self._environment.executor.run(staged.discard, lambda _: None, _not_discarded)
             self._replica.wake()
 
-        self._doors.background.run(work, finished, failed)
+        self._environment.executor.run(work, finished, failed)
 
     def _go_on(self) -> None:
         staged, offer = self._staged, self._offer
@@ -484,9 +490,9 @@ class Installs:
         offer, staged = self._offer, self._staged
         if offer is None or staged is None:
             return
-        self._request_id = self._doors.nonce()
-        self._asked_ms = self._doors.now_ms()
-        request = SnapshotPieceRequest(
+        self._request_id = self._environment.nonce()
+        self._asked_ms = self._environment.now_ms()
+        request = SnapshotChunkRequest(
             group=offer.group,
             local_id=offer.remote_id,
             remote_id=offer.local_id,
@@ -496,9 +502,9 @@ class Installs:
             offset=staged.size_bytes,
             bytes_max=min(self._piece_bytes, staged.meta.size_bytes - staged.size_bytes),
         )
-        self._doors.network.send(offer.local_id, request)
+        self._environment.network.send(offer.local_id, request)
 
-    def received(self, piece: SnapshotPiece, attachment: memoryview) -> None:
+    def received(self, piece: SnapshotChunk, attachment: memoryview) -> None:
         """Write a piece that was asked for, and ask for the next."""
         staged = self._staged
         if staged is None or self._is_busy or piece.request_id != self._request_id:
@@ -533,8 +539,10 @@ class Installs:
         if offer is not None:
             self._replica.tell(SnapshotFetched(offer))
         applier = self._replica.applier
-        if applier.saves.newest_index == meta.last_included_index:
-            applier.saves.newest = meta  # it has taken that one's place, and need not be alike
+        if applier.snapshotter.newest_index == meta.last_included_index:
+            applier.snapshotter.newest = (
+                meta  # it has taken that one's place, and need not be alike
+            )
         if not applier.is_loading and applier.applied_index < meta.last_included_index:
             # the log holds what the snapshot does, but the machine could not be given it
             applier.load(meta)
@@ -542,7 +550,7 @@ class Installs:
     def _end(self) -> None:
         self._offer = None
         self.state = "ready"
-        self._replica.tell_fitness()
+        self._replica.update_eligibility()
 
     def reset(self, effect: ResetLog, table: bytes = b"") -> None:
         """Begin the log anew, as the core decided; `table`: the sessions that came with the offer.
@@ -550,7 +558,7 @@ class Installs:
         Those of a snapshot were taken when it was here.
         """
         replica, log = self._replica, self._replica.log
-        say(
+        log_event(
             logger,
             logging.WARNING,
             "log begins anew",
@@ -566,14 +574,14 @@ class Installs:
             replica.sessions.truncated(effect.truncate_from)
         replica.sessions.began_anew(effect.before_begin_index)
         if effect.truncate_from >= 0:
-            self._doors.disk.submit(replica, None, log.truncate(effect.truncate_from))
+            self._environment.disk.submit(replica, None, log.truncate(effect.truncate_from))
         else:
             log.note_committed(effect.before_begin_index)
         plan = log.reset(
             effect.before_begin_index, effect.before_begin_term, effect.chain_crc, effect.config
         )
-        self._doors.disk.submit(replica, effect.token, plan)
-        replica.healing.look_again_later()
+        self._environment.disk.submit(replica, effect.token, plan)
+        replica.repairer.look_again_later()
         # one that went on from a later snapshot of its own has what this one would give it
         fetched = self._fetched
         if fetched is not None and replica.applier.applied_index < fetched.last_included_index:
@@ -602,7 +610,7 @@ class Installs:
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        now_ms = self._doors.now_ms()
+        now_ms = self._environment.now_ms()
         held_ms = now_ms + self._quota.left_ms(now_ms) if self._held else NEVER_MS
         is_waiting = self._offer is not None and not self._is_busy
         asked = self._question
@@ -615,7 +623,9 @@ class Installs:
 
 def _not_discarded(error: Exception) -> None:
     text = str(error)
-    say(logger, logging.WARNING, "what was fetched of a snapshot cannot be removed", text=text)
+    log_event(
+        logger, logging.WARNING, "what was fetched of a snapshot cannot be removed", text=text
+    )
 
 
 def _meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from quorumlog.log_lines import described, say
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -20,11 +20,11 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.node.environment import Doors
+from quorumlog.node.environment import Environment
 from quorumlog.node.replica.machine_jobs import (
     MachineDamagedError,
     MachineError,
-    Work,
+    MachineJob,
     damage_of_machine,
 )
 from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
@@ -63,16 +63,20 @@ class _Frozen:
     oldest: int
 
 
-class Saves:
+class Snapshotter:
     """Of one replica; called on its thread. `newest` is the newest snapshot known to be whole."""
 
     def __init__(
-        self, replica: "Replica", applier: "Applier", snapshots: Snapshots | None, doors: Doors
+        self,
+        replica: "Replica",
+        applier: "Applier",
+        snapshots: Snapshots | None,
+        environment: Environment,
     ) -> None:
         self._replica = replica
         self._applier = applier
         self._snapshots = snapshots
-        self._doors = doors
+        self._environment = environment
         self._config = replica.config
         self.newest = snapshots.newest() if snapshots is not None else None
         self.saved = 0
@@ -108,7 +112,7 @@ class Saves:
             return False  # opened with it, and not yet heard that it is committed
         config = self._config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
-        return bool(self._asked) or (grown and self._doors.now_ms() >= self._not_before_ms)
+        return bool(self._asked) or (grown and self._environment.now_ms() >= self._not_before_ms)
 
     @property
     def is_asked(self) -> bool:
@@ -148,15 +152,15 @@ class Saves:
 
     def next_deadline_ms(self) -> int:
         """When saving may be tried again."""
-        return self._not_before_ms if self._not_before_ms > self._doors.now_ms() else NEVER_MS
+        return self._not_before_ms if self._not_before_ms > self._environment.now_ms() else NEVER_MS
 
     # -- saving -------------------------------------------------------------------------------
 
-    def next_work(self, machine: StateMachine) -> Work:
+    def next_work(self, machine: StateMachine) -> MachineJob:
         """Return what is to be done, if it `is_settled` or `is_due`."""
         return self._forgetting() if self.is_settled else self._freezing(machine)
 
-    def _freezing(self, machine: StateMachine) -> Work:
+    def _freezing(self, machine: StateMachine) -> MachineJob:
         """Return what has the machine's state saved: beside it, if it can be frozen."""
         snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
         self._is_saving = True
@@ -173,7 +177,7 @@ class Saves:
         begin, number = log.before_begin_index, self._state_number
         sessions, results = self._replica.sessions.committed_table(), self._applier.results
         knows_sessions = not self._replica.sessions.is_lost
-        fetched = self._replica.installs.served_indexes()
+        fetched = self._replica.snapshot_transfer.served_indexes()
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
@@ -195,7 +199,7 @@ class Saves:
             else:
                 self._save_frozen(found.meta, found.kept, found.state, number)
 
-        return Work(lambda: _caught(run), done, refused=self._not_saved)
+        return MachineJob(lambda: _caught(run), done, refused=self._not_saved)
 
     def _not_saved(self) -> None:
         self._is_saving = False
@@ -205,7 +209,7 @@ class Saves:
         self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState, number: int
     ) -> None:
         begin = self._replica.log.before_begin_index
-        snapshots, fetched = self._snapshots, self._replica.installs.served_indexes()
+        snapshots, fetched = self._snapshots, self._replica.snapshot_transfer.served_indexes()
         if snapshots is None:
             return
 
@@ -221,7 +225,7 @@ class Saves:
                 frozen.close()  # it was not begun
             self._failed(error)
 
-        self._doors.background.run(run, lambda found: self._published(*found, number), failed)
+        self._environment.executor.run(run, lambda found: self._published(*found, number), failed)
 
     def _tidy(self, snapshots: Snapshots, fetched: list[int], before_begin_index: int) -> int:
         count = self._config.max_snapshot_reserved_num
@@ -235,7 +239,7 @@ class Saves:
         self.saved += 1
         if meta.last_included_index >= self.newest_index:
             self.newest = meta
-        say(
+        log_event(
             logger,
             logging.INFO,
             "snapshot saved",
@@ -253,8 +257,8 @@ class Saves:
         if isinstance(error, MachineDamagedError):
             self._applier.rebuild(str(error))
             return
-        self._not_before_ms = self._doors.now_ms() + RETRY_MS
-        say(
+        self._not_before_ms = self._environment.now_ms() + RETRY_MS
+        log_event(
             logger,
             logging.ERROR,
             "snapshot could not be saved",
@@ -276,7 +280,7 @@ class Saves:
         last = oldest - kept
         if log.size_bytes <= self._config.follower_retention_bytes:
             last = min(last, replica.core.retention_floor)
-        replica.upkeep.remove_until(last)
+        replica.maintenance.remove_until(last)
 
     # -- what cannot be believed ----------------------------------------------------------------
 
@@ -287,7 +291,7 @@ class Saves:
             return
 
         def done() -> None:
-            if not self._asked and self._applier.is_fit:
+            if not self._asked and self._applier.is_eligible:
                 self.ask(lambda code, text, saved_index: None)
 
         self._change(lambda: snapshots.remove_broken(index, error), done)
@@ -317,7 +321,7 @@ class Saves:
 
         With a snapshot of its own again it needs none of those that were set aside.
         """
-        if self.has_aside and self.newest is not None and self._applier.is_fit:
+        if self.has_aside and self.newest is not None and self._applier.is_eligible:
             self._is_settled = True
 
     @property
@@ -325,7 +329,7 @@ class Saves:
         """Whether what was set aside is to be removed."""
         return self._is_settled
 
-    def _forgetting(self) -> Work:
+    def _forgetting(self) -> MachineJob:
         """Return what removes it: on the machine's thread, as setting aside is."""
 
         def run() -> None:
@@ -336,9 +340,9 @@ class Saves:
             if self._is_settled:
                 self.has_aside = self._is_settled = False
 
-        return Work(run, done)
+        return MachineJob(run, done)
 
-    def taking_back(self, done: Callable[[], None]) -> Work:
+    def taking_back(self, done: Callable[[], None]) -> MachineJob:
         """Return what has those used after all that were set aside."""
 
         before = self.newest
@@ -353,7 +357,7 @@ class Saves:
             self.looked(before, found)
             done()
 
-        return Work(run, taken)
+        return MachineJob(run, taken)
 
     def _withdraw(self, meta: SnapshotMeta) -> None:
         """Set aside what was saved of a state that is not trusted any more."""
@@ -386,9 +390,15 @@ class Saves:
 
         def failed(error: Exception) -> None:
             text = "a snapshot that is not to be used cannot be removed now"
-            say(logger, logging.WARNING, text, group=self._config.group, reason=described(error))
+            log_event(
+                logger,
+                logging.WARNING,
+                text,
+                group=self._config.group,
+                reason=describe_error(error),
+            )
 
-        self._doors.background.run(run, changed, failed)
+        self._environment.executor.run(run, changed, failed)
 
     # -- loading ------------------------------------------------------------------------------
 
@@ -420,7 +430,9 @@ class Saves:
         except Exception as error:
             if isinstance(error, OSError) and is_out_of_descriptors(error):
                 raise storage_error(f"snapshot {index}", "loading", error) from error
-            raise MachineError(f"{described(error)} while it loaded snapshot {index}") from error
+            raise MachineError(
+                f"{describe_error(error)} while it loaded snapshot {index}"
+            ) from error
         if meta.digest and found != meta.digest:
             # what the machine holds now is nobody's state: it must not go on
             self._refused.add(index)
@@ -464,7 +476,7 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
     except (MachineDamagedError, *PASSING_ERRORS):
         raise
     except Exception as error:
-        raise MachineError(f"{described(error)} while it was frozen at {index}") from error
+        raise MachineError(f"{describe_error(error)} while it was frozen at {index}") from error
 
 
 def _write(

@@ -59,20 +59,20 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         peers=list(core.peer_progress()),
         damaged_entries=log.damaged.count,
         damaged_ranges=list(log.damaged),
-        disk_text=replica.upkeep.full_text(0),
-        scrub_passes=replica.healing.scrub_passes,
-        scrub_last_pass_ms=replica.healing.scrub_last_pass_ms,
-        scrub_checked_index=replica.healing.scrub_index,
+        disk_text=replica.maintenance.full_text(0),
+        scrub_passes=replica.repairer.scrub_passes,
+        scrub_last_pass_ms=replica.repairer.scrub_last_pass_ms,
+        scrub_checked_index=replica.repairer.scrub_index,
         state_machine=replica.config.state_machine,
-        snapshot_index=replica.applier.saves.newest_index,
+        snapshot_index=replica.applier.snapshotter.newest_index,
         install_state=_install_state(replica),
-        scrub_found=replica.healing.scrub_found,
+        scrub_found=replica.repairer.scrub_found,
         stable_index=min(committed, replica.sessions.stable_index),
         open_transactions=len(replica.sessions.at_end.open_ids),
         identity=core.identity.hex(),
         address_text=replica.placement.text,
         readers=replica.readers.list()[-READERS_SHOWN:],
-        retention_text=replica.upkeep.retention_text,
+        retention_text=replica.maintenance.retention_text,
         machine_text=replica.applier.condition_text,
         machine_rebuilds=replica.counters.machine_rebuilds,
         machine_compared_index=replica.applier.comparisons.agreed_index,
@@ -98,7 +98,7 @@ def _install_state(replica: Replica) -> str:
         return ""
     if replica.applier.is_loading:
         return "loading"
-    found = replica.installs.state
+    found = replica.snapshot_transfer.state
     return replica.applier.condition or found if found == "ready" else found
 
 

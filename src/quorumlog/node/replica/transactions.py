@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorumlog.log_lines import say
+from quorumlog.log_events import log_event
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.message import AppendResponse
-from quorumlog.model.transaction_message import TransactionalRequest, TransactionalResponse
-from quorumlog.node.environment import Doors
+from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
+from quorumlog.node.environment import Environment
 from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
@@ -31,9 +31,9 @@ AGAIN_MS = 1_000
 class OpenTransactions:
     """Of one replica; only a leader watches. A new leader counts from when it became one."""
 
-    def __init__(self, replica: "Replica", doors: Doors) -> None:
+    def __init__(self, replica: "Replica", environment: Environment) -> None:
         self._replica = replica
-        self._doors = doors
+        self._environment = environment
         self._due_ms: dict[bytes, int] = {}
 
     def appended(self, entries: Iterable[SystemEntry]) -> None:
@@ -48,7 +48,7 @@ class OpenTransactions:
         table = self._replica.sessions.at_end
         if found_id in table.open_ids:
             timeout_ms = table.producers[found_id].timeout_ms
-            self._due_ms[found_id] = self._doors.now_ms() + timeout_ms
+            self._due_ms[found_id] = self._environment.now_ms() + timeout_ms
         else:
             self._due_ms.pop(found_id, None)
 
@@ -74,7 +74,7 @@ class OpenTransactions:
             answer(response)
 
         if core.role is Role.LEADER:
-            replica.asked.read(proved)
+            replica.pending_requests.read(proved)
         else:
             proved(ResponseCode.NOT_LEADER, f"not the leader of {replica.config.group}", -1)
 
@@ -101,7 +101,7 @@ class OpenTransactions:
     def _give_up(self, entry: EndTransaction) -> None:
         data = entry.encode()
         block = parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=len(data))
-        say(
+        log_event(
             logger,
             logging.WARNING,
             "transaction given up: nothing was added to it for its time-out",

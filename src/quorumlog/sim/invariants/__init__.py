@@ -13,7 +13,7 @@ from quorumlog.sim.invariants.committed_reads import CommittedReads
 from quorumlog.sim.invariants.election_safety import ElectionSafety
 from quorumlog.sim.invariants.leader_append_only import LeaderAppendOnly
 from quorumlog.sim.invariants.leader_completeness import LeaderCompleteness
-from quorumlog.sim.invariants.leader_fitness import LeaderFitness
+from quorumlog.sim.invariants.leader_eligibility import LeaderEligibility
 from quorumlog.sim.invariants.linearizable import Linearizable
 from quorumlog.sim.invariants.log_matching import LogMatching
 from quorumlog.sim.invariants.machine_agreement import MachineAgreement
@@ -41,7 +41,7 @@ def all_invariants(random: Random) -> list[Invariant]:
         OwnTerm(),
         LogMatching(),
         NoRetraction(random),
-        LeaderFitness(),
+        LeaderEligibility(),
         MembershipSafety(committed),
         ChainAgreement(committed),
         AcknowledgedKept(),

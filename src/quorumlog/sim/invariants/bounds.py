@@ -1,7 +1,7 @@
 """Every queue, window and table keeps within its bound, and the core's own checks hold."""
 
 from quorumlog.node.replica.pending_requests import ASKED_MAX
-from quorumlog.raft.story import STORY_LINES_MAX
+from quorumlog.raft.event_history import STORY_LINES_MAX
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 
@@ -21,7 +21,8 @@ class Bounds(Invariant):
             pending.size_bytes <= limits.pending_bytes_max + limits.block_bytes_max,
             f"{pending.size_bytes} bytes of appends wait",
         )
-        self.require(replica.asked.count <= ASKED_MAX, f"{replica.asked.count} requests wait")
+        waiting = replica.pending_requests.count
+        self.require(waiting <= ASKED_MAX, f"{waiting} requests wait")
         self.require(len(replica.core.story.lines()) <= STORY_LINES_MAX, "the story is bounded")
         for peer in replica.core.peer_progress():
             self.require(

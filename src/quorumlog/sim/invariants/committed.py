@@ -3,7 +3,7 @@
 from quorumlog.model.block import headers
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.node import SimulatedNode
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 
 READ_BYTES = 1 << 20
 
@@ -40,7 +40,7 @@ class Committed:
         return self.entries.setdefault(index, identity)
 
 
-def entries_of(span: Span) -> list[tuple[int, tuple[int, int]]]:
+def entries_of(span: EntryRun) -> list[tuple[int, tuple[int, int]]]:
     """Return (index, (term, chain CRC)) of each entry of a span."""
     table = headers(span.block())
     terms, chains = table["term"].tolist(), table["chain_crc"].tolist()

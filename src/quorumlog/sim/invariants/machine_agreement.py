@@ -40,7 +40,7 @@ class MachineAgreement(Invariant):
         self.require(not fell, f"{node.node_id} has applied {applied}, and {before} earlier")
         self._seen[node.node_id] = (now, applied)
         # a machine that keeps its state may open with more than its replica knows to be committed
-        known = max(self._committed, applier.saves.newest_index)
+        known = max(self._committed, applier.snapshotter.newest_index)
         self.require(applied <= known, f"{node.node_id} has applied {applied}, committed {known}")
         digest = applier.machine.digest()
         first, who = self._digests.setdefault(applied, (digest, node.node_id))

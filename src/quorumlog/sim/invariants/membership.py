@@ -2,7 +2,7 @@
 
 from quorumlog.model.codes import Role
 from quorumlog.model.membership import Membership
-from quorumlog.raft.change import PROMOTE_LAG_MAX
+from quorumlog.raft.membership_change import PROMOTE_LAG_MAX
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed

@@ -1,6 +1,6 @@
 """Whether entries that come block by block are whole, in order, and of one history."""
 
-from quorumlog.client.values import FetchedBlock
+from quorumlog.client.results import FetchedBlock
 from quorumlog.model.block import Block, block_from_index_records, chain_crcs
 from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.source.verify import Verify, verify_block

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.client import SyncClient
-from quorumlog.client.values import FetchedBlock, Isolation
+from quorumlog.client.results import FetchedBlock, Isolation
 from quorumlog.model.entry import Entry
 from quorumlog.spark.source.clusters import (
     PLAN_TIMEOUT_MS,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.25
 
 
-def run_watched(
+def run_with_progress(
     spark: "SparkSession", pieces: Sequence[Piece], progress: Progress = no_progress
 ) -> list[bytes]:
     """Carry out each piece in a task of its own; `progress` hears of tasks done, of so many.

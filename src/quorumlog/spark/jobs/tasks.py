@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from quorumlog.model.errors import QuorumlogError
-from quorumlog.spark.worker import spare_collections
+from quorumlog.spark.worker import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ def _by_rdd(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     def done(number: int) -> bytes:
-        spare_collections()
+        freeze_gc()
         return work[number]()
 
     numbers = spark.sparkContext.parallelize(range(len(work)), len(work))
@@ -86,7 +86,7 @@ def _by_query(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     def done(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        spare_collections()
+        freeze_gc()
         for batch in batches:
             numbers = batch.column(0).to_pylist()
             results = [work[number]() for number in numbers]

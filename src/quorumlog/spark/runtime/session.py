@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
-from quorumlog.log_lines import reason_of
+from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.data_source import QuorumlogSource
 from quorumlog.spark.runtime.class_archive import class_archive_options

@@ -27,7 +27,7 @@ from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.sessions.entries import AcceptedAttempt
 from quorumlog.spark.sink.options import WriteOptions
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, client_for
-from quorumlog.spark.worker import spare_collections
+from quorumlog.spark.worker import freeze_gc
 
 BLOCK_BYTES = 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -45,7 +45,7 @@ Messages: TypeAlias = list[WriterCommitMessage | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteContext:
     """Which batch is written: of which transactional id, in which run of it."""
 
     transactional_id: str
@@ -63,26 +63,26 @@ class WrittenPart:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskCommitMessage(WriterCommitMessage):
     """What a task wrote of a batch; at least once: nothing has to be said."""
 
-    writing: Writing | None
+    writing: WriteContext | None
     parts: tuple[WrittenPart, ...]
 
 
-class PartWriter:
+class TaskWriter:
     """Writes the rows of one task. `writing` is None for at-least-once."""
 
-    def __init__(self, options: WriteOptions, writing: Writing | None, partition: int) -> None:
+    def __init__(self, options: WriteOptions, writing: WriteContext | None, partition: int) -> None:
         self._options = options
         self._writing = writing
         self._partition = partition
         self._producers: dict[str, SyncProducer | None] = {}
         self._epochs: dict[str, int] = {}
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """Write all rows and wait until they are stored. Raises `RequestError`."""
-        spare_collections()
+        freeze_gc()
         try:
             for batch in batches:
                 for group, rows in self._by_group(batch):
@@ -92,7 +92,7 @@ class PartWriter:
             for producer in self._producers.values():
                 if producer is not None:
                     producer.close(flush=False)
-        return Written(self._writing, tuple(part for part in parts if part is not None))
+        return TaskCommitMessage(self._writing, tuple(part for part in parts if part is not None))
 
     def _by_group(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if "group" not in batch.schema.names:
@@ -178,7 +178,7 @@ def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
 
 
 def _transactions_of(
-    options: WriteOptions, writing: Writing, group: str, timeout_ms_max: int | None = None
+    options: WriteOptions, writing: WriteContext, group: str, timeout_ms_max: int | None = None
 ) -> tuple[SyncClient, Transactions]:
     """Return a group's transactions, and the client that waits for what they do."""
     timeout_ms = options.delivery_timeout_ms
@@ -191,7 +191,7 @@ def _transactions_of(
     )
 
 
-def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> None:
+def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | None]) -> None:
     """End a batch in every group that was written to, with what the tasks' messages say.
 
     Groups do not change in the same moment; each has every row once, because what has ended in one
@@ -204,7 +204,9 @@ def commit_batch(options: WriteOptions, messages: Sequence[Written | None]) -> N
 
 
 def abort_batch(
-    options: WriteOptions, messages: Sequence[Written | None], writing: Writing | None = None
+    options: WriteOptions,
+    messages: Sequence[TaskCommitMessage | None],
+    writing: WriteContext | None = None,
 ) -> None:
     """Give up what some tasks of a batch wrote, so that readers need not wait for its time-out.
 
@@ -224,11 +226,11 @@ def abort_batch(
 
 
 def _by_group(
-    messages: Sequence[Written | None],
-) -> dict[str, tuple[Writing, int, list[AcceptedAttempt]]]:
+    messages: Sequence[TaskCommitMessage | None],
+) -> dict[str, tuple[WriteContext, int, list[AcceptedAttempt]]]:
     epochs: dict[str, int] = defaultdict(int)
     accepted: dict[str, list[AcceptedAttempt]] = defaultdict(list)
-    writing: Writing | None = None
+    writing: WriteContext | None = None
     for message in messages:
         if message is None or message.writing is None:
             continue
@@ -250,16 +252,16 @@ class LogWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._writing: Writing | None = None
+        self._writing: WriteContext | None = None
         if options.is_transactional:
             own = str(uuid.uuid4())
             named = options.identity or (own, 0)
-            self._writing = Writing(named[0], own, named[1])
+            self._writing = WriteContext(named[0], own, named[1])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         partition = _task_context().partitionId()
-        return PartWriter(self._options, self._writing, partition).write(iterator)
+        return TaskWriter(self._options, self._writing, partition).write(iterator)
 
     def commit(self, messages: Messages) -> None:
         """All tasks have ended well: their rows count from now on."""
@@ -282,7 +284,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         writing = None
         if self._options.is_transactional:
             writing = writing_of(context.getLocalProperty)
-        return PartWriter(self._options, writing, context.partitionId()).write(iterator)
+        return TaskWriter(self._options, writing, context.partitionId()).write(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """All tasks have ended well: their rows count from now on."""
@@ -293,7 +295,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         abort_batch(self._options, _ours(messages))
 
 
-def writing_of(local_property: Callable[[str], str | None]) -> Writing:
+def writing_of(local_property: Callable[[str], str | None]) -> WriteContext:
     """Return which batch of which query a task writes, as Spark's local properties tell.
 
     Raises `UnexpectedArgumentError` if this Spark does not tell.
@@ -307,7 +309,7 @@ def writing_of(local_property: Callable[[str], str | None]) -> Writing:
             "rows cannot be written exactly once; set deliveryGuarantee=at-least-once, or write "
             "with foreachBatch and the options transactionalId and batchId"
         )
-    return Writing(found[QUERY_ID] or "", found[RUN_ID] or "", int(batch))
+    return WriteContext(found[QUERY_ID] or "", found[RUN_ID] or "", int(batch))
 
 
 def _task_context() -> TaskContext:
@@ -317,5 +319,5 @@ def _task_context() -> TaskContext:
     return context
 
 
-def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[Written | None]:
-    return [message for message in messages if isinstance(message, Written)]
+def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommitMessage | None]:
+    return [message for message in messages if isinstance(message, TaskCommitMessage)]

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
-from quorumlog.spark.source.offsets import LossRules
+from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.options import Position, Positions, ReadOptions, check_names
 from quorumlog.spark.source.planning import IndexRange, cut, first_of_term
-from quorumlog.spark.source.pushdown import Conditions
+from quorumlog.spark.source.pushdown import PushedFilters
 from quorumlog.spark.source.tasks import read_range
-from quorumlog.spark.worker import spare_collections
+from quorumlog.spark.worker import freeze_gc
 
 
 def groups_to_read(cluster: Cluster, options: ReadOptions) -> list[str]:
@@ -80,7 +80,7 @@ class LogReader(DataSourceReader):
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
         when what was asked for is not there.
         """
-        spare_collections()
+        freeze_gc()
         options = self._options
         cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
         groups = groups_to_read(cluster, options)
@@ -100,7 +100,7 @@ class LogReader(DataSourceReader):
             raise IndexOutOfRangeError(
                 f"group {group}: startingIndex {first} is behind endingIndex {beyond}"
             )
-        first = LossRules(options.fail_on_data_loss).first_kept(
+        first = DataLossPolicy(options.fail_on_data_loss).first_kept(
             group, first, beyond - 1, bounds.begin
         )
         return IndexRange(group, first, beyond - 1)
@@ -111,7 +111,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
-        spare_collections()
+        freeze_gc()
         if not isinstance(partition, IndexRange):
             return iter(())
         options = self._options
@@ -126,7 +126,7 @@ class FilteringLogReader(LogReader):
         self, options: ReadOptions, columns: tuple[str, ...], connect: Connect = RemoteCluster
     ) -> None:
         super().__init__(options, columns, connect)
-        self._conditions = Conditions("index", "term", nullable=False)
+        self._conditions = PushedFilters("index", "term", nullable=False)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
         """Return the conditions that Spark must check itself."""

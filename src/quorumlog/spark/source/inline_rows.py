@@ -20,7 +20,7 @@ _TAKES_ROWS: type | None = getattr(datasource_internal, "_SimpleStreamReaderWrap
 """The only readers of which Spark takes rows along with a plan; None: this Spark takes none."""
 
 
-class RowsAlong(DataSourceStreamReader):
+class InlineRows(DataSourceStreamReader):
     """A stream reader that may hand over a batch of a single partition with its plan.
 
     Spark takes rows along from one kind of reader only, a private one that reports no latest

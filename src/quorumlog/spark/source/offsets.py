@@ -26,14 +26,14 @@ class DataLossError(QuorumlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OffsetPosition:
     """The first entry not read, and the term of the one before it (-1: not known)."""
 
     index: int
     term: int
 
 
-Offset: TypeAlias = dict[str, Place]
+Offset: TypeAlias = dict[str, OffsetPosition]
 """A place in each group."""
 
 
@@ -41,7 +41,7 @@ def parse_offset(written: Mapping[str, Any]) -> Offset:
     """Return the places that an offset of a checkpoint names. Raises `QuorumlogError`."""
     try:
         return {
-            group: Place(int(place["index"]), int(place["term"]))
+            group: OffsetPosition(int(place["index"]), int(place["term"]))
             for group, place in written.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -58,18 +58,18 @@ def format_offset(offset: Offset) -> dict[str, dict[str, int]]:
     }
 
 
-def place_at(cluster: Cluster, group: str, index: int, bounds: Bounds) -> Place:
+def place_at(cluster: Cluster, group: str, index: int, bounds: Bounds) -> OffsetPosition:
     """Return the place before entry `index`; its term is not known if the one before is gone."""
     if not bounds.begin < index <= bounds.beyond:
-        return Place(index, UNKNOWN_TERM)
+        return OffsetPosition(index, UNKNOWN_TERM)
     try:
-        return Place(index, cluster.record(group, index - 1).term)
+        return OffsetPosition(index, cluster.record(group, index - 1).term)
     except IndexRemovedError:  # since the bounds were asked for
-        return Place(index, UNKNOWN_TERM)
+        return OffsetPosition(index, UNKNOWN_TERM)
 
 
 @dataclass(frozen=True, slots=True)
-class LossRules:
+class DataLossPolicy:
     """What happens when entries are gone: an error, or (`fail=False`) a logged skip."""
 
     fail: bool
@@ -94,7 +94,9 @@ class LossRules:
         )
         return kept
 
-    def check_place(self, cluster: Cluster, group: str, place: Place, bounds: Bounds) -> None:
+    def check_place(
+        self, cluster: Cluster, group: str, place: OffsetPosition, bounds: Bounds
+    ) -> None:
         """See that the entry before a place is the one that was there when it was written."""
         if place.term == UNKNOWN_TERM:
             return
@@ -107,7 +109,12 @@ class LossRules:
             )
 
     def end_below(
-        self, cluster: Cluster, group: str, place: Place, bounds: Bounds, isolation: Isolation
+        self,
+        cluster: Cluster,
+        group: str,
+        place: OffsetPosition,
+        bounds: Bounds,
+        isolation: Isolation,
     ) -> bool:
         """Whether the log ends before a place that was read; then that was reported.
 

@@ -22,17 +22,17 @@ FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class IndexInterval:
     """Whole numbers from `least` on, below `beyond`; None: without bound."""
 
     least: int | None = None
     beyond: int | None = None
 
-    def narrowed(self, least: int | None, beyond: int | None) -> "Interval":
+    def narrowed(self, least: int | None, beyond: int | None) -> "IndexInterval":
         """Return the numbers that are within other bounds, too."""
         leasts = [bound for bound in (self.least, least) if bound is not None]
         beyonds = [bound for bound in (self.beyond, beyond) if bound is not None]
-        return Interval(max(leasts, default=None), min(beyonds, default=None))
+        return IndexInterval(max(leasts, default=None), min(beyonds, default=None))
 
     def within(self, first: int, last: int) -> tuple[int, int]:
         """Return the first and the last of these numbers; none if the last is below the first."""
@@ -43,17 +43,17 @@ class Interval:
         return first, last
 
 
-class Conditions:
+class PushedFilters:
     """What conditions say of the columns in `bounded`.
 
     `nullable`: whether any other column may be null.
     """
 
     def __init__(self, *bounded: str, nullable: bool) -> None:
-        self._intervals = {name: Interval() for name in bounded}
+        self._intervals = {name: IndexInterval() for name in bounded}
         self._nullable = nullable
 
-    def on(self, column: str) -> Interval:
+    def on(self, column: str) -> IndexInterval:
         """Return the bounds of a column."""
         return self._intervals[column]
 

@@ -26,14 +26,14 @@ from pyspark.sql.streaming.datasource import (
 from quorumlog.model.errors import QuorumlogError, UnknownGroupError
 from quorumlog.spark.source.batch import groups_to_read, matching, position_of
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
-from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, RowsAlong
+from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, InlineRows
 from quorumlog.spark.source.offsets import (
     READER,
     SERVERS,
     UNKNOWN_TERM,
-    LossRules,
+    DataLossPolicy,
     Offset,
-    Place,
+    OffsetPosition,
     format_offset,
     parse_offset,
     place_at,
@@ -48,7 +48,7 @@ from quorumlog.spark.source.planning import (
     shares,
 )
 from quorumlog.spark.source.tasks import read_range
-from quorumlog.spark.worker import spare_collections
+from quorumlog.spark.worker import freeze_gc
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ BOUNDS_MS = 100
 DISCOVERY_MS = 5_000
 """How often all nodes are asked for groups that match groupPattern."""
 
-Written: TypeAlias = dict[str, dict[str, int]]
+TaskCommitMessage: TypeAlias = dict[str, dict[str, int]]
 """An offset as Spark keeps it."""
 Latest: TypeAlias = dict[str, dict[str, int | str]]
 """The end of the log in progress, with the servers and the name of the reader."""
@@ -68,7 +68,7 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1_000
 
 
-class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
+class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     """Plans batches in one process for as long as a query runs; its copies in tasks only read.
 
     Travels to tasks, so it opens nothing before it is used; `connect` gives the cluster.
@@ -85,7 +85,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         self._columns = columns
         self._connect = connect
         self._now_ms = now_ms
-        self._losses = LossRules(options.fail_on_data_loss)
+        self._losses = DataLossPolicy(options.fail_on_data_loss)
         self._discovered: set[str] = set()
         self._discovered_at: float | None = None
         self._bounds: dict[str, Bounds] = {}
@@ -114,7 +114,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
 
     # -- where to begin ----------------------------------------------------------------------
 
-    def initialOffset(self) -> Written:  # noqa: N802  (names of Spark, here and below)
+    def initialOffset(self) -> TaskCommitMessage:  # noqa: N802  (names of Spark, here and below)
         """Return where a new query begins.
 
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
@@ -155,7 +155,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
             group: cluster.bounds(group, isolation).beyond for group in self._wanted(cluster, {})
         }
 
-    def latestOffset(self, start: Written, limit: ReadLimit) -> Written:  # noqa: N802
+    def latestOffset(self, start: TaskCommitMessage, limit: ReadLimit) -> TaskCommitMessage:  # noqa: N802
         """Return where the batch after `start` ends: `start` if there is nothing to read.
 
         A group that is new is put in at its first entry, and read from the next batch on, so that
@@ -176,7 +176,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
             end[group], parts[group] = self._unread(cluster, group, place, known[group])
         for group in known.keys() - begun.keys():
             if self._pinned is None or group in self._pinned:
-                end[group] = Place(known[group].begin, UNKNOWN_TERM)
+                end[group] = OffsetPosition(known[group].begin, UNKNOWN_TERM)
         parts = self._limited(cluster, parts, limit)
         for group, part in parts.items():
             if part.count > 0:
@@ -193,7 +193,9 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         if not self._bounds:
             return None
         options = self._options
-        ends = {group: Place(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()}
+        ends = {
+            group: OffsetPosition(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()
+        }
         source = {SERVERS: options.servers, READER: options.reader_name}
         return {group: {**place, **source} for group, place in format_offset(ends).items()}
 
@@ -224,8 +226,8 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         return frozenset(self._discovered | matching(pattern, begun))
 
     def _unread(
-        self, cluster: Cluster, group: str, place: Place, bounds: Bounds
-    ) -> tuple[Place, IndexRange]:
+        self, cluster: Cluster, group: str, place: OffsetPosition, bounds: Bounds
+    ) -> tuple[OffsetPosition, IndexRange]:
         """Return where a group is if nothing more is read of it, and what could be read."""
         if self._losses.end_below(cluster, group, place, bounds, self._options.isolation):
             return place_at(cluster, group, bounds.beyond, bounds), IndexRange(group, 0, -1)
@@ -236,7 +238,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:  # else it is told when the batch is planned
             self._losses.first_kept(group, place.index, bounds.beyond - 1, bounds.begin)
         if bounds.begin == bounds.beyond > place.index:  # all that was left is gone
-            return Place(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
+            return OffsetPosition(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
         return place, IndexRange(group, first, beyond - 1)
 
     def _limited(
@@ -268,7 +270,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
 
     # -- the batch ---------------------------------------------------------------------------
 
-    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+    def partitions(self, start: TaskCommitMessage, end: TaskCommitMessage) -> list[InputPartition]:
         """Return the index ranges of a batch's tasks, also of one that is done again.
 
         Raises `DataLossError` when entries are gone or others than before, and that is to be an
@@ -294,7 +296,9 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
         except QuorumlogError as error:
             logger.warning("a small batch of %s is left to a task: %s", part.group, error)
 
-    def _part(self, cluster: Cluster, group: str, since: Place, until: Place) -> IndexRange:
+    def _part(
+        self, cluster: Cluster, group: str, since: OffsetPosition, until: OffsetPosition
+    ) -> IndexRange:
         losses, last = self._losses, until.index - 1
         try:
             bounds = cluster.bounds(group, self._options.isolation)
@@ -307,7 +311,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
             last = bounds.beyond - 1
         return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
 
-    def commit(self, end: Written) -> None:
+    def commit(self, end: TaskCommitMessage) -> None:
         """Report how far the query has come, if it has a name: a process that plans knows no other.
 
         Spark says so one batch late, and never of the last one: a `LagListener` tells it exactly.
@@ -324,7 +328,7 @@ class LogStreamReader(RowsAlong, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
-        spare_collections()
+        freeze_gc()
         if not isinstance(partition, IndexRange):
             return iter(())
         return read_range(self._cluster(), partition, self._options, self._columns)

@@ -9,7 +9,7 @@ from quorumlog.model.errors import IndexRemovedError
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.spark.source.arrow import decode_block
 from quorumlog.spark.source.clusters import Cluster
-from quorumlog.spark.source.offsets import LossRules
+from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.options import ReadOptions
 from quorumlog.spark.source.planning import IndexRange
 from quorumlog.spark.source.verify import Verify, verify_block
@@ -24,7 +24,7 @@ def read_range(
     Entries that retention removes meanwhile are an error, or skipped and logged (failOnDataLoss).
     Raises `DataLossError`, `CorruptionError` (verifyCrc), `RequestError` after fetchTimeoutMs.
     """
-    losses = LossRules(options.fail_on_data_loss)
+    losses = DataLossPolicy(options.fail_on_data_loss)
     index = part.first
     while index <= part.last:
         blocks = cluster.blocks(

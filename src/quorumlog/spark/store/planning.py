@@ -8,7 +8,7 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.sessions.transaction_table import RANGES_MAX, TransactionTable
-from quorumlog.spark.source.pushdown import Interval
+from quorumlog.spark.source.pushdown import IndexInterval
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.storage.files.file_sequence import stored_file_size
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -48,7 +48,9 @@ class StorePartition(InputPartition):
     ranges: list[StoreRange]
 
 
-def plan(options: StoreOptions, indexes: Interval, *, with_bodies: bool) -> list[StorePartition]:
+def plan(
+    options: StoreOptions, indexes: IndexInterval, *, with_bodies: bool
+) -> list[StorePartition]:
     """Return the partitions of a scan of some indexes, in the order of paths and indexes.
 
     Raises `StorageError` when there is no store or it cannot be read, `IndexRemovedError` or
@@ -71,7 +73,7 @@ def _shares(options: StoreOptions, times: int) -> Shares:
 
 
 def _of_store(
-    options: StoreOptions, directory: str, indexes: Interval, shares: Shares
+    options: StoreOptions, directory: str, indexes: IndexInterval, shares: Shares
 ) -> list[StorePartition]:
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)

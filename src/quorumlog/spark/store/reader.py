@@ -6,12 +6,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from quorumlog.model.errors import CorruptionError
-from quorumlog.spark.source.pushdown import Conditions, Interval
+from quorumlog.spark.source.pushdown import IndexInterval, PushedFilters
 from quorumlog.spark.store.batches import Batches
 from quorumlog.spark.store.options import StoreOptions
 from quorumlog.spark.store.planning import StorePartition, StoreRange, plan
 from quorumlog.spark.store.schema import BODY_COLUMNS, INDEX_COLUMNS
-from quorumlog.spark.worker import spare_collections
+from quorumlog.spark.worker import freeze_gc
 from quorumlog.storage.files.mapped_files import MappedFiles
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.metadata.advice import REPAIR
@@ -31,21 +31,21 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return file ranges; see `quorumlog.spark.store.planning.plan`."""
-        spare_collections()
+        freeze_gc()
         with_bodies = not BODY_COLUMNS.isdisjoint(self._columns)
         parts = plan(self._options, self._indexes(), with_bodies=with_bodies)
         return parts or [InputPartition(None)]  # Spark would make one of none itself
 
-    def _indexes(self) -> Interval:
+    def _indexes(self) -> IndexInterval:
         """Return the indexes that a job needs."""
-        return Interval()
+        return IndexInterval()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches.
 
         Raises `CorruptionError` for a damaged entry, unless the mode is permissive.
         """
-        spare_collections()
+        freeze_gc()
         if isinstance(partition, StorePartition):
             for one in partition.ranges:
                 yield from self._rows(one)
@@ -80,13 +80,13 @@ class FilteringStoreReader(StoreReader):
     def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
         super().__init__(options, columns)
         # of a damaged entry all but the index may be null
-        self._conditions = Conditions("index", nullable=True)
+        self._conditions = PushedFilters("index", nullable=True)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
         """Return the conditions that Spark must check itself."""
         return self._conditions.take(filters)
 
-    def _indexes(self) -> Interval:
+    def _indexes(self) -> IndexInterval:
         return self._conditions.on("index")
 
 

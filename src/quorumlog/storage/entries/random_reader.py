@@ -27,9 +27,9 @@ from quorumlog.storage.entries.checksums import (
     all_agree,
     header_words,
 )
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.index_records import Records, record_at, records_of
 from quorumlog.storage.entries.scanner import FOREIGN
-from quorumlog.storage.entries.spans import Span
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import REPAIR
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
@@ -54,7 +54,7 @@ class DiskReader:
         self._index = index
         self.boundary = boundary
 
-    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """Return entries from first_index on that lie together in one file and fit; at least one.
 
         Raises `CorruptionError` naming the first damaged entry among them.
@@ -96,7 +96,7 @@ class DiskReader:
         records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
         self._data.was_read(len(block.data))
         self._index.was_read(len(records))
-        return Span(first_index, count, block.data, records, False)
+        return EntryRun(first_index, count, block.data, records, False)
 
     def _examine(self, block: Block, records: Words, first_index: int) -> tuple[int, str] | None:
         """Return the first entry whose header, index record or CRCs do not agree, and how."""

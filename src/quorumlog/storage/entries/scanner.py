@@ -25,7 +25,7 @@ FOREIGN = "an entry without CRCs behind one with CRCs"
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScannedRun:
     """Good entries that lie together in one file from `position` on; consecutive indexes.
 
     `checked`: all of them carry CRCs (else some were written by the original).
@@ -81,7 +81,7 @@ class Scanner:
         self.chain_crc = chain_crc
         self.stop: Stop | None = None
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[ScannedRun]:
         for start in self._sequence.made_starts:
             if start + self._sequence.file_size <= self.position:
                 continue
@@ -114,7 +114,7 @@ class Scanner:
     def _end(self, reason: str) -> None:
         self.stop = Stop(self.position, reason)
 
-    def _next(self, view: memoryview, offset: int) -> Stretch | None:
+    def _next(self, view: memoryview, offset: int) -> ScannedRun | None:
         """Return the entries from an offset of a file on; None after a blank or at the end."""
         sizes = self._walk(view, offset)
         if sizes:
@@ -154,7 +154,7 @@ class Scanner:
 
     def _checked(
         self, view: memoryview, offset: int, sizes: npt.NDArray[np.int64]
-    ) -> Stretch | None:
+    ) -> ScannedRun | None:
         """Return those entries up to the first that is not good, which ends the walk."""
         ends = np.cumsum(sizes)
         block = Block(view[offset : offset + int(ends[-1])], ends - sizes, sizes)
@@ -170,14 +170,14 @@ class Scanner:
             self._end(reason)
         return stretch
 
-    def _taken(self, block: Block, table: npt.NDArray[Any], count: int) -> Stretch:
+    def _taken(self, block: Block, table: npt.NDArray[Any], count: int) -> ScannedRun:
         last = table[count - 1]
         first_index, position = int(table["index"][0]), self.position
         self.position += len(block.data)
         self.index, self.term = int(last["index"]), int(last["term"])
         self.chain_crc = int(last["chain_crc"])
         checked = bool(((table["chain_crc"][:count] | table["body_crc"][:count]) != 0).all())
-        return Stretch(block, position, first_index, self.term, self.chain_crc, checked)
+        return ScannedRun(block, position, first_index, self.term, self.chain_crc, checked)
 
     def _shape(self, table: npt.NDArray[Any]) -> tuple[int, str]:
         """Return how many entries have possible headers, and what is wrong with the next."""

@@ -28,21 +28,21 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     check,
 )
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.placement import Run, blank_steps, index_steps, place
 from quorumlog.storage.entries.random_reader import DiskReader
-from quorumlog.storage.entries.spans import Span
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
 from quorumlog.storage.files.write_plans import Do, Plan, Preparable, Step, Write, WritePlan
 from quorumlog.storage.log.interface import Room, Segment
+from quorumlog.storage.log.pending_writes import PendingWrites
 from quorumlog.storage.log.segments import (
     closed_until,
     room_behind,
     sealed_segments,
     upcoming_files,
 )
-from quorumlog.storage.log.staged import Staged
 from quorumlog.storage.log.tail_cache import Piece, TailCache
 from quorumlog.storage.metadata.checkpoint import (
     TERM_RUNS_MAX,
@@ -52,8 +52,8 @@ from quorumlog.storage.metadata.checkpoint import (
     Mark,
 )
 from quorumlog.storage.metadata.config_entries import ConfigEntries
-from quorumlog.storage.metadata.store_metadata import Notes
-from quorumlog.storage.recovery.quarantine import Mending
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
+from quorumlog.storage.recovery.quarantine import Quarantine
 from quorumlog.storage.recovery.recovery import Recovered, write_leading_blank
 
 logger = logging.getLogger(__name__)
@@ -67,18 +67,18 @@ class FileLog:
         data: FileSequence,
         index: FileSequence,
         recovered: Recovered,
-        notes: Notes,
+        notes: StoreMetadata,
         tail_cache_bytes: int,
     ) -> None:
         self._data = data
         self._index = index
         self._notes = notes
         self._reader = DiskReader(data, index, recovered.boundary)
-        self._mending = Mending(data, index, self._reader, notes)
+        self._mending = Quarantine(data, index, self._reader, notes)
         self.end_mark = recovered.end
         """Where the log ends."""
         self._durable = self._synced = recovered.end
-        self._staged: deque[Staged] = deque()
+        self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
         self._planned: Checkpoint | None = None
         self._sessions_to_save: Callable[[], bytes | None] = lambda: None
@@ -212,7 +212,7 @@ class FileLog:
             with self._lock:
                 self._tail.add(Piece(first_index + run.start, part, piece_records))
         steps += index_steps(self._index, first_index, records)
-        staged = Staged(self.end_mark)
+        staged = PendingWrites(self.end_mark)
         self._staged.append(staged)
         return Plan(
             self,
@@ -339,7 +339,7 @@ class FileLog:
             self._sessions_saved(sessions)
             self._completed()
 
-        self._staged.append(Staged(end))
+        self._staged.append(PendingWrites(end))
         return Plan(self, [Do(remove)], done=done)
 
     def _mark_before(self, from_index: int) -> Mark:
@@ -374,7 +374,7 @@ class FileLog:
         """See `Log`."""
         return first_index > self.before_begin_index and self._tail.holds(first_index)
 
-    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
         self._check_range(first_index)
         with self._lock:

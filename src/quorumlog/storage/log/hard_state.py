@@ -12,7 +12,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.write_plans import Do, Plan, WritePlan
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.state"
 ORIGINAL_FILE_NAME = "currterm"
@@ -34,7 +34,7 @@ class HardStateStore:
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._directory = directory
-        self._slots = SlotFile(files, directory, FILE_NAME, mirrored=True)
+        self._slots = DualSlotFile(files, directory, FILE_NAME, mirrored=True)
 
     def load(self, *, read_only: bool = False) -> HardState:
         """Return what was last saved; term 0 and no vote in a new directory.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.model.block import Block
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import Preparable, WritePlan
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 
@@ -173,7 +173,7 @@ class Log(Protocol):
         """Whether `read` from first_index will touch no disk; not of what was removed."""
         ...
 
-    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """Return entries from first_index on, as many as are contiguous and fit the bounds.
 
         Always at least one entry. Bytes that come from disk are checked against their CRCs before

@@ -13,7 +13,7 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, check
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
 from quorumlog.storage.log.interface import Room, Segment
@@ -174,7 +174,7 @@ class MemoryLog:
         """See `Log`."""
         return first_index > self.before_begin_index
 
-    def read(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
         if first_index <= self.before_begin_index:
             raise IndexRemovedError(

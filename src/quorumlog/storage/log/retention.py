@@ -23,7 +23,7 @@ def mark_pause_ms(config: GroupConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RetentionInputs:
     """What decides besides size: others need entries behind `applied_index` or `peers_have`.
 
     `age_ms` tells how old everything up to an index is at least, None if that is not known.
@@ -42,7 +42,7 @@ def last_to_remove(
     size_bytes: int,
     config: GroupConfig,
     disk: DiskState,
-    moment: Moment,
+    moment: RetentionInputs,
 ) -> int | None:
     """Return the last index that may be removed now, or None.
 

@@ -28,7 +28,7 @@ from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NA
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
-from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.recovery.recovery import Recovered, Recovery, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def open_group(
     try:
         hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
-        notes = Notes(files, directory)
+        notes = StoreMetadata(files, directory)
         saved_sessions = notes.load_sessions()
         log, report = open_log(files, directory, places, identity, notes, limits, maps_max=maps_max)
         snapshots = _snapshots(files, directory, config)
@@ -194,7 +194,7 @@ def open_log(  # noqa: PLR0913
     directory: str,
     places: DataPlaces,
     identity: Identity,
-    notes: Notes,
+    notes: StoreMetadata,
     limits: Limits,
     *,
     drops_foreign: bool = False,
@@ -235,7 +235,9 @@ def open_log(  # noqa: PLR0913
     return log, recovered.report
 
 
-def _note_opened(directory: str, notes: Notes, log: FileLog, checkpoint: Checkpoint) -> None:
+def _note_opened(
+    directory: str, notes: StoreMetadata, log: FileLog, checkpoint: Checkpoint
+) -> None:
     """Note what was found: from here on a crash must find the log as it was found now.
 
     Without room the next opening finds the same from what the last one noted, unless that tells
@@ -253,7 +255,7 @@ def _note_opened(directory: str, notes: Notes, log: FileLog, checkpoint: Checkpo
         logger.warning("%s: what was found is noted once there is room: %s", directory, error)
 
 
-def _check_memberships(directory: str, notes: Notes, recovered: Recovered) -> None:
+def _check_memberships(directory: str, notes: StoreMetadata, recovered: Recovered) -> None:
     """Raise `CorruptionError` if who the members are was lost with the entries that told of it."""
     committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
     found = any(index <= committed for index, _ in recovered.config_entries)
@@ -267,7 +269,7 @@ def _check_memberships(directory: str, notes: Notes, recovered: Recovered) -> No
         )
 
 
-def _noted(notes: Notes, recovered: Recovered) -> list[tuple[int, bytes]]:
+def _noted(notes: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]]:
     """Return the noted CONFIG_CHANGE entries that still count.
 
     Without a checkpoint the whole log was read: only what it does not hold is taken from the note.

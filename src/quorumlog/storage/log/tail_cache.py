@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
-from quorumlog.storage.entries.spans import Span
+from quorumlog.storage.entries.entry_runs import EntryRun
 
 PIECES_MAX = 16_384
 """Blocks kept at most (beside those not yet durable), however small they are."""
@@ -32,7 +32,7 @@ class Piece(msgspec.Struct, frozen=True):
         record = np.frombuffer(self.records, INDEX_RECORD_DTYPE, 1, ordinal * INDEX_RECORD_SIZE)[0]
         return int(record["pos"]), int(record["size"])
 
-    def cut(self, first_index: int, last_index: int, bytes_max: int) -> Span:
+    def cut(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """Return the entries from first_index on that fit, at least one."""
         start = first_index - self.first_index
         stop = min(last_index, self.last_index) - self.first_index + 1
@@ -45,7 +45,7 @@ class Piece(msgspec.Struct, frozen=True):
             stop = start + max(1, fitting)
             end = int(offsets[stop - 1] + sizes[stop - 1])
         records = self.records[start * INDEX_RECORD_SIZE : stop * INDEX_RECORD_SIZE]
-        return Span(first_index, stop - start, self.block.data[begin:end], records, True)
+        return EntryRun(first_index, stop - start, self.block.data[begin:end], records, True)
 
 
 class TailCache:

@@ -17,7 +17,7 @@ from isal.isal_zlib import crc32
 from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.storage.files.os_files import File, FileSystem
 from quorumlog.storage.files.reserve import Reserve
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 CHECKPOINT_NAME = "quorumlog.checkpoint"
 DURABLE_NAME = "quorumlog.durable"
@@ -75,7 +75,7 @@ class CheckpointFile:
     """The checkpoint of one group."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._slots = SlotFile(files, directory, CHECKPOINT_NAME)
+        self._slots = DualSlotFile(files, directory, CHECKPOINT_NAME)
 
     def load(self, *, read_only: bool = False) -> Checkpoint | None:
         """Return the last checkpoint; None: there is none, or (`is_lost`) no copy is whole.

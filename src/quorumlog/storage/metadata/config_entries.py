@@ -12,7 +12,7 @@ import msgspec
 from quorumlog.model.block import Block, config_entries_of
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.membership"
 SLOT_SIZE = 16_384
@@ -48,7 +48,7 @@ class ConfigEntriesFile:
     """Those of one group on disk; not made before there is one."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._slots = SlotFile(files, directory, FILE_NAME, slot_size=SLOT_SIZE, mirrored=True)
+        self._slots = DualSlotFile(files, directory, FILE_NAME, slot_size=SLOT_SIZE, mirrored=True)
         self.saved: list[tuple[int, bytes]] = []
 
     def load(self, *, read_only: bool = False) -> list[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ import msgspec
 
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.damaged"
 RANGES_MAX = 100
@@ -86,7 +86,7 @@ class DamageFile:
     """The damaged ranges of one group on disk; not made before the first damage is found."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._slots = SlotFile(files, directory, FILE_NAME, mirrored=True)
+        self._slots = DualSlotFile(files, directory, FILE_NAME, mirrored=True)
         self.saved = DamagedRanges()
 
     def load(self, *, read_only: bool = False) -> DamagedRanges:

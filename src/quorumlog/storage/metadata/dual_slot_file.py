@@ -60,7 +60,7 @@ def restore(path: str, write: Callable[[], None]) -> bool:
     return True
 
 
-class _Slots:
+class _DualSlots:
     """One file with so many slots; not made before it is first written."""
 
     def __init__(self, files: FileSystem, path: str, slot_size: int, count: int) -> None:
@@ -125,7 +125,7 @@ class _Slots:
             self._file = None
 
 
-class SlotFile:
+class DualSlotFile:
     """One value at a path. Not made before the first write. `is_lost`: `read_or_lose` lost it."""
 
     def __init__(
@@ -140,8 +140,8 @@ class SlotFile:
         self._slot_size = slot_size
         self.value_bytes_max = slot_size - _OVERHEAD
         self.path = f"{directory}/{name}"
-        self._pair = _Slots(files, self.path, slot_size, 2)
-        self._mirrors = [_Slots(files, self.path + COPY, slot_size, 1)] if mirrored else []
+        self._pair = _DualSlots(files, self.path, slot_size, 2)
+        self._mirrors = [_DualSlots(files, self.path + COPY, slot_size, 1)] if mirrored else []
         self._reserve = Reserve(files, directory)
         self._sequence = 0
         self.is_lost = False
@@ -216,7 +216,7 @@ class SlotFile:
             self._write_one(one, slot)
         self.is_lost = False
 
-    def _write_one(self, one: _Slots, slot: bytes, first: int = 0) -> None:
+    def _write_one(self, one: _DualSlots, slot: bytes, first: int = 0) -> None:
         self._reserve.use(partial(one.write, slot, first=first))
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from quorumlog.storage.metadata.session_file import SessionFile
 logger = logging.getLogger(__name__)
 
 
-class Notes:
+class StoreMetadata:
     """Of one group. Written on the disk thread (or while the group is opened)."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.storage.entries.index_records import first_behind, record_at
 from quorumlog.storage.entries.random_reader import DiskReader
-from quorumlog.storage.entries.scanner import Scanner, Stretch, looks_torn
+from quorumlog.storage.entries.scanner import ScannedRun, Scanner, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.offline.store_files import StoreFiles
-from quorumlog.storage.recovery.damage_scan import Survey
+from quorumlog.storage.recovery.damage_scan import DamageScan
 
 CUT_ATTEMPTS = 64
 """Entries looked at, one after the other, for one whose header and index record agree."""
@@ -135,15 +135,15 @@ def _end_of(store: StoreFiles, begin: Mark) -> int:
             return start.index
     else:
         start = _begin_of_last_file(store, begin)
-    survey = Survey(store.data, store.index, start, known.durable, is_recent=known.is_recent)
-    last: Stretch | None = None
+    survey = DamageScan(store.data, store.index, start, known.durable, is_recent=known.is_recent)
+    last: ScannedRun | None = None
     for stretch in survey:
         last = stretch
     torn = last is not None and last.end == survey.end.position and _is_torn(store.data, last)
     return survey.end.index - torn
 
 
-def _is_torn(data: FileSequence, last: Stretch) -> bool:
+def _is_torn(data: FileSequence, last: ScannedRun) -> bool:
     """Whether the last entry is one of the original that ends in zeros, as recovery has it."""
     start, view = data.map_at(last.position)
     offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])

@@ -28,7 +28,7 @@ from quorumlog.storage.log.layout import (
 from quorumlog.storage.log.store import open_log
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary
 from quorumlog.storage.metadata.dledger import committed_index_of
-from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
 PIECE_BYTES = 1024 * 1024
@@ -77,7 +77,7 @@ def opened_for_change(
     places = DataPlaces(files, paths, (), 1.0)
     lock = files.lock(directory)
     try:
-        notes = Notes(files, directory)
+        notes = StoreMetadata(files, directory)
         log, report = open_log(
             files, directory, places, identity, notes, Limits(), drops_foreign=drops_foreign
         )

@@ -8,11 +8,11 @@ from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.entries.index_records import last_record, record_at
-from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, Stretch, looks_torn
+from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, ScannedRun, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.offline.store_files import StoreFiles
-from quorumlog.storage.recovery.damage_scan import Survey
+from quorumlog.storage.recovery.damage_scan import DamageScan
 
 FILES_LOOKED_AT = 3
 """Newest data files in which the end of a log is looked for that left no note of it."""
@@ -81,7 +81,7 @@ def end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
     durable = known.durable or Mark()
     if known.checkpoint is not None and known.checkpoint.is_end:
         return known.checkpoint.mark, None
-    last: Stretch | None = None
+    last: ScannedRun | None = None
     survey, broken = _late_survey(opened), None
     try:
         for stretch in survey:
@@ -106,7 +106,7 @@ def _tail_at(opened: StoreFiles, position: int, reason: str) -> Tail:
     return Tail(opened.data.path_at(position), offset, reason)
 
 
-def _late_survey(opened: StoreFiles) -> Survey:
+def _late_survey(opened: StoreFiles) -> DamageScan:
     """Return a walk to the end of the log from the last point that is known to be in it."""
     known, data = opened.known, opened.data
     start = known.checkpoint.mark if known.checkpoint is not None else None
@@ -118,7 +118,7 @@ def _late_survey(opened: StoreFiles) -> Survey:
         found = entry_at(data, position)
         if found is not None:
             start = Mark(found[0] - 1, position, UNKNOWN_CRC, -1)
-    return Survey(data, opened.index, start, known.durable, is_recent=known.is_recent)
+    return DamageScan(data, opened.index, start, known.durable, is_recent=known.is_recent)
 
 
 def last_indexed(opened: StoreFiles) -> Mark:
@@ -138,7 +138,7 @@ def indexed_entry(opened: StoreFiles, index: int) -> Mark | None:
     return Mark(index, position + found[1], UNKNOWN_CRC, int(record["term"]))
 
 
-def _before_torn(opened: StoreFiles, last: Stretch) -> Mark | None:
+def _before_torn(opened: StoreFiles, last: ScannedRun) -> Mark | None:
     """Return the end without an unchecked last entry that looks torn; None if it does not."""
     start, view = opened.data.map_at(last.position)
     offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])

@@ -13,7 +13,7 @@ from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.log.layout import DATA, has_identity, read_identity
 from quorumlog.storage.metadata.checkpoint import Mark
 from quorumlog.storage.metadata.dledger import committed_index_of
-from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.replica_ends import Tail, begin_of, end_of, entry_at
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
@@ -225,7 +225,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
     if has_files or not has_identity(files, directory):
         return None
     identity = read_identity(files, directory)
-    notes = Notes(files, directory)
+    notes = StoreMetadata(files, directory)
     try:
         known, _ = notes.load(read_only=True)
     finally:

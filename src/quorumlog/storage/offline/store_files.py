@@ -14,7 +14,7 @@ from quorumlog.storage.entries.index_records import (
     record_at,
     records_of,
 )
-from quorumlog.storage.entries.scanner import Stretch
+from quorumlog.storage.entries.scanner import ScannedRun
 from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import DATA, INDEX
@@ -22,8 +22,8 @@ from quorumlog.storage.metadata.advice import RESTORE
 from quorumlog.storage.metadata.checkpoint import Known, Mark
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.dledger import committed_index_of
-from quorumlog.storage.metadata.store_metadata import Notes
-from quorumlog.storage.recovery.damage_scan import Survey
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
+from quorumlog.storage.recovery.damage_scan import DamageScan
 from quorumlog.storage.recovery.recovery import derived_records
 
 
@@ -37,7 +37,7 @@ class StoreFiles:
     known: Known
     damaged: DamagedRanges
 
-    def survey(self) -> Survey:
+    def survey(self) -> DamageScan:
         """Return a walk over all entries, from the first on."""
         known, boundary, start = self.known, self.known.boundary, None
         if boundary is not None and len(self.data):
@@ -47,7 +47,7 @@ class StoreFiles:
                 boundary.chain_crc,
                 boundary.before_begin_term,
             )
-        return Survey(self.data, self.index, start, known.durable, is_recent=known.is_recent)
+        return DamageScan(self.data, self.index, start, known.durable, is_recent=known.is_recent)
 
     def close(self) -> None:
         """Give the files back."""
@@ -76,7 +76,7 @@ def open_files(
     index = FileSequence(files, [index_path], index_size or file_size)
     if index_size is not None:
         index.load(read_only=True)
-    notes = Notes(files, directory)
+    notes = StoreMetadata(files, directory)
     try:
         known, damaged = notes.load(read_only=True)
     finally:
@@ -146,7 +146,7 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
     return CorruptionError(f"{path}: {reason}. {RESTORE}", path, 0, first, reason)
 
 
-def _doubtful_row(store: StoreFiles, stretch: Stretch) -> int:
+def _doubtful_row(store: StoreFiles, stretch: ScannedRun) -> int:
     """Return the first entry without CRCs whose header tells other things than its index record.
 
     -1: there is none such. The last ones of a store may not have their records yet.

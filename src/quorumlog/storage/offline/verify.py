@@ -11,7 +11,7 @@ from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.entries.index_records import differs, following_records, records_of
-from quorumlog.storage.entries.scanner import Stretch, looks_torn
+from quorumlog.storage.entries.scanner import ScannedRun, looks_torn
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStateStore
@@ -27,7 +27,7 @@ from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NA
 from quorumlog.storage.metadata.config_entries import SLOT_SIZE as MEMBERSHIP_SLOT
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dledger import committed_index_of
-from quorumlog.storage.metadata.dual_slot_file import SlotFile
+from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 from quorumlog.storage.metadata.session_file import SessionFile
 from quorumlog.storage.offline.store_files import StoreFiles, lost_behind, open_files
 from quorumlog.storage.recovery.recovery import derived_records
@@ -111,10 +111,10 @@ def _finding_of(kind: str, error: CorruptionError) -> Finding:
 
 def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None:
     for file in (
-        SlotFile(files, directory, STATE_NAME, mirrored=True),
-        SlotFile(files, directory, CHECKPOINT_NAME),
-        SlotFile(files, directory, DAMAGE_NAME, mirrored=True),
-        SlotFile(files, directory, MEMBERSHIP_NAME, slot_size=MEMBERSHIP_SLOT, mirrored=True),
+        DualSlotFile(files, directory, STATE_NAME, mirrored=True),
+        DualSlotFile(files, directory, CHECKPOINT_NAME),
+        DualSlotFile(files, directory, DAMAGE_NAME, mirrored=True),
+        DualSlotFile(files, directory, MEMBERSHIP_NAME, slot_size=MEMBERSHIP_SLOT, mirrored=True),
     ):
         good, copies = file.copies() or (0, 0)
         if good < copies:
@@ -149,7 +149,7 @@ def _entries(
     if not len(store.index):
         path = f"{report.directory}/{INDEX}"
         report.add(Finding("index", path, 0, "there are no index files; opening makes them again"))
-    last: Stretch | None = None
+    last: ScannedRun | None = None
     survey, is_unfinished = store.survey(), False
     try:
         for stretch in survey:
@@ -185,7 +185,7 @@ def _entries(
     progress(total, total)
 
 
-def _count(report: StoreReport, stretch: Stretch) -> None:
+def _count(report: StoreReport, stretch: ScannedRun) -> None:
     table = headers(stretch.block)
     bodies = stretch.block.sizes - HEADER_SIZE
     if not report.entries:
@@ -206,7 +206,7 @@ def _count(report: StoreReport, stretch: Stretch) -> None:
             report.terms.append((term, stretch.first_index + row))
 
 
-def _check_index(store: StoreFiles, stretch: Stretch, report: StoreReport) -> None:
+def _check_index(store: StoreFiles, stretch: ScannedRun, report: StoreReport) -> None:
     """Compare index records with the entries."""
     if not len(store.index):
         return  # told once
@@ -234,7 +234,7 @@ def _check_index_behind(files: FileSystem, store: StoreFiles, report: StoreRepor
         )
 
 
-def _check_unchecked_tail(store: StoreFiles, last: Stretch, report: StoreReport) -> None:
+def _check_unchecked_tail(store: StoreFiles, last: ScannedRun, report: StoreReport) -> None:
     start, view = store.data.map_at(last.position)
     offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
     if looks_torn(view, last.position - start + offset, size):

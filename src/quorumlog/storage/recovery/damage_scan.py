@@ -10,7 +10,7 @@ from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.entries.index_records import Records, last_record, record_at, records_of
-from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, FOREIGN, Scanner, Stop, Stretch
+from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, FOREIGN, ScannedRun, Scanner, Stop
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
@@ -37,7 +37,7 @@ class Damage:
     resumed: int
 
 
-class Survey:
+class DamageScan:
     """One walk from `start` on. `durable` is the last mark once reported durable, if known; without
     `is_recent` much more may have been.
 
@@ -112,7 +112,7 @@ class Survey:
                 return first + int(np.argmax(there))
         return None
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[ScannedRun]:
         while True:
             is_proven = self._scanner.chain_crc is not None
             for stretch in self._scanner:
@@ -124,7 +124,7 @@ class Survey:
             if not self._is_damage() or not self._resume():
                 return
 
-    def _end_of(self, stretch: Stretch, *, is_proven: bool) -> Mark:
+    def _end_of(self, stretch: ScannedRun, *, is_proven: bool) -> Mark:
         """Return the mark behind a stretch; where no chain CRC proves it, the noted one."""
         end = Mark(stretch.last_index, stretch.end, stretch.last_chain_crc, stretch.last_term)
         noted = self._durable

@@ -10,7 +10,7 @@ from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Do, Step
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
-from quorumlog.storage.metadata.store_metadata import Notes
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.recovery.diagnosis import Finding, continues, diagnose, mends, misfit
 from quorumlog.storage.recovery.recovery import derived_records
 
@@ -21,11 +21,11 @@ NEIGHBOURS_BYTES = 4 * 1024 * 1024
 """As many entries, or bytes, on either side of a damaged one are looked at with it, at once."""
 
 
-class Mending:
+class Quarantine:
     """Of one log; makes the steps of a plan, and leaves carrying them out to it."""
 
     def __init__(
-        self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: Notes
+        self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: StoreMetadata
     ) -> None:
         self._data = data
         self._index = index

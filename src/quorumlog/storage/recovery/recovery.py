@@ -28,13 +28,13 @@ from quorumlog.storage.entries.index_records import (
     write_records,
 )
 from quorumlog.storage.entries.placement import blank_record
-from quorumlog.storage.entries.scanner import Stop, Stretch, looks_torn
+from quorumlog.storage.entries.scanner import ScannedRun, Stop, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Known, Mark
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
-from quorumlog.storage.recovery.damage_scan import Damage, Survey
+from quorumlog.storage.recovery.damage_scan import Damage, DamageScan
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _used(rest: memoryview) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def derived_records(stretch: Stretch) -> Records:
+def derived_records(stretch: ScannedRun) -> Records:
     """Return the index records that the entries of a stretch should have."""
     table = headers(stretch.block)
     rows = np.zeros(stretch.block.count, dtype=INDEX_RECORD_DTYPE)
@@ -291,8 +291,10 @@ class Recovery:
         position = start.position if start is not None else 0
         self._settle(position, start.index if start is not None else 0)
         known = self._known
-        survey = Survey(self._data, self._index, start, known.durable, is_recent=known.is_recent)
-        torn: Stretch | None = None
+        survey = DamageScan(
+            self._data, self._index, start, known.durable, is_recent=known.is_recent
+        )
+        torn: ScannedRun | None = None
         survey.drops_foreign = self._drops_foreign
         for stretch in survey:
             if self._first is None:
@@ -334,7 +336,7 @@ class Recovery:
         else:
             write_blank(self._data, damage.position)
 
-    def _without_torn_entry(self, stretch: Stretch) -> tuple[Mark, Stop] | None:
+    def _without_torn_entry(self, stretch: ScannedRun) -> tuple[Mark, Stop] | None:
         """Drop an unchecked last entry that ends in zeros; None if it does not."""
         start, view = self._data.map_at(stretch.position)
         offset, size = int(stretch.block.offsets[-1]), int(stretch.block.sizes[-1])

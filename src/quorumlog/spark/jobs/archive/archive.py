@@ -14,7 +14,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, StructField, StructType
 
-from quorumlog.client.values import Isolation
+from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.jobs.archive.manifest import PartitionBy, load_manifest
 from quorumlog.spark.jobs.archive.parquet import COLUMNS

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from quorumlog.client.values import Isolation
+from quorumlog.client.results import Isolation
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.storage.files.os_files import FileSystem
 

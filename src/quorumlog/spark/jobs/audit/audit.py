@@ -26,8 +26,8 @@ from quorumlog.spark.jobs.audit.compare import DIFFERING, HIGHER_TERM, LOWER_TER
 from quorumlog.spark.jobs.audit.plan import (
     ALL_FINDINGS_MAX,
     RANGE_BYTES,
+    AuditRequest,
     Stores,
-    Wanted,
     empty_report,
     look_at_all,
     named_stores,
@@ -41,7 +41,7 @@ from quorumlog.spark.jobs.audit.report import (
     Finding,
     Findings,
 )
-from quorumlog.spark.jobs.progress import run_watched
+from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.tasks import Progress, RunPieces, no_progress
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, look_at
@@ -75,9 +75,9 @@ def audit(  # noqa: PLR0913  (named options of a public door)
     of one group, there is no archive, or a task fails.
     """
     directory = None if archive is None else os.path.abspath(archive)
-    wanted = Wanted(directory, first_index, last_index, range_bytes)
+    wanted = AuditRequest(directory, first_index, last_index, range_bytes)
     report, findings = compare_stores(
-        OsFileSystem(), stores, wanted, lambda pieces: run_watched(spark, pieces, progress)
+        OsFileSystem(), stores, wanted, lambda pieces: run_with_progress(spark, pieces, progress)
     )
     if output is not None:
         report.output = absolute_path(str(output))
@@ -104,7 +104,7 @@ def write_findings(spark: "SparkSession", findings: Sequence[Finding], output: s
 
 
 def compare_stores(
-    files: FileSystem, stores: Stores, wanted: Wanted, run: RunPieces
+    files: FileSystem, stores: Stores, wanted: AuditRequest, run: RunPieces
 ) -> tuple[AuditReport, list[Finding]]:
     """Compare, with `run` to carry out the tasks; return the report, and all findings."""
     started = time.monotonic()

@@ -45,7 +45,7 @@ Stores: TypeAlias = Mapping[str, Store] | Sequence[Store]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditRequest:
     """What is to be compared."""
 
     archive: str | None = None
@@ -145,7 +145,7 @@ def _with_all_entries(
 
 
 def empty_report(
-    replicas: Sequence[Replica], ranges: Sequence[ArchiveRange], wanted: Wanted
+    replicas: Sequence[Replica], ranges: Sequence[ArchiveRange], wanted: AuditRequest
 ) -> AuditReport:
     """Return the report as it is before anything was compared."""
     ends = [replica.end_index for replica in replicas] + [one.last for one in ranges]
@@ -171,7 +171,7 @@ def tasks_of(
     replicas: Sequence[Replica],
     ranges: Sequence[ArchiveRange],
     report: AuditReport,
-    wanted: Wanted,
+    wanted: AuditRequest,
 ) -> list[RangeTask]:
     """Cut the entries that the report is about into ranges, and say which files hold each."""
     first, last = report.first_index, report.last_index

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorumlog.client.values import Isolation
+from quorumlog.client.results import Isolation
 from quorumlog.model.errors import (
     IndexOutOfRangeError,
     IndexRemovedError,

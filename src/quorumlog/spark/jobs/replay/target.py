@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from quorumlog.client.connection import ServerConnection
-from quorumlog.client.values import FetchedBlock
+from quorumlog.client.results import FetchedBlock
 from quorumlog.model.block import HEADER_SIZE, Buffer, block_from_index_records, headers
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL

@@ -18,7 +18,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.jobs.audit.plan import absolute
 from quorumlog.spark.jobs.audit.report import plural, size_text, table
 from quorumlog.spark.jobs.log_source import ClusterSource, LogSource, plan_ranges
-from quorumlog.spark.jobs.progress import run_watched
+from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.stats.count import (
     Buckets,
     CountOfLog,
@@ -222,7 +222,7 @@ def stats(
         raise PipelineError("give either servers and group, or the directory of a store")
 
     def run(pieces: Sequence[Piece]) -> list[bytes]:
-        return run_watched(spark, pieces, progress)
+        return run_with_progress(spark, pieces, progress)
 
     if store is None:
         source = ClusterSource(servers, group, "read_uncommitted")

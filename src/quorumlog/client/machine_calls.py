@@ -1,0 +1,267 @@
+"""What a client asks of a group's state machine: commands, which change it, and questions.
+
+Commands travel in sessions (`command_sessions`), so a client may send them again until it learns
+what became of them: they are executed once.
+"""
+
+import asyncio
+import copy
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quorumlog.client.arguments import as_bodies, as_bytes
+from quorumlog.client.checked import INDEX_OR_NONE, MILLISECONDS, flag, takes
+from quorumlog.client.command_sessions import CommandSession, CommandSessions
+from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.results import Executed, Queried
+from quorumlog.model.block import HEADER_SIZE, Buffer
+from quorumlog.model.errors import (
+    LeaderPendingFullError,
+    Outcome,
+    RemoteProtocolError,
+    RequestError,
+    UnexpectedArgumentError,
+    UnknownProducerError,
+    UnsupportedError,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import (
+    AppendRequest,
+    AppendResponse,
+)
+from quorumlog.model.messages.machine import QueryRequest, QueryResponse
+from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
+
+if TYPE_CHECKING:
+    from quorumlog.client.client import Client
+
+
+TOGETHER_MAX = 1_024
+"""Commands of one turn of the loop in one block."""
+ATTEMPTS = 3
+"""A server that should answer by now is given this share of a question's time, then another one is
+asked; only of questions that wait for something to happen: others may take long to answer."""
+WAITING_MAX = 65_536
+"""Commands of one client that are not answered yet; more are refused."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    command: bytes
+    future: "asyncio.Future[Executed]"
+
+
+class MachineCalls:
+    """Of a client; get it as `client.machine`."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._sessions = CommandSessions()
+        self._together: dict[float | None, list[_Waiting]] = {}
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def execute(
+        self, command: Buffer, *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, Executed]:
+        """Append a command; return what the state machine made of it, once a majority has it.
+
+        It is sent again until that is known, and executed once. Commands of one turn of the loop
+        travel together: all of them are stored, or none. Raises `RequestError` as `append` does,
+        `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
+        executed) when the answer comes too late.
+        """
+        return self._execute(as_bytes("command", command), timeout_ms)
+
+    async def _execute(self, command: bytes, timeout_ms: float | None) -> Executed:
+        self._client.view.check_process()
+        self._client.limit_ms(timeout_ms)
+        self._check([command])
+        if self._waiting >= WAITING_MAX:
+            raise LeaderPendingFullError(f"{WAITING_MAX} commands are not answered yet")
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(command, loop.create_future())
+        self._waiting += 1
+        waiting.future.add_done_callback(self._answered)
+        if not self._together:
+            loop.call_soon(self._send_together)
+        self._together.setdefault(timeout_ms, []).append(waiting)
+        return await waiting.future
+
+    def _answered(self, _: "asyncio.Future[Executed]") -> None:
+        self._waiting -= 1
+
+    def _check(self, commands: Sequence[bytes]) -> None:
+        """Raise if commands cannot be sent together: a session entry goes before them."""
+        sizes = self._client.checked_sizes(commands)
+        limits = self._client.limits
+        total = SESSION_ENTRY_SIZE + sum(sizes) + HEADER_SIZE * len(sizes)
+        if total > limits.block_bytes_max or len(sizes) >= limits.block_entries_max:
+            raise UnexpectedArgumentError(
+                f"{len(sizes)} commands, with their session {total} bytes, are above "
+                f"{limits.block_entries_max - 1} or {limits.block_bytes_max} bytes"
+            )
+
+    def _send_together(self) -> None:
+        together, self._together = self._together, {}
+        for timeout_ms, waiting in together.items():
+            for part in _parts(waiting, self._client.limits):
+                task = asyncio.get_running_loop().create_task(self._send(part, timeout_ms))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, waiting: "list[_Waiting]", timeout_ms: float | None) -> None:
+        try:
+            commands = [item.command for item in waiting]
+            found = await self.execute_batch(commands, timeout_ms=timeout_ms)
+        except BaseException as error:
+            if isinstance(error, UnexpectedArgumentError) and len(waiting) > 1:
+                for item in waiting:  # one of them is at fault: the others are not
+                    await self._send([item], timeout_ms)
+                return
+            for item in waiting:
+                if not item.future.done():
+                    item.future.set_exception(_own(error))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for item, executed in zip(waiting, found, strict=True):
+            if not item.future.done():
+                item.future.set_result(executed)
+
+    def execute_batch(
+        self, commands: Iterable[Buffer], *, timeout_ms: float | None = None
+    ) -> Coroutine[Any, Any, list[Executed]]:
+        """Append several commands, all or none; return what became of each."""
+        return self._execute_batch(as_bodies("command", commands), timeout_ms)
+
+    async def _execute_batch(
+        self, commands: Sequence[bytes], timeout_ms: float | None
+    ) -> list[Executed]:
+        self._client.view.check_process()
+        limit_ms = self._client.limit_ms(timeout_ms)
+        self._check(commands)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_ms / 1_000
+        while True:
+            left_ms = max(0.0, (deadline - loop.time()) * 1_000)
+            try:
+                async with self._sessions.one(left_ms) as session:
+                    left_ms = max(0.0, (deadline - loop.time()) * 1_000)
+                    return await self._execute_in(session, commands, int(left_ms))
+            except UnknownProducerError as error:
+                # forgotten, since many others came; another session begins anew
+                if error.outcome is not Outcome.DID_NOT_HAPPEN:
+                    raise
+
+    async def _execute_in(
+        self, session: CommandSession, commands: Sequence[bytes], timeout_ms: int
+    ) -> list[Executed]:
+        client, count = self._client, len(commands)
+        block = encode_session_block(
+            session.producer_id, session.next_sequence, commands, keeps_results=True
+        )
+        request = AppendRequest(group=client.group, count=count + 1, wants_results=True)
+
+        async def ask(connection: ServerConnection) -> tuple[AppendResponse, list[bytes]]:
+            answer = await connection.request(request, [block])
+            response = client.expect(connection, answer, AppendResponse)
+            return response, _results(answer, count, client.group)
+
+        response, results = await client.retrying(
+            client.view.leader, ask, timeout_ms, repeat_unknown=True
+        )
+        session.next_sequence += count
+        first = response.first_index + 1
+        return [
+            Executed(first + number, response.term, result) for number, result in enumerate(results)
+        ]
+
+    @takes(linearizable=flag, after_index=INDEX_OR_NONE, wait_ms=MILLISECONDS)
+    def query(
+        self,
+        question: Buffer,
+        *,
+        linearizable: bool = True,
+        after_index: int = -1,
+        wait_ms: int = 0,
+        timeout_ms: float | None = None,
+    ) -> Coroutine[Any, Any, Queried]:
+        """Ask the state machine, without changing it.
+
+        A linearizable answer sees everything acknowledged before. With `linearizable=False` any
+        replica answers from what it has applied, once that reaches `after_index` or `wait_ms` are
+        over; the applied index that comes along says how fresh it is. Raises `RequestError`.
+        """
+        request = QueryRequest(
+            group=self._client.group,
+            linearizable=linearizable,
+            after_index=after_index,
+            wait_ms=wait_ms,
+        )
+        return self._query(as_bytes("question", question), request, timeout_ms)
+
+    async def _query(
+        self, question: bytes, request: QueryRequest, timeout_ms: float | None
+    ) -> Queried:
+        client = self._client
+        loop = asyncio.get_running_loop()
+        limit_ms, begun = client.limit_ms(timeout_ms), loop.time()
+
+        async def ask(connection: ServerConnection) -> Queried:
+            if request.wait_ms <= 0:
+                answer = await connection.request(request, [question])
+            else:
+                left_ms = max(0, request.wait_ms - int((loop.time() - begun) * 1_000))
+                waiting = msgspec.structs.replace(request, wait_ms=left_ms)
+                answer = await client.answer_within(
+                    connection, waiting, [question], left_ms + limit_ms / ATTEMPTS
+                )
+            response = client.expect(connection, answer, QueryResponse)
+            return Queried(response.applied_index, bytes(answer.attachment))
+
+        locate = client.view.leader if request.linearizable else client.any_server
+        return await client.retrying(locate, ask, limit_ms + request.wait_ms, repeat_unknown=True)
+
+
+def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":
+    """Yield them in order, as many at a time as one block may hold."""
+    part: list[_Waiting] = []
+    size = SESSION_ENTRY_SIZE
+    for item in waiting:
+        length = HEADER_SIZE + len(item.command)
+        if part and (size + length > limits.block_bytes_max or len(part) >= TOGETHER_MAX):
+            yield part
+            part, size = [], SESSION_ENTRY_SIZE
+        part.append(item)
+        size += length
+    yield part
+
+
+def _own(error: BaseException) -> BaseException:
+    """Return an error for each who waits: one raised twice would show the trace of the other."""
+    if not isinstance(error, RequestError):
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error
+    return own
+
+
+def _results(answer: Answer, count: int, group: str) -> list[bytes]:
+    if not len(answer.attachment):
+        error = UnsupportedError(
+            f"group {group} has no state machine: the commands were appended, but nothing executes "
+            "them"
+        )
+        error.outcome = Outcome.HAPPENED
+        raise error
+    try:
+        results = msgspec.msgpack.decode(answer.attachment, type=list[bytes])
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the results of {count} commands are malformed") from error
+    if len(results) != count:
+        raise RemoteProtocolError(f"{len(results)} results came for {count} commands")
+    return results

@@ -1,0 +1,1 @@
+"""Messages between nodes, and between clients and nodes, by subject."""

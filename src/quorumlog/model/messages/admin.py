@@ -1,0 +1,42 @@
+"""What operators ask of a group: hand-over, change of members, stories."""
+
+from enum import IntEnum
+
+import msgspec
+
+from quorumlog.model.bounds import AddressText, Milliseconds, Name, Term
+from quorumlog.model.message import Request, Response
+
+
+class TransferRequest(Request, frozen=True, kw_only=True):
+    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
+
+    transferee_id: Name
+    term: Term = -1
+
+
+class MemberAction(IntEnum):
+    """What to do with a member."""
+
+    ADD = 1
+    PROMOTE = 2
+    REMOVE = 3
+
+
+class ChangeMembersRequest(Request, frozen=True, kw_only=True):
+    """Add (at `address`; unless `learner` it votes once caught up), promote or remove a member."""
+
+    action: MemberAction
+    node_id: Name
+    address: AddressText = ""
+    learner: bool = False
+
+
+class HistoryRequest(Request, frozen=True, kw_only=True):
+    """What happened to this replica lately?"""
+
+
+class HistoryResponse(Response, frozen=True, kw_only=True):
+    """(milliseconds ago, sentence), oldest first."""
+
+    lines: list[tuple[Milliseconds, str]] = msgspec.field(default_factory=list)

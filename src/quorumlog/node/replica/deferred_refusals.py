@@ -1,0 +1,62 @@
+"""Refusals of appends that wait for a moment: until it is known who leads instead.
+
+While leadership is handed over nothing is appended, which takes some milliseconds. Whoever was
+told at once could only ask around and try again; whoever is told afterwards knows where to go.
+"""
+
+from dataclasses import dataclass
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.node.replica.proposals import Answer
+
+LATE_MS = 300
+"""A refusal is late by this much at most: some clients wait for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    answer: Answer
+    size_bytes: int
+    deadline_ms: int
+    code: ResponseCode
+    text: str
+
+
+class DeferredRefusals:
+    """Of one replica, in the order in which the appends came.
+
+    Their number is bounded by whoever adds one; `size_bytes` is what they hold in memory.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Late] = []
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(
+        self, answer: Answer, size_bytes: int, code: ResponseCode, text: str, now_ms: int
+    ) -> None:
+        """Refuse an append later."""
+        self._waiting.append(_Late(answer, size_bytes, now_ms + LATE_MS, code, text))
+        self.size_bytes += size_bytes
+
+    def take(self) -> list[tuple[Answer, ResponseCode, str]]:
+        """Return all, to be refused now."""
+        return self._take(len(self._waiting))
+
+    def take_due(self, now_ms: int) -> list[tuple[Answer, ResponseCode, str]]:
+        """Return those that have waited long enough."""
+        waiting = self._waiting
+        due = next((at for at, late in enumerate(waiting) if late.deadline_ms > now_ms), None)
+        return self._take(len(waiting) if due is None else due)
+
+    def _take(self, count: int) -> list[tuple[Answer, ResponseCode, str]]:
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        self.size_bytes -= sum(late.size_bytes for late in taken)
+        return [(late.answer, late.code, late.text) for late in taken]
+
+    def next_deadline_ms(self) -> int | None:
+        """When `take_due` returns something."""
+        return self._waiting[0].deadline_ms if self._waiting else None

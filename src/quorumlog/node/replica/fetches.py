@@ -1,0 +1,349 @@
+"""Reads for clients: committed entries only, cold files read beside the loop."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.log_events import describe_error
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    Buffer,
+    headers,
+    position_of,
+)
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import (
+    CorruptionError,
+    OutOfDescriptorsError,
+    RequestError,
+    StorageError,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
+from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
+from quorumlog.sessions.transaction_table import Range
+from quorumlog.storage.entries.entry_runs import EntryRun
+from quorumlog.storage.log.interface import Log
+
+REJECTED_PER_FETCH_MAX = 4_096
+"""Stretches of rejected entries in one answer; it ends before the next one."""
+LOCATE_BYTES = 16 * 1024 * 1024
+"""Entries looked through at a time to tell where they lie."""
+SPANS_PER_READ_MAX = 256
+"""Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
+
+
+def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
+    """Return consecutive spans from first_index on, together at most bytes_max (but one entry).
+
+    Stops where the next span would no longer come from memory if the first did.
+    """
+    spans: list[EntryRun] = []
+    room = bytes_max
+    index = first_index
+    while index <= last_index and room > 0 and len(spans) < SPANS_PER_READ_MAX:
+        if spans and spans[0].from_memory and not log.is_in_memory(index):
+            break
+        span = log.read(index, last_index, room)
+        if spans and len(span.data) > room:
+            break
+        spans.append(span)
+        room -= len(span.data)
+        index = span.last_index + 1
+    return spans
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a replica can say of itself when a fetch is answered."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+    committed_index: int
+    is_ready: bool = True
+    """Whether a leader knows of all that is committed."""
+    durable_index: int = -1
+    """Up to where entries are in the replica's files."""
+
+
+class Transactions(Protocol):
+    """What became of transactions, as far as that is committed."""
+
+    @property
+    def stable_index(self) -> int:
+        """Up to where every transaction has ended."""
+        ...
+
+    @property
+    def complete_from(self) -> int:
+        """From which index on it is known what was rejected."""
+        ...
+
+    def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
+        """Return the first `most` stretches of rejected entries that touch first … last."""
+        ...
+
+
+class Fetches:
+    """Answers fetch requests of one replica.
+
+    `view` tells the replica's present state, `transactions` what became of transactions; `run_cold`
+    runs a read that may touch the disk; `damage_found` is told of entries that cannot be read;
+    `defer` calls a function in the next turn of the loop. `location`: where the log's files are,
+    for readers on the same machine.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        log: Log,
+        limits: Limits,
+        view: Callable[[], View],
+        transactions: Transactions,
+        run_cold: Callable[
+            [
+                Callable[[], list[EntryRun]],
+                Callable[[list[EntryRun]], None],
+                Callable[[Exception], None],
+            ],
+            None,
+        ],
+        damage_found: Callable[[CorruptionError], None],
+        *,
+        defer: Callable[[Callable[[], None]], object],
+        location: StoreLocation | None = None,
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._view = view
+        self._transactions = transactions
+        self._run_cold = run_cold
+        self._damage_found = damage_found
+        self._location = location
+        self._waiters = FetchWaiters(self._fetch, defer)
+        self.entries_served = 0
+        self.bytes_served = 0
+        self.entries_located = 0
+        self.damaged_reads = 0
+
+    def fetch(self, request: FetchRequest, answer: FetchAnswer, now_ms: int) -> None:
+        """Answer at once, or wait for the first entry to be committed."""
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        self._fetch(request, answer, now_ms + wait_ms if wait_ms > 0 else None)
+
+    def _fetch(
+        self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int | None = None
+    ) -> None:
+        """Answer, or wait until a deadline if there is one."""
+        view = self._view()
+        if request.leader_only and view.role is not Role.LEADER:
+            text = f"not the leader of {request.group}"
+            answer(self._response(view, ResponseCode.NOT_LEADER, text), [])
+            return
+        if request.leader_only and not view.is_ready:
+            text = f"{request.group} has a new leader, which is finding out what is committed"
+            answer(self._response(view, ResponseCode.LEADER_NOT_READY, text), [])
+            return
+        begin = self._begin(request)
+        if request.begin_index < begin:
+            text = f"index {request.begin_index} is below the first index kept, {begin}"
+            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+            answer(self._response(view, code, text), [])
+        elif request.begin_index <= self._limit(request, view):
+            self._read(request, answer, view)
+        elif deadline_ms is None:
+            self._answer_empty(request, answer, view)
+        elif len(self._waiters) >= self._limits.fetch_waiters_max:
+            # an empty answer would have the reader ask again at once
+            text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
+            answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
+        else:
+            self._waiters.add(request, answer, deadline_ms)
+
+    def _begin(self, request: FetchRequest) -> int:
+        """Return the first index that a request may see."""
+        begin = self._log.before_begin_index + 1
+        return max(begin, self._transactions.complete_from) if request.read_committed else begin
+
+    def _limit(self, request: FetchRequest, view: View) -> int:
+        """Return the last index that a request may see."""
+        if request.read_committed:
+            return min(view.committed_index, self._transactions.stable_index)
+        return view.committed_index
+
+    def refuse(self, answer: FetchAnswer, code: ResponseCode, text: str) -> None:
+        """Answer that a fetch cannot be served, and why."""
+        answer(self._response(self._view(), code, text), [])
+
+    def _answer_empty(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
+        """One entry asked for by its index does not exist; a range simply has nothing yet."""
+        if request.end_index == request.begin_index:
+            text = (
+                f"index {request.begin_index} is beyond the last committed index, "
+                f"{self._limit(request, view)}"
+            )
+            answer(self._response(view, ResponseCode.INDEX_OUT_OF_RANGE, text), [])
+        else:
+            answer(self._response(view, ResponseCode.SUCCESS, "", request), [])
+
+    def committed(self) -> None:
+        """The committed index rose, or leadership changed: serve or refuse those who wait."""
+        if not len(self._waiters):
+            return
+        view = self._view()
+        if view.role is not Role.LEADER:
+            self._waiters.dismiss()
+        stable = min(view.committed_index, self._transactions.stable_index)
+        self._waiters.reached(view.committed_index, stable)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer those whose time has passed with no entries."""
+        self._waiters.expire(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first waiter's time passes."""
+        return self._waiters.next_deadline_ms()
+
+    def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
+        last = self._limit(request, view)
+        if request.end_index >= 0:
+            last = min(last, request.end_index)
+        if last < request.begin_index:
+            text = f"end index {request.end_index} is below begin index {request.begin_index}"
+            answer(self._response(view, ResponseCode.UNEXPECTED_ARGUMENT, text), [])
+            return
+        rejected: list[Range] = []
+        if request.read_committed:
+            most = REJECTED_PER_FETCH_MAX
+            rejected = self._transactions.rejected_within(request.begin_index, last, most + 1)
+            if len(rejected) > most:
+                last = rejected.pop()[0] - 1
+        if self._may_locate(request, view):
+            count = min(last, view.durable_index) - request.begin_index + 1
+            self.entries_located += count
+            answer(self._answered(request, count, rejected, self._location), [])
+            return
+        limits, room = self._limits, self._limits.block_bytes_max
+        if request.index_records:  # with those of the smallest entries it must fit a frame, too
+            frame = limits.frame_bytes_max - limits.message_bytes_max
+            room = min(room, frame * HEADER_SIZE // (HEADER_SIZE + INDEX_RECORD_SIZE))
+        bytes_max = max(1, min(request.bytes_max, room))
+        log = self._log
+
+        def read() -> list[EntryRun]:
+            return gather(log, request.begin_index, last, bytes_max)
+
+        def deliver(spans: list[EntryRun]) -> None:
+            self._deliver(request, answer, spans, rejected)
+
+        def fail(error: Exception) -> None:
+            self._fail(answer, error)
+
+        if log.is_in_memory(request.begin_index):
+            deliver(read())
+        else:
+            self._run_cold(read, deliver, fail)
+
+    def _deliver(
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        spans: list[EntryRun],
+        rejected: list[Range],
+    ) -> None:
+        count = sum(span.count for span in spans)
+        attachments: list[Buffer] = []
+        if request.index_records:
+            attachments += [span.records for span in spans]
+        if request.headers_only:
+            attachments += [headers(span.block()).tobytes() for span in spans]
+        else:
+            attachments += [span.data for span in spans]
+        self.entries_served += count
+        self.bytes_served += sum(len(span.data) for span in spans)
+        answer(self._answered(request, count, rejected), attachments)
+
+    def _may_locate(self, request: FetchRequest, view: View) -> bool:
+        """Whether a reader may take what it asked for, or the first part of it, from the files."""
+        location = self._location
+        is_here = location is not None and request.machine == location.machine
+        in_files = request.begin_index <= view.durable_index
+        return is_here and in_files and not self._log.damaged  # reads have damage mended
+
+    def _answered(
+        self,
+        request: FetchRequest,
+        count: int,
+        rejected: list[Range],
+        location: StoreLocation | None = None,
+    ) -> FetchResponse:
+        view, has_records = self._view(), request.index_records and location is None
+        return FetchResponse(
+            leader_id=view.leader_id,
+            term=view.term,
+            begin_index=self._begin(request),
+            committed_index=self._limit(request, view),
+            first_index=request.begin_index,
+            count=count,
+            index_bytes=count * INDEX_RECORD_SIZE if has_records else 0,
+            rejected=[one for one in rejected if one[0] < request.begin_index + count],
+            location=location,
+        )
+
+    def locate(
+        self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """Tell where committed entries lie: (first index, position) of each contiguous stretch.
+
+        (first_index, -1) if that is not known any more.
+        """
+
+        def read() -> list[EntryRun]:
+            spans, index = [], first_index
+            while index <= last_index:
+                spans.append(self._log.read(index, last_index, LOCATE_BYTES))
+                index = spans[-1].last_index + 1
+            return spans
+
+        def found(spans: list[EntryRun]) -> None:
+            done([(span.first_index, position_of(span.records)) for span in spans])
+
+        def unknown(error: Exception) -> None:
+            done([(first_index, -1)])
+
+        if not self._log.is_in_memory(first_index):
+            self._run_cold(read, found, unknown)
+            return
+        try:
+            spans = read()
+        except (StorageError, RequestError) as error:
+            unknown(error)
+        else:
+            found(spans)
+
+    def _fail(self, answer: FetchAnswer, error: Exception) -> None:
+        code, text = ResponseCode.INTERNAL_ERROR, describe_error(error)
+        if isinstance(error, RequestError):
+            code, text = error.code, str(error)
+        elif isinstance(error, OutOfDescriptorsError):  # it can be read, only not now
+            code, text = ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later"
+        elif isinstance(error, CorruptionError):
+            self.damaged_reads += 1
+            self._damage_found(error)
+            code, text = ResponseCode.DISK_ERROR, str(error)
+        answer(self._response(self._view(), code, text), [])
+
+    def _response(
+        self, view: View, code: ResponseCode, text: str, request: FetchRequest | None = None
+    ) -> FetchResponse:
+        return FetchResponse(
+            code=code,
+            text=text,
+            leader_id=view.leader_id,
+            term=view.term,
+            begin_index=self._log.before_begin_index + 1
+            if request is None
+            else self._begin(request),
+            committed_index=view.committed_index if request is None else self._limit(request, view),
+        )

@@ -1,0 +1,80 @@
+"""The memberships that a log names: the newest one counts, committed or not (Raft 6)."""
+
+from collections.abc import Sequence
+
+from quorumlog.model.errors import check
+from quorumlog.model.membership import Membership
+
+
+class MembershipHistory:
+    """`founders` count until the log names a membership: the group has not begun then.
+
+    Invariants: indexes rise; what is older than the newest committed one is forgotten.
+    """
+
+    def __init__(self, founders: Membership, known: Sequence[tuple[int, Membership]]) -> None:
+        self._founders = founders
+        self._known = list(known)
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether the log names a membership: then a majority decides, before it all founders."""
+        return bool(self._known)
+
+    @property
+    def index(self) -> int:
+        """Index of the entry that names the present membership; -1 before the group began."""
+        return self._known[-1][0] if self._known else -1
+
+    def committed_at(self, committed_index: int) -> int:
+        """Return the index of the newest membership that is committed; -1 if none is."""
+        return max((index for index, _ in self._known if index <= committed_index), default=-1)
+
+    def identity_at(self, committed_index: int) -> bytes:
+        """Return the group's identity as the newest committed membership has it; empty: none."""
+        committed = [one for index, one in self._known if index <= committed_index]
+        return committed[-1].identity if committed else b""
+
+    @property
+    def current(self) -> Membership:
+        """The present membership."""
+        return self._known[-1][1] if self._known else self._founders
+
+    def counts_voter(self, node_id: str, committed_index: int) -> bool:
+        """Whether a member may be needed to win elections.
+
+        Whoever is out of the newest membership may be, until that is committed: it may be the only
+        one that has the entry (thesis 4.2.2).
+        """
+        if self.current.is_voter(node_id):
+            return True
+        earlier = self._known[-2][1] if len(self._known) > 1 else self._founders
+        return self.index > committed_index and earlier.is_voter(node_id)
+
+    def append(self, index: int, membership: Membership) -> None:
+        """The log goes on with an entry that names a membership."""
+        self._known.append((index, membership))
+
+    def truncate(self, from_index: int) -> None:
+        """from_index and everything after it is not in the log any more."""
+        while self._known and self._known[-1][0] >= from_index:
+            self._known.pop()
+
+    def committed(self, index: int) -> None:
+        """Forget what can no longer come back."""
+        while len(self._known) > 1 and self._known[1][0] <= index:
+            self._known.pop(0)
+
+    def installed(self, index: int, membership: Membership) -> bool:
+        """The log begins behind a membership that was not known; return whether it is newer."""
+        if index <= self.index:
+            return False
+        self._known = [(index, membership)]
+        return True
+
+    def validate(self, committed_index: int) -> None:
+        """Raise `InvariantViolation` unless the invariants hold."""
+        indexes = [index for index, _ in self._known]
+        check(indexes == sorted(set(indexes)), "memberships in order", indexes)
+        kept = len(indexes) <= 1 or indexes[1] > committed_index
+        check(kept, "memberships before the committed one are forgotten", indexes, committed_index)

@@ -1,0 +1,45 @@
+"""Writes that were asked for and are not yet durable."""
+
+from collections import deque
+
+from quorumlog.model.errors import check
+
+
+class WriteTracker:
+    """Numbers writes and knows up to which index the log is durable.
+
+    A write is remembered with the end the log had after it. When entries are removed later, those
+    ends are lowered too, so that the report of an old write never vouches for entries that took
+    the place of the removed ones (RELIABILITY R20).
+    """
+
+    def __init__(self, durable_index: int) -> None:
+        self.durable_index = durable_index
+        self.last_token = 0
+        self.stored_token = 0
+        self._pending: deque[tuple[int, int, int]] = deque()
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest write that is not durable yet was issued; None when all are."""
+        return self._pending[0][2] if self._pending else None
+
+    def issue(self, end_index: int, now_ms: int) -> int:
+        """Return the token of a write after which the log ends at end_index."""
+        self.last_token += 1
+        self._pending.append((self.last_token, end_index, now_ms))
+        return self.last_token
+
+    def truncated(self, from_index: int) -> None:
+        """Note that from_index and everything after it was removed; call before `issue`."""
+        self.durable_index = min(self.durable_index, from_index - 1)
+        self._pending = deque(
+            (token, min(end, from_index - 1), issued) for token, end, issued in self._pending
+        )
+
+    def stored(self, token: int) -> None:
+        """Note that every write up to this one is durable."""
+        check(token <= self.last_token, "only issued writes are stored", token, self.last_token)
+        self.stored_token = max(self.stored_token, token)
+        while self._pending and self._pending[0][0] <= token:
+            self.durable_index = self._pending.popleft()[1]

@@ -1,0 +1,48 @@
+"""Leaders are fit to lead: their disk answers, they are voters, and hand-overs end in time."""
+
+from quorumlog.model.codes import Role
+from quorumlog.node.node import LEAVE_MS
+from quorumlog.sim.invariants.base import Invariant
+from quorumlog.sim.node import SimulatedNode
+
+SLACK_MS = 1_000
+"""Above the bound that the configuration names, on the node's own clock."""
+
+
+class LeaderEligibility(Invariant):
+    """Notes since when each leader is in a state that must not last."""
+
+    name = "leader_fitness"
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int, str], int] = {}
+
+    def looked_at(self, node: SimulatedNode) -> None:
+        """See `Invariant`."""
+        core, group = node.core, node.config.groups[0]
+        leads = core.role is Role.LEADER
+        settled = core.membership_index <= core.committed_index
+        voter = core.membership.is_voter(node.node_id)
+        self._bound(
+            node,
+            "its disk does not answer",
+            group.election_timeout_max_ms,
+            leads and node.disk_waits_ms > group.election_timeout_max_ms,
+        )
+        # who is about to stop asks one after the other, until the node stops in any case
+        handing_ms = LEAVE_MS if core.is_leaving else group.leadership_transfer_wait_timeout
+        handing = leads and core.is_transferring
+        self._bound(node, "leadership is being handed over", handing_ms, handing)
+        self._bound(node, "it is no voter any more", 0, leads and settled and not voter)
+
+    def _bound(self, node: SimulatedNode, what: str, limit_ms: int, holds: bool) -> None:
+        key = (node.node_id, node.life, what)
+        if not holds:
+            self._since.pop(key, None)
+            return
+        now_ms = node.clock.now_ms
+        lasted_ms = now_ms - self._since.setdefault(key, now_ms)
+        self.require(
+            lasted_ms <= limit_ms + SLACK_MS,
+            f"{node.node_id} leads although for {lasted_ms} ms {what}",
+        )

@@ -1,0 +1,67 @@
+"""A bounded number of groups campaigns at a time."""
+
+import heapq
+import random
+
+import pytest
+
+from quorumlog.node.election_throttle import CAMPAIGNS_MAX, ElectionThrottle
+from quorumlog.raft import events as ev
+from raft_cluster import Cluster
+
+
+def full():
+    election_throttle = ElectionThrottle()
+    assert all(election_throttle.admits(f"g{n}", 100, 1_000) for n in range(CAMPAIGNS_MAX))
+    return election_throttle
+
+
+def test_one_more_must_wait_until_another_is_over():
+    election_throttle = full()
+    assert election_throttle.admits("g3", 100, 1_000), "it has its place"
+    assert not election_throttle.admits("late", 100, 1_000)
+    election_throttle.over("g3")
+    assert election_throttle.admits("late", 100, 1_000)
+    assert not election_throttle.admits("g3", 100, 1_000)
+
+
+def test_whoever_asks_again_while_others_wait_leaves_its_place():
+    election_throttle = full()
+    assert not election_throttle.admits("late", 100, 1_000)
+    assert all(election_throttle.admits("g3", now_ms, 1_000) for now_ms in (800, 1_500))
+    assert not election_throttle.admits("late", 1_000, 1_000)
+    assert not election_throttle.admits("g3", 2_200, 1_000)
+    assert election_throttle.admits("late", 2_300, 1_000)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_that_can_never_win_do_not_keep_another_from_campaigning(seed):
+    """They ask again within each time-out, as cores do, and so are never late themselves."""
+    chance, election_throttle = random.Random(seed), ElectionThrottle()
+    asks = [(chance.randrange(900), f"hopeless{number}") for number in range(3 * CAMPAIGNS_MAX)]
+    asks.append((5_000, "winner"))
+    heapq.heapify(asks)
+    while asks:
+        now_ms, group = heapq.heappop(asks)
+        admitted = election_throttle.admits(group, now_ms, 900)
+        if group == "winner" and admitted:
+            break
+        pause_ms = chance.randrange(500, 900) if admitted else chance.randrange(100, 200)
+        heapq.heappush(asks, (now_ms + pause_ms, group))
+        assert now_ms < 10_000, "it waits for ever"
+
+
+def test_whoever_cannot_win_loses_its_place_in_time():
+    election_throttle = full()
+    assert not election_throttle.admits("late", 1_099, 1_000)
+    assert election_throttle.admits("late", 1_100, 1_000)
+
+
+def test_a_core_that_must_wait_tries_again_soon_and_asks_nobody():
+    cluster = Cluster(3).start()
+    core = cluster.core("n0")
+    now_ms = core.next_deadline_ms()
+    assert core.is_due_to_campaign(now_ms)
+    assert core.step(ev.Ticked(may_campaign=False), now_ms) == []
+    assert now_ms + 100 <= core.next_deadline_ms() < now_ms + 200
+    assert not core.is_due_to_campaign(now_ms)

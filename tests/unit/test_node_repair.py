@@ -1,0 +1,257 @@
+"""Damage in a running replica: what the core is told, whom it asks, what it takes."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError
+from quorumlog.model.limits import Limits
+from quorumlog.model.message import RepairRequest, RepairResponse
+from quorumlog.node.replica.repair import Repairer
+from store_access import Opened, config, stored_block
+
+
+class Replica:
+    """A log with its healing; plans are carried out at once, messages are kept."""
+
+    def __init__(self, directory):
+        self.opened = Opened(directory, cache=1, data_file=1_000, index_file=32 * 6)
+        self.log = self.opened.log
+        self.config = config(scrub_bytes_per_second=0)
+        self.health_text = ""
+        self.counters = SimpleNamespace(entries_damaged=0, entries_repaired=0)
+        members = SimpleNamespace(ids=("n0", "n7", "n8"))
+        self.core = SimpleNamespace(
+            self_id="n0", term=1, committed_index=29, membership=members, leader_id=None
+        )
+        self.wanted, self.removed = wanted, removed = [], []
+        self.applier = SimpleNamespace(machine=None, applied_index=29)
+        self.snapshot_transfer = SimpleNamespace(want=wanted.append)
+        self.sessions = SimpleNamespace(learned=lambda raw: None, is_lost=False)
+        self.maintenance = SimpleNamespace(remove_until=removed.append)
+        self.told, self.sent, self.now_ms = [], [], 0
+        self.is_told = False
+        environment = SimpleNamespace(
+            now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.now_ms,
+            nonce=itertools.count(1).__next__,
+            disk=SimpleNamespace(submit=self.submit),
+            network=SimpleNamespace(send=lambda peer, message: self.sent.append(message)),
+            executor=None,
+            broken=pytest.fail,
+        )
+        self.repairer = Repairer(self, environment, Limits())
+
+    def submit(self, owner, token, plan):
+        self.opened.submit(plan)
+        owner.written(token, plan)
+
+    def update_eligibility(self):
+        is_damaged = bool(self.log.damaged)
+        if is_damaged != self.is_told:
+            self.is_told = is_damaged
+            self.told.append(is_damaged)
+
+    def wake(self):
+        pass
+
+    def overwrite(self, index, offset):
+        """Flip a bit of a byte of an entry on disk."""
+        position = self.log._place_of(index)[0]
+        path = self.log._data.path_at(position)
+        with open(path, "r+b") as file:
+            file.seek(position % 1_000 + offset)
+            was = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([was[0] ^ 1]))
+
+    def damage(self, index, offset=60):
+        self.overwrite(index, offset)
+        with pytest.raises(CorruptionError) as caught:
+            self.log.read(index, index, 1_000)
+        self.repairer.found(caught.value)
+
+    def tick(self):
+        self.now_ms += 2_000
+        self.repairer.tick(self.now_ms)
+
+    def send(self, *bodies):
+        """Answer what was asked last with these entries, as stored."""
+        self._answer(ResponseCode.SUCCESS, bodies)
+
+    def ask(self, *, begins_at):
+        """Ask the next peer, which has removed what comes before; return which one."""
+        self.tick()
+        return self._answer(ResponseCode.INDEX_OUT_OF_RANGE, begins_at=begins_at)
+
+    def _answer(self, code, bodies=(), *, begins_at=0):
+        asked = self.sent[-1]
+        answer = RepairResponse(
+            group="g",
+            local_id=asked.remote_id,
+            remote_id="n0",
+            term=1,
+            request_id=asked.request_id,
+            code=code,
+            first_index=asked.first_index,
+            count=len(bodies),
+            begin_index=begins_at,
+        )
+        parts = bodies if begins_at <= asked.first_index else [b"producer sessions"]
+        self.repairer.answered(answer, memoryview(b"".join(parts)))
+        return asked.remote_id
+
+
+@pytest.fixture
+def replica(tmp_path):
+    made = Replica(tmp_path / "g")
+    made.opened.append([b"x" * 40] * 30)
+    yield made
+    made.opened.close()
+
+
+def test_damage_keeps_from_leading_and_is_asked_for(replica):
+    replica.damage(12)
+    assert replica.told == [True]
+    replica.tick()
+    (asked,) = replica.sent
+    assert isinstance(asked, RepairRequest)
+    assert (asked.remote_id, asked.first_index, asked.last_index) == ("n8", 12, 12)
+
+
+def test_whoever_has_what_is_damaged_is_asked_for_all_of_it_without_a_pause(replica):
+    """Ten damaged places took ten seconds where another peer had removed them."""
+    good = {at: bytes(stored_block(replica.log, at, at).data) for at in (5, 12, 20)}
+    for index in good:
+        replica.damage(index)
+    replica.core.leader_id = "n7"
+    without = replica.ask(begins_at=25)
+    while replica.log.damaged:
+        replica.repairer.tick(replica.now_ms)  # no time passes
+        assert replica.sent[-1].remote_id != without
+        replica.send(good[replica.sent[-1].first_index])
+    assert len(replica.sent) == 4
+
+
+def test_damage_that_is_truncated_away_keeps_from_leading_no_more(replica):
+    replica.damage(25)
+    replica.opened.truncate(20)
+    replica.tick()
+    assert replica.told == [True, False]
+    assert not replica.sent
+
+
+def test_damage_that_is_removed_with_old_entries_keeps_from_leading_no_more(replica):
+    replica.damage(2)
+    replica.log.note_committed(29)
+    replica.opened.submit(replica.log.reset(10))
+    replica.tick()
+    assert replica.told == [True, False]
+
+
+def test_damage_that_hides_behind_damage_is_asked_for_at_once_and_repaired(replica):
+    """Whether a header's chain CRC is wrong nobody knows while the entry before it is damaged."""
+    good = [bytes(stored_block(replica.log, index, index).data) for index in (12, 13)]
+    replica.overwrite(13, 38)
+    replica.damage(12, 23)
+    assert replica.log.damaged.ranges == ((12, 13),)
+    replica.tick()
+    assert (replica.sent[-1].first_index, replica.sent[-1].last_index) == (12, 13)
+    replica.send(*good)
+    assert not replica.log.damaged
+    assert replica.told == [True, False]
+    assert [bytes(stored_block(replica.log, index, index).data) for index in (12, 13)] == good
+
+
+def test_damage_that_hides_on_both_sides_of_damage_is_repaired(replica):
+    good = {index: bytes(stored_block(replica.log, index, index).data) for index in range(11, 14)}
+    replica.overwrite(11, 38)
+    replica.overwrite(13, 38)
+    replica.damage(12, 23)
+    for _ in range(4):
+        replica.tick()
+        if replica.log.damaged:
+            asked = replica.sent[-1]
+            replica.send(*(good[at] for at in range(asked.first_index, asked.last_index + 1)))
+    assert not replica.log.damaged
+    assert [bytes(stored_block(replica.log, at, at).data) for at in good] == list(good.values())
+
+
+def test_what_damage_hid_further_on_is_found_once_that_is_repaired(replica):
+    """Entry 14 cannot be checked against 13, which does not follow from the damaged 12."""
+    good = {index: bytes(stored_block(replica.log, index, index).data) for index in (12, 14)}
+    replica.overwrite(14, 35)
+    replica.damage(12, 23)
+    assert replica.log.damaged.ranges == ((12, 12),)
+    replica.tick()
+    replica.send(good[12])
+    assert replica.log.damaged.ranges == ((14, 14),)
+    replica.repairer.tick(replica.now_ms)
+    replica.send(good[14])
+    assert not replica.log.damaged
+    assert bytes(stored_block(replica.log, 14, 14).data) == good[14]
+
+
+def test_the_same_damage_is_reported_once(replica):
+    replica.damage(12)
+    replica.damage(13)
+    assert replica.told == [True]
+    assert replica.log.damaged.ranges == ((12, 13),)
+    assert replica.counters.entries_damaged == 2
+
+
+def test_what_the_leader_has_removed_is_given_up_and_what_others_have_is_not(replica):
+    replica.damage(12)
+    replica.core.leader_id = "n7"
+    removed_after = []
+    for _ in range(6):
+        peer = replica.ask(begins_at=20)
+        removed_after.append((peer, list(replica.removed)))
+        replica.removed.clear()
+    assert removed_after == [("n8", []), ("n7", [19])] * 3
+
+
+def test_without_a_leader_what_a_peer_has_removed_is_given_up_once_all_were_asked(replica):
+    """The longest log may be this one: nobody else is elected, and it does not lead damaged."""
+    replica.damage(12)
+    asked = [replica.ask(begins_at=20), replica.ask(begins_at=20)]
+    assert sorted(asked) == ["n7", "n8"]
+    assert replica.removed == []
+    replica.ask(begins_at=20)
+    assert replica.removed == [19]
+
+
+def test_what_a_machine_applied_is_given_up_only_once_it_is_in_a_snapshot(replica):
+    """Else nothing would hold it after a restart, and the replica could not be opened."""
+    asked = []
+    saves = SimpleNamespace(newest_index=3, ask=asked.append)
+    replica.applier = SimpleNamespace(machine=object(), applied_index=29, saves=saves)
+    replica.core.leader_id = "n7"
+    replica.damage(12)
+    while replica.ask(begins_at=15) != "n7":
+        pass
+    assert len(asked) == 1
+    saves.newest_index = 20
+    while replica.ask(begins_at=15) != "n7":
+        pass
+    assert (len(asked), replica.removed[-1]) == (1, 14)
+
+
+def test_without_a_leader_what_the_machine_needs_comes_from_a_peer(replica):
+    replica.damage(12)
+    replica.applier.machine, replica.applier.applied_index = "a machine", 9
+    last = [replica.ask(begins_at=20) for _ in range(3)][-1]
+    assert (replica.wanted, replica.removed) == ([last], [])
+
+
+def test_a_leader_that_comes_meanwhile_is_the_one_that_counts(replica):
+    replica.damage(12)
+    replica.ask(begins_at=20)
+    replica.core.leader_id = "n9"
+    replica.ask(begins_at=20)
+    replica.core.leader_id = None
+    replica.ask(begins_at=20)
+    replica.ask(begins_at=20)
+    assert replica.removed == []

@@ -1,0 +1,516 @@
+"""Fetching and sending snapshots: pieces lost, late or wrong, disks that fail, the rate."""
+
+import random
+
+import msgspec
+import pytest
+
+from install_access import CONFIG, DATA, DIRECTORY, PIECE, TIME_OUT_MS, Side, piece_of
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.message import (
+    InstallSnapshotRequest,
+    SnapshotChunkRequest,
+    SnapshotOfferRequest,
+)
+from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
+from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot
+from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
+from quorumlog.sim.disk import SimulatedFileSystem
+
+
+@pytest.fixture
+def leader():
+    return Side("n0")
+
+
+@pytest.fixture
+def follower():
+    return Side("n1")
+
+
+@pytest.fixture
+def offer(leader):
+    return leader.has(40)
+
+
+# -- the follower -------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, offer):
+    follower.is_offered(offer)
+    assert follower.fitness == [False], "meanwhile it does not campaign"
+    assert follower.snapshot_transfer.state == "installing"
+    follower.fetches_all()
+    assert [message.offset for message, _ in follower.sent] == list(range(0, len(DATA), PIECE))
+    assert sum(message.bytes_max for message, _ in follower.sent) == len(DATA)
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.fitness == [False, True]
+    assert follower.snapshot_transfer.state == "ready"
+    assert follower.data_at(40) == DATA
+    follower.files.power_loss()
+    follower.start()
+    assert follower.snapshots.newest().last_included_index == 40
+    assert follower.data_at(40) == DATA
+
+
+def test_an_empty_snapshot_needs_no_piece(leader, follower):
+    follower.is_offered(empty := leader.has(40, b""))
+    assert follower.told == [SnapshotFetched(empty)]
+    assert not follower.sent
+
+
+def test_a_lost_piece_is_asked_for_again_at_a_later_offer(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    asked = len(follower.sent)
+    follower.passes(TIME_OUT_MS - 1)
+    follower.is_offered(offer)
+    assert len(follower.sent) == asked, "it may still come"
+    follower.passes(1)
+    follower.is_offered(offer)
+    assert len(follower.sent) == asked + 1
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_a_piece_may_come_twice(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(3):
+        offset = follower.offset_asked()
+        piece = follower.answers(DATA[offset : offset + PIECE])
+        follower.snapshot_transfer.received(piece, memoryview(DATA[offset : offset + PIECE]))
+        follower.work()
+    assert follower.offset_asked() == 3 * PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_a_piece_that_comes_while_the_one_before_is_written_is_not_taken(follower, offer):
+    follower.is_offered(offer)
+    piece = piece_of(follower.sent[-1][0])
+    follower.snapshot_transfer.received(piece, memoryview(DATA[:PIECE]))
+    later = msgspec.structs.replace(piece, request_id=piece.request_id + 1, offset=PIECE)
+    follower.snapshot_transfer.received(later, memoryview(b"x" * PIECE))
+    follower.work()
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        (b"x" * PIECE, {"request_id": 77}),
+        (b"x" * PIECE, {"offset": 2 * PIECE}),
+        (b"x" * PIECE, {"offset": 0}),
+        (b"x" * 10_000, {}),
+        (b"", {}),
+        (b"", {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
+        (b"x" * PIECE, {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
+    ],
+    ids=["another request", "gap", "overlap", "beyond the size", "empty", "gone", "gone, bytes"],
+)
+def test_a_wrong_piece_changes_nothing_and_it_goes_on_at_a_later_offer(
+    follower, offer, data, fields
+):
+    follower.is_offered(offer)
+    follower.next_piece()
+    asked = len(follower.sent)
+    follower.answers(data, **fields)
+    assert len(follower.sent) == asked, "the leader is not asked in a tight loop"
+    follower.passes(TIME_OUT_MS)
+    follower.is_offered(offer)
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    newer = Side("n0").has(50, DATA * 2)
+    follower.is_offered(newer)
+    request = follower.sent[-1][0]
+    assert (request.last_included_index, request.offset) == (50, 0)
+    follower.fetches_all(DATA * 2)
+    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.snapshots.indexes() == [50]
+    assert follower.data_at(50) == DATA * 2
+
+
+def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_next_offer(
+    follower, offer
+):
+    follower.is_offered(offer)
+    newer = Side("n0").has(50, DATA * 2)
+    piece = piece_of(follower.sent[-1][0])
+    follower.snapshot_transfer.received(piece, memoryview(DATA[:PIECE]))
+    follower.is_offered(newer)
+    follower.is_offered(newer)
+    follower.fetches_all(DATA * 2)
+    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.data_at(50) == DATA * 2
+
+
+def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    assert (
+        follower.snapshot_transfer.next_deadline_ms()
+        == follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
+    )
+    follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
+    assert follower.snapshot_transfer.is_installing
+    follower.passes(1)
+    assert not follower.snapshot_transfer.is_installing
+    assert follower.fitness == [False, True]
+    assert follower.snapshot_transfer.next_deadline_ms() > follower.now_ms + 1_000_000
+    follower.passes(100_000)
+    follower.is_offered(offer)
+    assert follower.fitness == [False, True, False]
+    assert follower.offset_asked() == PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+def test_offers_that_go_on_keep_it_from_being_given_up(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(10):
+        follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
+        follower.is_offered(offer)
+    assert follower.snapshot_transfer.is_installing
+
+
+def test_after_a_restart_it_goes_on_where_it_was(follower, offer):
+    follower.is_offered(offer)
+    for _ in range(3):
+        follower.next_piece()
+    follower.files.kill()
+    follower.start()
+    assert not follower.snapshot_transfer.is_installing
+    follower.is_offered(offer)
+    assert follower.offset_asked() == 3 * PIECE
+    follower.fetches_all()
+    assert follower.data_at(40) == DATA
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_loss_of_power_it_is_whole_in_the_end(follower, offer, seed):
+    follower.files = SimulatedFileSystem(random.Random(seed))
+    follower.files.make_directory(DIRECTORY)
+    follower.start()
+    follower.is_offered(offer)
+    for _ in range(3):
+        follower.next_piece()
+    follower.files.power_loss()
+    follower.start()
+    follower.is_offered(offer)
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.data_at(40) == DATA
+
+
+def test_damaged_bytes_are_fetched_again_with_one_alarm(follower, offer):
+    follower.is_offered(offer)
+    follower.next_piece()
+    follower.answers(b"?" * PIECE)
+    while not follower.alarms:
+        follower.next_piece()
+    (alarm,) = follower.alarms
+    assert "40 came damaged" in alarm
+    assert follower.told == []
+    assert follower.snapshot_transfer.state == "installing"
+    assert follower.offset_asked() > 0, "it does not begin again before the next offer"
+    follower.now_ms += TIME_OUT_MS
+    follower.is_offered(offer)
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert len(follower.alarms) == 1
+    assert follower.data_at(40) == DATA
+
+
+def test_one_fetched_in_the_place_of_another_of_its_index_is_the_one_that_is_offered(
+    follower, offer
+):
+    before = msgspec.structs.replace(follower.has(40), sha256=b"of another replica")
+    follower.snapshotter.newest, follower.snapshotter.newest_index = before, 40
+    follower.is_offered(offer)
+    follower.fetches_all()
+    assert follower.snapshotter.newest == follower.snapshots.meta_of(40) != before
+
+
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_disk_error_while_a_piece_is_written_delays_it_only(follower, offer, kind, kept):
+    follower.is_offered(offer)
+    for _ in range(kept):
+        follower.next_piece()
+    follower.files.fail_next("snapshot/installing", kind)
+    follower.next_piece()
+    assert follower.snapshot_transfer.is_installing
+    assert follower.told == []
+    follower.passes(TIME_OUT_MS)
+    follower.is_offered(offer)
+    assert follower.offset_asked() == 0, "after a failed write nothing written is believed"
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.data_at(40) == DATA
+    assert not follower.alarms
+
+
+def test_a_replica_without_a_machine_fetches_nothing_and_says_so(offer):
+    plain = Side("n1", has_machine=False)
+    plain.is_offered(offer)
+    (alarm,) = plain.alarms
+    assert "give all members the same stateMachine" in alarm
+    assert not plain.sent
+    assert not plain.snapshot_transfer.is_installing
+
+
+def test_an_offer_that_names_no_readable_membership_is_dropped(follower, offer):
+    follower.snapshot_transfer.offered(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
+    (alarm,) = follower.alarms
+    assert "n0 offers a log that cannot be read" in alarm
+    assert follower.told == []
+    follower.snapshot_transfer.offered(offer, b"")
+    assert follower.told == [Received(offer)]
+
+
+# -- the leader ---------------------------------------------------------------------------------
+
+
+def request_of(offset, *, peer="n1", number=1, index=40, bytes_max=PIECE):
+    return SnapshotChunkRequest(
+        group="g",
+        local_id=peer,
+        remote_id="n0",
+        term=4,
+        request_id=number,
+        last_included_index=index,
+        offset=offset,
+        bytes_max=bytes_max,
+    )
+
+
+def test_an_offer_says_what_the_newest_snapshot_is(leader, offer):
+    meta = leader.snapshotter.newest
+    assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (40, 3, 9)
+    assert (offer.size_bytes, offer.sha256) == (len(DATA), meta.sha256)
+    assert offer.config == (2, CONFIG)
+    assert (offer.local_id, offer.remote_id, offer.request_id) == ("n0", "n1", 40)
+
+
+@pytest.mark.parametrize("newest", [None, 29])
+def test_no_snapshot_that_reaches_the_log_is_said_and_nothing_offered(leader, newest):
+    if newest is not None:
+        assert leader.has(newest) is None
+        leader.told.clear()
+    leader.snapshot_transfer.offer(OfferSnapshot("n1", 5))
+    (event,) = leader.told
+    assert (type(event), event.peer_id, event.request_id) == (EntriesUnreadable, "n1", 5)
+    assert not leader.sent
+
+
+def test_a_plain_log_offers_where_it_begins():
+    plain = Side("n0", has_machine=False)
+    plain.snapshot_transfer.offer(OfferSnapshot("n1", 5))
+    ((offer, _),) = plain.sent
+    assert isinstance(offer, InstallSnapshotRequest)
+    assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (30, 3, 55)
+    assert offer.config == (30, CONFIG), "not one that lies behind it"
+    assert (offer.size_bytes, offer.sha256) == (0, b""), "nothing is to be fetched"
+    plain.snapshot_transfer.serve(request_of(0))
+    assert plain.sent[-1][0].code is ResponseCode.LOAD_SNAPSHOT_ERROR
+
+
+def test_a_piece_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
+    for offset, asked, expected in ((0, 10, 10), (7, PIECE, PIECE), (0, 10_000, PIECE), (9, -1, 0)):
+        leader.snapshot_transfer.serve(request_of(offset, number=offset, bytes_max=asked))
+        leader.work()
+        piece, data = leader.sent[-1]
+        assert (piece.code, piece.offset, piece.request_id) == (200, offset, offset)
+        assert data == DATA[offset : offset + expected]
+
+
+def test_a_snapshot_that_was_removed_meanwhile_is_said_to_be_gone(leader, offer):
+    leader.has(50)
+    leader.snapshots.keep_newest(1)
+    leader.snapshot_transfer.serve(request_of(0, index=40))
+    leader.work()
+    piece, data = leader.sent[-1]
+    assert (piece.code, data) == (ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+
+
+def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
+    leader = Side("n0", quota=3 * PIECE)
+    leader.has(40)
+    sent_in, offset = {}, 0
+    leader.snapshot_transfer.serve(request_of(0))
+    while offset < len(DATA):
+        leader.work()
+        if leader.sent:
+            _, data = leader.sent.pop()
+            second = leader.now_ms // 1_000
+            sent_in[second] = sent_in.get(second, 0) + len(data)
+            offset += len(data)
+            leader.snapshot_transfer.serve(
+                request_of(offset, bytes_max=min(PIECE, len(DATA) - offset))
+            )
+        else:
+            due_ms = leader.snapshot_transfer.next_deadline_ms()
+            assert leader.now_ms < due_ms <= leader.now_ms + 1_000
+            leader.passes(due_ms - leader.now_ms)
+    assert list(sent_in.values()) == [3 * PIECE, 3 * PIECE, len(DATA) - 6 * PIECE]
+
+
+def test_one_request_a_peer_is_held_the_last(leader, offer):
+    leader = Side("n0", quota=1)
+    leader.has(40)
+    leader.snapshot_transfer.serve(request_of(0))
+    leader.work()
+    leader.sent.clear()
+    for number in range(5):
+        leader.snapshot_transfer.serve(request_of(PIECE, number=number))
+        leader.snapshot_transfer.serve(request_of(0, number=number, peer="n2"))
+    leader.passes(999)
+    leader.work()
+    assert not leader.sent
+    for _ in range(2):
+        leader.passes(1_000)
+        leader.work()
+    assert sorted((m.remote_id, m.request_id) for m, _ in leader.sent) == [("n1", 4), ("n2", 4)]
+    assert leader.snapshot_transfer.next_deadline_ms() > leader.now_ms + 1_000_000, (
+        "nothing is left"
+    )
+
+
+def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_leader(
+    leader, follower, offer
+):
+    """For a machine whose entries are damaged here and removed there."""
+    loaded = []
+    follower.applier.applied_index, follower.applier.load = 10, loaded.append
+    follower.core.role = leader.core.role = Role.CANDIDATE
+    follower.core.leader_id = leader.core.leader_id = None
+    follower.snapshot_transfer.want("n0")
+    wanted = follower.sent.pop()[0]
+    assert isinstance(wanted, SnapshotOfferRequest)
+    leader.snapshot_transfer.wanted(wanted)
+    given = leader.sent.pop()[0]
+    assert not given.from_leader
+    follower.snapshot_transfer.offered(given, memoryview(b""))
+    follower.work()
+    assert follower.told == []
+    follower.fetches_all()
+    assert follower.told == [SnapshotFetched(given)]
+    assert [meta.last_included_index for meta in loaded] == [40]
+    assert follower.data_at(40) == DATA
+
+
+def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offer):
+    leader.core.role = Role.FOLLOWER
+    follower.snapshot_transfer.want("n0")
+    leader.snapshot_transfer.wanted(follower.sent.pop()[0])
+    assert leader.sent == []
+
+
+# -- whether the leader made it -----------------------------------------------------------------
+
+
+def asks_about(follower, offer, table=b"table"):
+    """The core holds entries, so the leader is asked; return the question."""
+    follower.snapshot_transfer.confirm(ConfirmOffer(offer), table)
+    return follower.sent[-1][0]
+
+
+def answer_of(leader, question):
+    leader.snapshot_transfer.asked(question)
+    return leader.sent.pop()[0]
+
+
+def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower, offer):
+    question = asks_about(follower, offer)
+    follower.snapshot_transfer.answered(answer_of(leader, question))
+    assert follower.told == [OfferConfirmed(offer)]
+    assert not follower.alarms
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"last_included_index": 41},
+        {"last_included_term": 4},
+        {"chain_crc": 8},
+        {"config": (3, CONFIG)},
+        {"sha256": bytes(32)},
+        {"size_bytes": 1},
+        {"term": 5},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_an_offer_that_differs_from_the_leaders_is_not_confirmed(leader, follower, offer, fields):
+    question = asks_about(follower, msgspec.structs.replace(offer, **fields))
+    follower.snapshot_transfer.answered(answer_of(leader, question))
+    assert not follower.told
+    assert "nothing was removed" in follower.alarms[0]
+
+
+def test_nor_one_with_other_sessions_nor_of_one_that_leads_no_more(leader, follower, offer):
+    assert answer_of(leader, asks_about(follower, offer, b"x")).code is not ResponseCode.SUCCESS
+    leader.core.role = Role.FOLLOWER
+    assert answer_of(leader, asks_about(follower, offer)).code is not ResponseCode.SUCCESS
+
+
+def test_an_answer_to_another_question_confirms_nothing(leader, follower, offer):
+    answer = answer_of(leader, asks_about(follower, offer))
+    guessed = msgspec.structs.replace(answer, request_id=answer.request_id + 1)
+    follower.snapshot_transfer.answered(guessed)
+    follower.snapshot_transfer.answered(msgspec.structs.replace(answer, local_id="n2"))
+    assert not follower.told
+    follower.snapshot_transfer.answered(answer)
+    assert follower.told == [OfferConfirmed(offer)]
+    follower.snapshot_transfer.answered(answer)
+    assert len(follower.told) == 1, "it may come twice"
+
+
+def test_one_that_nobody_confirms_is_given_up_with_an_alarm(follower, offer):
+    for _ in range(SILENT_OFFERS):
+        asks_about(follower, offer)
+        assert not follower.alarms
+        follower.passes(TIME_OUT_MS)
+    assert "does not confirm it" in follower.alarms[0]
+    assert not follower.told
+
+
+def test_offers_that_cross_with_questions_about_those_before_are_confirmed(leader, follower, offer):
+    question = asks_about(follower, offer)
+    leader.snapshot_transfer.offer(OfferSnapshot("n1", 41))
+    later = leader.sent.pop()[0]
+    assert answer_of(leader, question).code is ResponseCode.SUCCESS
+    assert answer_of(leader, asks_about(follower, later)).code is ResponseCode.SUCCESS
+
+
+def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, offer):
+    follower.snapshot_transfer.offered(offer, b"table")
+    assert follower.told == [Received(offer)]
+    assert not follower.learned, "the core has not looked at its term yet"
+    follower.snapshot_transfer.fetch(FetchSnapshot(offer), b"table")
+    follower.work()
+    follower.fetches_all()
+    assert follower.learned == [b"table"]
+
+
+def test_a_snapshot_that_nobody_asked_this_peer_for_is_not_fetched(follower, offer):
+    unasked = msgspec.structs.replace(offer, from_leader=False, request_id=0)
+    follower.applier.applied_index = 0
+    follower.snapshot_transfer.offered(unasked, b"")
+    follower.snapshot_transfer.want("n0")
+    wanted = follower.sent[-1][0]
+    follower.snapshot_transfer.offered(unasked, b"")
+    guessed = msgspec.structs.replace(unasked, request_id=wanted.request_id, local_id="n2")
+    follower.snapshot_transfer.offered(guessed, b"")
+    assert not follower.snapshot_transfer.is_installing
+    follower.snapshot_transfer.offered(msgspec.structs.replace(guessed, local_id="n0"), b"")
+    assert follower.snapshot_transfer.is_installing
