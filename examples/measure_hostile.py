@@ -32,16 +32,15 @@ from quorumlog.local import LocalCluster, guarded_directory
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import PushType
 from quorumlog.model.limits import DEFAULT_LIMITS
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Hello, Message
+from quorumlog.model.messages.client import (
     AppendRequest,
     FetchRequest,
     FetchResponse,
-    Hello,
-    Message,
     MetadataRequest,
-    PushRequest,
     StatusRequest,
 )
+from quorumlog.model.messages.peer import PushRequest
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import Frame, encode_frame
 

@@ -9,7 +9,7 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
-from quorumlog.model.message import SnapshotChunk
+from quorumlog.model.messages.peer import SnapshotChunk
 from quorumlog.node.replica.snapshot_transfer import SnapshotTransfer
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
 from quorumlog.sim.disk import SimulatedFileSystem

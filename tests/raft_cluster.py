@@ -16,7 +16,7 @@ import msgspec
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import HeartBeatRequest, PushRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, PushRequest
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.config import BootState, RaftConfig

@@ -1,7 +1,7 @@
 """What must be true of a whole group of replicas, whatever happens."""
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import PushResponse, VoteRequest, VoteResponse
+from quorumlog.model.messages.peer import PushResponse, VoteRequest, VoteResponse
 
 
 class Judge:

@@ -9,7 +9,7 @@ import itertools
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Member
-from quorumlog.model.message import PushRequest
+from quorumlog.model.messages.peer import PushRequest
 from quorumlog.raft import events as ev
 from quorumlog.raft.config import RaftConfig
 from raft_cluster import Cluster, Replica

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from quorumlog.model.codes import PushType
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     PushRequest,
     PushResponse,

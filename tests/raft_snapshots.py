@@ -5,7 +5,7 @@ of plain logs, and there is nothing to fetch.
 """
 
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import InstallSnapshotRequest
+from quorumlog.model.messages.peer import InstallSnapshotRequest
 from quorumlog.raft import events as ev
 
 

@@ -8,7 +8,7 @@ import random
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     HeartBeatResponse,
     PushRequest,

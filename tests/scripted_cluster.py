@@ -8,7 +8,8 @@ from quorumlog.model.block import decode_entries, encode_block, parse_block, sta
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import OutOfOrderError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
     FetchRequest,
@@ -16,7 +17,6 @@ from quorumlog.model.message import (
     GroupMetadata,
     MetadataRequest,
     MetadataResponse,
-    Response,
 )
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.service.streams import OrderedStreams

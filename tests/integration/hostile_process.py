@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello
+from quorumlog.model.messages.base import Hello
 from quorumlog.wire.frame import encode_frame
 
 CLIENT_HELLO = b"".join(encode_frame(Hello(cluster="", node_id="", role="client")))

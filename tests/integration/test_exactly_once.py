@@ -8,7 +8,7 @@ from quorumlog.client import Producer
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, ProducerFencedError, SequenceMismatchError
-from quorumlog.model.message import AppendRequest
+from quorumlog.model.messages.client import AppendRequest
 from quorumlog.sessions.entries import encode_session_block
 
 

@@ -17,7 +17,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
     error_for,
 )
-from quorumlog.model.message import AppendRequest
+from quorumlog.model.messages.client import AppendRequest
 from quorumlog.node.replica import command_results as node_results
 from quorumlog.sessions.entries import encode_session_block
 

@@ -14,9 +14,9 @@ from quorumlog import KV
 from quorumlog.client import Client, Producer
 from quorumlog.model.bounds import TERM_MAX
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
-    Hello,
     InstallSnapshotRequest,
     NodeHeartBeat,
     ReadIndexResponse,

@@ -16,7 +16,7 @@ from integration.hostile_process import (
     shout_together,
 )
 from quorumlog.client.client import Client
-from quorumlog.model.message import AppendRequest, FetchRequest
+from quorumlog.model.messages.client import AppendRequest, FetchRequest
 from quorumlog.wire.frame import encode_frame
 from raft_messages import long_push
 

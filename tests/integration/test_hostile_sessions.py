@@ -4,15 +4,9 @@ import pytest
 
 from integration.stranger import Stranger
 from quorumlog.model.codes import PushType, ResponseCode
-from quorumlog.model.message import (
-    AppendRequest,
-    FetchRequest,
-    HeartBeatRequest,
-    Hello,
-    PushRequest,
-    Response,
-    VoteRequest,
-)
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.client import AppendRequest, FetchRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, PushRequest, VoteRequest
 from quorumlog.wire.frame import encode_frame
 
 CLIENT = Hello(cluster="", node_id="", role="client")

@@ -11,14 +11,9 @@ from integration.stranger import Stranger
 from quorumlog.client import Producer
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import WrongClusterError
-from quorumlog.model.message import (
-    GroupIdentity,
-    HeartBeatRequest,
-    Hello,
-    Introduction,
-    MetadataRequest,
-    MetadataResponse,
-)
+from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.client import GroupIdentity, MetadataRequest, MetadataResponse
+from quorumlog.model.messages.peer import HeartBeatRequest, Introduction
 
 
 async def bodies_in(client):

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from quorumlog.model.codes import Role
-from quorumlog.model.message import HeartBeats
+from quorumlog.model.messages.peer import HeartBeats
 
 GROUPS = [f"g{number}" for number in range(50)]
 OPTIONS = {"groups": GROUPS, "store_type": "MEMORY"}

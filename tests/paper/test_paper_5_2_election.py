@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, Role, VoteResult
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import HeartBeatRequest, VoteRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, VoteRequest
 from raft_cluster import Cluster
 from raft_messages import heartbeat, log_of, push, vote_request, vote_response
 

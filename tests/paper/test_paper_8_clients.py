@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse
+from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse
 from raft_members import begun, carries_entries, no_message
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import HeartBeatRequest
+from quorumlog.model.messages.peer import HeartBeatRequest
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster

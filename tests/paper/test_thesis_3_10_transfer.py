@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import TimeoutNowRequest, VoteRequest
+from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
 from raft_members import begun, carries_entries, entries_to, no_message
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import Role
-from quorumlog.model.message import HeartBeatRequest, NodeMessage
+from quorumlog.model.messages.peer import HeartBeatRequest, NodeMessage
 from quorumlog.sim.cluster import SimulatedCluster
 
 SEEDS = 20

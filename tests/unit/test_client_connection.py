@@ -11,7 +11,7 @@ from quorumlog.client import connection as connections
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, Outcome, UnexpectedArgumentError
-from quorumlog.model.message import AppendRequest, FetchRequest
+from quorumlog.model.messages.client import AppendRequest, FetchRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from scripted_cluster import LIMITS, SILENT
 

@@ -9,7 +9,7 @@ from quorumlog.client import connection as connections
 from quorumlog.client import metadata as clusters
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
-from quorumlog.model.message import AppendRequest, GroupMetadata
+from quorumlog.model.messages.client import AppendRequest, GroupMetadata
 from scripted_cluster import FREEZE, SILENT, SOON_S, World, address_of, passed, soon
 
 

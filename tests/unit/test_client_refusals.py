@@ -5,7 +5,7 @@ import pytest
 from quorumlog.client import Client, Producer, metadata
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, RequestError, WrongClusterError, error_for
-from quorumlog.model.message import Hello
+from quorumlog.model.messages.base import Hello
 from scripted_cluster import soon
 
 # -- another cluster's addresses ------------------------------------------------------------------

@@ -14,7 +14,7 @@ from quorumlog.model.errors import (
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.model.message import DigestQuery, StateDigest
+from quorumlog.model.messages.peer import DigestQuery, StateDigest
 from quorumlog.node.replica import machine_scrub
 from quorumlog.node.replica.applier import QUERY_WAIT_MS
 from quorumlog.node.replica.replica import Replica

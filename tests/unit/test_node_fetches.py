@@ -7,7 +7,7 @@ from quorumlog.model.block import HEADER_DTYPE, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import FetchRequest, StoreLocation
+from quorumlog.model.messages.client import FetchRequest, StoreLocation
 from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX
 from quorumlog.node.replica.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.storage.entries.entry_runs import EntryRun

@@ -1,7 +1,7 @@
 """Heartbeats of many groups: replicas woken together, their messages joined."""
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HEART_BEATS_MAX,
     HeartBeatRequest,
     HeartBeatResponse,

@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.message import STRAYS_MAX, NodeHeartBeat, NodeHeartBeatResponse
+from quorumlog.model.messages.peer import STRAYS_MAX, NodeHeartBeat, NodeHeartBeatResponse
 from quorumlog.node.liveness import CHANGES_MAX, STRANGE_CLAIMS_MAX, NodeLiveness
 from quorumlog.raft.events import Quiesced
 

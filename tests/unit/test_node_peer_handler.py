@@ -2,7 +2,8 @@
 
 import pytest
 
-from quorumlog.model.message import Hello, NodeHeartBeat
+from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.peer import NodeHeartBeat
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.wire.frame import Frame
 

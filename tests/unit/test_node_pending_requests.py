@@ -4,7 +4,7 @@ import random
 from types import SimpleNamespace
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import ReadIndexResponse
+from quorumlog.model.messages.peer import ReadIndexResponse
 from quorumlog.node.replica.pending_requests import PendingRequests
 
 

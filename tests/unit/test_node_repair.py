@@ -8,7 +8,7 @@ import pytest
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import RepairRequest, RepairResponse
+from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.replica.repair import Repairer
 from store_access import Opened, config, stored_block
 

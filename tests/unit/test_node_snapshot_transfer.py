@@ -7,7 +7,7 @@ import pytest
 
 from install_access import CONFIG, DATA, DIRECTORY, PIECE, TIME_OUT_MS, Side, piece_of
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     InstallSnapshotRequest,
     SnapshotChunkRequest,
     SnapshotOfferRequest,

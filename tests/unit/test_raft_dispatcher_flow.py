@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
-from quorumlog.model.message import HeartBeatResponse, PushRequest, PushResponse
+from quorumlog.model.messages.peer import HeartBeatResponse, PushRequest, PushResponse
 from quorumlog.raft import events as ev
 from raft_cluster import ENTRY_BYTES, Cluster
 from raft_messages import push_response

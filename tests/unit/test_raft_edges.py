@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse, PushRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse, PushRequest
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.leadership import RETENTION_LIVENESS_MS

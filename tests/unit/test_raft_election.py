@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import VoteRequest
+from quorumlog.model.messages.peer import VoteRequest
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster

@@ -12,7 +12,7 @@ from quorumlog.model.bounds import (
 )
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import InstallSnapshotRequest, TimeoutNowRequest
+from quorumlog.model.messages.peer import InstallSnapshotRequest, TimeoutNowRequest
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 from raft_messages import (

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
-from quorumlog.model.message import HeartBeatResponse
+from quorumlog.model.messages.peer import HeartBeatResponse
 from raft_members import begun, entries_but_to, no_message
 from raft_messages import push_response, vote_request, vote_response
 

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode
-from quorumlog.model.message import InstallSnapshotRequest, InstallSnapshotResponse
+from quorumlog.model.messages.peer import InstallSnapshotRequest, InstallSnapshotResponse
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster

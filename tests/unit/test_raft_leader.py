@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
 from quorumlog.model.hard_state import HardState
-from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse
+from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.dispatcher import COMMIT_DELAY_MS

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import PushResponse, TimeoutNowRequest
+from quorumlog.model.messages.peer import PushResponse, TimeoutNowRequest
 from quorumlog.raft import events as ev
 from raft_members import Group, begun
 

@@ -5,7 +5,7 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.membership import MEMBERS_MAX, Member
-from quorumlog.model.message import VoteRequest
+from quorumlog.model.messages.peer import VoteRequest
 from quorumlog.raft import events as ev
 from raft_members import Group, begun, carries_entries, entries_but_to, entries_to, no_message
 from raft_messages import vote_request

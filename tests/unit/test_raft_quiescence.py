@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import PushType, Role
-from quorumlog.model.message import HeartBeatRequest, TimeoutNowRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, TimeoutNowRequest
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 from raft_messages import heartbeat, vote_request

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode
-from quorumlog.model.message import VoteRequest
+from quorumlog.model.messages.peer import VoteRequest
 from quorumlog.raft import events as ev
 from quorumlog.raft.rate_limiter import RateLimiter
 from raft_cluster import ENTRY_BYTES, Cluster

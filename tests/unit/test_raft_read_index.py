@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import HeartBeatRequest, HeartBeatResponse
+from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse
 from quorumlog.raft import read_index
 from raft_members import Group, begun, carries_entries, no_message
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
-from quorumlog.model.message import TimeoutNowRequest, VoteRequest
+from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
 from quorumlog.raft import events as ev
 from raft_members import Group, begun, no_message
 from raft_messages import Contents, log_of, vote_request

@@ -6,7 +6,7 @@ import pytest
 from test_node_snapshot_transfer import DATA, TIME_OUT_MS, Side
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import SnapshotChunkRequest
+from quorumlog.model.messages.peer import SnapshotChunkRequest
 from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
 from quorumlog.transport.peers import VISITORS_MAX

@@ -8,13 +8,13 @@ from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
     FetchRequest,
     MetadataRequest,
     MetadataResponse,
-    Response,
     StatusRequest,
 )
 from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares

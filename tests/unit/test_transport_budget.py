@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import AppendRequest, Hello, ReadIndexRequest, Response
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.client import AppendRequest
+from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters

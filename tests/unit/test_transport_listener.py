@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello
+from quorumlog.model.messages.base import Hello
 from quorumlog.transport import listener as listeners
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.listener import Listener

@@ -7,7 +7,8 @@ import pytest
 
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.limits import DEFAULT_LIMITS
-from quorumlog.model.message import Hello, Introduction, ReadIndexRequest, Response
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.peer import Introduction, ReadIndexRequest
 from quorumlog.transport import peers
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.listener import Listener

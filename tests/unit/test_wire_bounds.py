@@ -12,17 +12,14 @@ from quorumlog.model import bounds
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import DEFAULT_LIMITS
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.client import FetchRequest, GroupIdentity, StoreLocation
+from quorumlog.model.messages.peer import (
     HEART_BEATS_MAX,
-    FetchRequest,
-    GroupIdentity,
     HeartBeatRequest,
     HeartBeats,
-    Hello,
     NodeHeartBeat,
     NodeHeartBeatResponse,
-    Response,
-    StoreLocation,
 )
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import (

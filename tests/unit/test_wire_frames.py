@@ -7,13 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
-from quorumlog.model import message as m
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages import admin as am
-from quorumlog.model.messages import machine as mm
-from quorumlog.model.messages import transactions as tm
+from quorumlog.model.messages import admin, base, client, machine, peer, transactions
 from quorumlog.wire.decoder import DIRECT_BYTES_MIN, STAGED_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
@@ -21,23 +18,25 @@ from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
 LIMITS = Limits()
 PEER = {"group": "g", "local_id": "n0", "remote_id": "n1", "term": 7}
 MESSAGES = [
-    m.Hello(cluster="c", node_id="n0", role="bulk"),
-    m.Response(code=404, text="no", leader_id="n2", term=3),
-    m.VoteRequest(**PEER, ledger_end_index=9, ledger_end_term=6, pre_vote=True),
-    m.VoteResponse(**PEER, vote_result=VoteResult.ACCEPT, request_term=8),
-    m.HeartBeatRequest(**PEER, round=5),
-    m.TimeoutNowRequest(**PEER, end_index=9),
-    m.ReadIndexRequest(**PEER, request_id=3),
-    m.ReadIndexResponse(**PEER, request_id=3, code=ResponseCode.SUCCESS, index=9),
-    am.TransferRequest(group="g", transferee_id="n1", term=7),
-    am.ChangeMembersRequest(group="g", action=am.MemberAction.ADD, node_id="n3", address="h:1"),
-    am.HistoryRequest(group="g"),
-    tm.TransactionalRequest(group="g", transactional_id=b"q" * 16, run_id=b"r" * 16),
-    tm.PositionReport(group="g", reader="query", index=9),
-    tm.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
-    am.HistoryResponse(lines=[(10, "LEADER in term 3")]),
-    m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
-    m.PushRequest(
+    base.Hello(cluster="c", node_id="n0", role="bulk"),
+    base.Response(code=404, text="no", leader_id="n2", term=3),
+    peer.VoteRequest(**PEER, ledger_end_index=9, ledger_end_term=6, pre_vote=True),
+    peer.VoteResponse(**PEER, vote_result=VoteResult.ACCEPT, request_term=8),
+    peer.HeartBeatRequest(**PEER, round=5),
+    peer.TimeoutNowRequest(**PEER, end_index=9),
+    peer.ReadIndexRequest(**PEER, request_id=3),
+    peer.ReadIndexResponse(**PEER, request_id=3, code=ResponseCode.SUCCESS, index=9),
+    admin.TransferRequest(group="g", transferee_id="n1", term=7),
+    admin.ChangeMembersRequest(
+        group="g", action=admin.MemberAction.ADD, node_id="n3", address="h:1"
+    ),
+    admin.HistoryRequest(group="g"),
+    transactions.TransactionalRequest(group="g", transactional_id=b"q" * 16, run_id=b"r" * 16),
+    transactions.PositionReport(group="g", reader="query", index=9),
+    transactions.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
+    admin.HistoryResponse(lines=[(10, "LEADER in term 3")]),
+    peer.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
+    peer.PushRequest(
         **PEER,
         type=PushType.APPEND,
         request_id=4,
@@ -48,8 +47,8 @@ MESSAGES = [
         last_index=3,
         term_runs=[(1, 2), (7, 3)],
     ),
-    m.PushResponse(**PEER, type=PushType.COMPARE, request_id=4, code=ResponseCode.DISK_FULL),
-    m.InstallSnapshotRequest(
+    peer.PushResponse(**PEER, type=PushType.COMPARE, request_id=4, code=ResponseCode.DISK_FULL),
+    peer.InstallSnapshotRequest(
         **PEER,
         request_id=5,
         last_included_index=9,
@@ -59,36 +58,36 @@ MESSAGES = [
         size_bytes=1 << 40,
         sha256=bytes(32),
     ),
-    m.InstallSnapshotResponse(
+    peer.InstallSnapshotResponse(
         **PEER, request_id=5, code=ResponseCode.INSTALL_SNAPSHOT_ERROR, committed_index=9
     ),
-    m.SnapshotChunkRequest(
+    peer.SnapshotChunkRequest(
         **PEER, request_id=5, last_included_index=9, offset=1 << 20, bytes_max=1 << 20
     ),
-    m.SnapshotOfferRequest(**PEER, request_id=5, least_index=9),
-    m.Introduction(
+    peer.SnapshotOfferRequest(**PEER, request_id=5, least_index=9),
+    peer.Introduction(
         local_id="n0", remote_id="n1", address="h:1", groups=[("g", bytes(16), 5), ("h", b"", -1)]
     ),
-    m.GroupIdentity(group="g", identity=bytes(16)),
-    m.OfferQuery(**PEER, request_id=5, fingerprint=bytes(32)),
-    m.OfferResponse(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
-    m.DigestQuery(**PEER, request_id=5, index=4_095),
-    m.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True, request_id=5),
-    m.SnapshotChunk(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
-    m.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
-    m.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
-    m.AppendRequest(group="g", count=2, stream=1, sequence=5),
-    m.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
-    m.FetchRequest(group="g", begin_index=3),
-    mm.QueryRequest(group="g", linearizable=False, after_index=7, wait_ms=100),
-    mm.QueryResponse(applied_index=9),
-    mm.SnapshotRequest(group="g"),
-    mm.SnapshotResponse(last_included_index=9),
-    m.FetchResponse(first_index=3, count=1, index_bytes=32),
-    m.MetadataRequest(group="g"),
-    m.MetadataResponse(groups=[m.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
-    m.StatusRequest(group="g"),
-    m.NodeHeartBeat(
+    client.GroupIdentity(group="g", identity=bytes(16)),
+    peer.OfferQuery(**PEER, request_id=5, fingerprint=bytes(32)),
+    peer.OfferResponse(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
+    peer.DigestQuery(**PEER, request_id=5, index=4_095),
+    peer.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True, request_id=5),
+    peer.SnapshotChunk(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
+    peer.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
+    peer.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
+    client.AppendRequest(group="g", count=2, stream=1, sequence=5),
+    client.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
+    client.FetchRequest(group="g", begin_index=3),
+    machine.QueryRequest(group="g", linearizable=False, after_index=7, wait_ms=100),
+    machine.QueryResponse(applied_index=9),
+    machine.SnapshotRequest(group="g"),
+    machine.SnapshotResponse(last_included_index=9),
+    client.FetchResponse(first_index=3, count=1, index_bytes=32),
+    client.MetadataRequest(group="g"),
+    client.MetadataResponse(groups=[client.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
+    client.StatusRequest(group="g"),
+    peer.NodeHeartBeat(
         local_id="n0",
         remote_id="n1",
         run=7,
@@ -99,18 +98,18 @@ MESSAGES = [
         changes=[("g", 2), ("h", -1)],
         more=True,
     ),
-    m.NodeHeartBeatResponse(
+    peer.NodeHeartBeatResponse(
         local_id="n1", remote_id="n0", run=7, number=3, version=6, strays=["g"]
     ),
-    m.HeartBeats(
+    peer.HeartBeats(
         local_id="n0",
         remote_id="n1",
-        requests=[m.HeartBeatRequest(**PEER, round=5), m.HeartBeatRequest(**PEER, round=6)],
+        requests=[peer.HeartBeatRequest(**PEER, round=5), peer.HeartBeatRequest(**PEER, round=6)],
         responses=[
-            m.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
+            peer.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
         ],
     ),
-    m.StatusResponse(peers=[m.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
+    client.StatusResponse(peers=[client.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
 ]
 
 
@@ -127,15 +126,15 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for module in (am, m, mm, tm)
+        for module in (admin, base, client, machine, peer, transactions)
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, m.Message)
+        if isinstance(value, type) and issubclass(value, base.Message)
     }
     assert set(KIND_OF_MESSAGE) == concrete - {
-        m.Message,
-        m.NodeMessage,
-        m.PeerMessage,
-        m.Request,
+        base.Message,
+        peer.NodeMessage,
+        peer.PeerMessage,
+        base.Request,
     }
     assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
 
@@ -289,7 +288,7 @@ def test_168_a_length_above_the_limit_is_refused_before_memory_is_taken(field):
 def test_a_frame_above_the_limit_is_not_sent():
     with pytest.raises(UnexpectedArgumentError, match="AppendRequest of"):
         encode_frame(
-            m.AppendRequest(group="g", count=1), attachments=[bytes(LIMITS.frame_bytes_max)]
+            client.AppendRequest(group="g", count=1), attachments=[bytes(LIMITS.frame_bytes_max)]
         )
 
 

@@ -13,7 +13,7 @@ from quorumlog.cli.target import Target, find_target
 from quorumlog.client import SyncClient
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
-from quorumlog.model.message import StatusResponse
+from quorumlog.model.messages.client import StatusResponse
 
 CATCH_UP_SECONDS = 300.0
 LOOK_SECONDS = 0.2

@@ -17,7 +17,7 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.target import Target, find_target
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import StatusResponse
+from quorumlog.model.messages.client import StatusResponse
 
 HEALTH = "HEALTH"
 COLUMNS = (

@@ -8,7 +8,6 @@ from quorumlog.client.checked import INDEX, LABEL, NODE_ID, TERM, address, flag,
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
-from quorumlog.model.message import Request, Response, StatusRequest, StatusResponse
 from quorumlog.model.messages.admin import (
     ChangeMembersRequest,
     HistoryRequest,
@@ -16,6 +15,8 @@ from quorumlog.model.messages.admin import (
     MemberAction,
     TransferRequest,
 )
+from quorumlog.model.messages.base import Request, Response
+from quorumlog.model.messages.client import StatusRequest, StatusResponse
 from quorumlog.model.messages.machine import SnapshotRequest, SnapshotResponse
 from quorumlog.model.messages.transactions import PositionReport
 

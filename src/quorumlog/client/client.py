@@ -59,13 +59,13 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Request
+from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
     FetchRequest,
     FetchResponse,
     MetadataResponse,
-    Request,
     StatusResponse,
 )
 

@@ -17,14 +17,8 @@ from quorumlog.model.errors import (
     WrongClusterError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
-    FetchRequest,
-    GroupIdentity,
-    Hello,
-    MetadataRequest,
-    Request,
-    Response,
-)
+from quorumlog.model.messages.base import Hello, Request, Response
+from quorumlog.model.messages.client import FetchRequest, GroupIdentity, MetadataRequest
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to

@@ -18,7 +18,7 @@ from quorumlog.model.errors import (
     Undelivered,
     error_for,
 )
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.messages.client import AppendResponse
 from quorumlog.sessions.entries import (
     AcceptedAttempt,
     TransactionPart,

@@ -28,10 +28,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
-    AppendRequest,
-    AppendResponse,
-)
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
 

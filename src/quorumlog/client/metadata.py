@@ -18,12 +18,12 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.client import (
     GroupIdentity,
     GroupMetadata,
     MetadataRequest,
     MetadataResponse,
-    Response,
 )
 from quorumlog.transport.resolver import Resolver
 

@@ -45,7 +45,7 @@ from quorumlog.model.errors import (
     Undelivered,
     UnexpectedArgumentError,
 )
-from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.sessions.entries import (
     ID_SIZE,
     SESSION_ENTRY_SIZE,

@@ -12,7 +12,7 @@ from quorumlog.model.block import (
     parse_block,
 )
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
-from quorumlog.model.message import AppendResponse, StoreLocation
+from quorumlog.model.messages.client import AppendResponse, StoreLocation
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 """What a reader sees of transactions: only what was accepted, up to the first that has not ended

@@ -17,7 +17,7 @@ from quorumlog.client.results import (
 )
 from quorumlog.model.block import Buffer
 from quorumlog.model.entry import Entry
-from quorumlog.model.message import MetadataResponse, StatusResponse
+from quorumlog.model.messages.client import MetadataResponse, StatusResponse
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.client.producer import Producer, ProducerOptions, checked_part
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
-from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
     ID_SIZE,

@@ -9,7 +9,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
-from quorumlog.model.message import NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.raft.core import RaftCore

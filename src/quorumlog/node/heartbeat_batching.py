@@ -7,7 +7,7 @@ and a node's replicas are woken in one go (`node/timers.py`), so what they send 
 from collections.abc import Callable, Mapping, Sequence
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HEART_BEATS_MAX,
     HeartBeatRequest,
     HeartBeatResponse,

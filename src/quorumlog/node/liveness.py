@@ -14,7 +14,7 @@ from typing import Protocol
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     CHANGES_MAX,
     STRAYS_MAX,
     NodeHeartBeat,

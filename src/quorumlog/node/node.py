@@ -15,7 +15,8 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
 from quorumlog.model.errors import StorageError, StoreLockedError
-from quorumlog.model.message import INTRODUCED_MAX, Hello, Introduction
+from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.append_shares import AppendShares
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.clock_watch import ClockWatch

@@ -8,14 +8,8 @@ from typing import NamedTuple
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
-from quorumlog.model.message import (
-    HeartBeats,
-    Hello,
-    Introduction,
-    NodeMessage,
-    PeerMessage,
-    Response,
-)
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.peer import HeartBeats, Introduction, NodeMessage, PeerMessage
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.replica import Replica
 from quorumlog.transport.connection import Connection

@@ -7,7 +7,7 @@ who they were, data directories included, so that an emptied one never makes a m
 from collections.abc import Collection, Container
 
 from quorumlog.model.codes import Role, VoteResult
-from quorumlog.model.message import TimeoutNowRequest, VoteRequest, VoteResponse
+from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest, VoteResponse
 from quorumlog.raft.quorum import has_quorum, majority
 from quorumlog.raft.state import Election, RaftState
 

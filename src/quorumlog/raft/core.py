@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import (
+from quorumlog.model.messages.client import PeerStatus
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     HeartBeatResponse,
     InstallSnapshotRequest,
     InstallSnapshotResponse,
     PeerMessage,
-    PeerStatus,
     PushRequest,
     PushResponse,
     TimeoutNowRequest,

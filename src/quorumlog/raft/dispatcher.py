@@ -13,12 +13,8 @@ from enum import Enum
 
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import check
-from quorumlog.model.message import (
-    InstallSnapshotResponse,
-    PeerStatus,
-    PushRequest,
-    PushResponse,
-)
+from quorumlog.model.messages.client import PeerStatus
+from quorumlog.model.messages.peer import InstallSnapshotResponse, PushRequest, PushResponse
 from quorumlog.raft.effects import OfferSnapshot, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push

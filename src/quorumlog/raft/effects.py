@@ -11,7 +11,7 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import InstallSnapshotRequest, PeerMessage, PushRequest
+from quorumlog.model.messages.peer import InstallSnapshotRequest, PeerMessage, PushRequest
 
 
 class SaveHardState(msgspec.Struct, frozen=True):

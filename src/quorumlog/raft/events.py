@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from quorumlog.model.membership import Member, Membership
-from quorumlog.model.message import InstallSnapshotRequest, PeerMessage
+from quorumlog.model.messages.peer import InstallSnapshotRequest, PeerMessage
 
 
 class Ticked(msgspec.Struct, frozen=True):

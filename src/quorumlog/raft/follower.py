@@ -6,7 +6,7 @@ from quorumlog.model.bounds import INDEX_JUMP_MAX
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     HeartBeatResponse,
     InstallSnapshotRequest,

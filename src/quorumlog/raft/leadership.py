@@ -5,11 +5,11 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership, identity_of
-from quorumlog.model.message import (
+from quorumlog.model.messages.client import PeerStatus
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     HeartBeatResponse,
     InstallSnapshotResponse,
-    PeerStatus,
     PushResponse,
 )
 from quorumlog.raft.dispatcher import Dispatcher

@@ -8,7 +8,7 @@ from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.effects import (
     Alarm,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import TimeoutNowRequest
+from quorumlog.model.messages.peer import TimeoutNowRequest
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import Finished
 from quorumlog.raft.events import TransferRequested

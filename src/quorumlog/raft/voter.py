@@ -1,7 +1,7 @@
 """Answers to those who ask for a vote, or whether they would get one (spec 10 section 5)."""
 
 from quorumlog.model.codes import Role, VoteResult
-from quorumlog.model.message import VoteRequest, VoteResponse
+from quorumlog.model.messages.peer import VoteRequest, VoteResponse
 from quorumlog.raft.state import RaftState
 
 

@@ -18,25 +18,24 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.membership import Member, addresses_of
-from quorumlog.model.message import (
-    AppendRequest,
-    AppendResponse,
-    FetchRequest,
-    FetchResponse,
-    GroupIdentity,
-    GroupMetadata,
-    Hello,
-    MetadataRequest,
-    MetadataResponse,
-    Response,
-    StatusRequest,
-)
 from quorumlog.model.messages.admin import (
     ChangeMembersRequest,
     HistoryRequest,
     HistoryResponse,
     MemberAction,
     TransferRequest,
+)
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.client import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GroupIdentity,
+    GroupMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    StatusRequest,
 )
 from quorumlog.model.messages.machine import (
     QueryRequest,

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
-from quorumlog.model.message import AppendRequest, AppendResponse, FetchRequest, FetchResponse
+from quorumlog.model.messages.client import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from quorumlog.model.messages.machine import QueryResponse
 from quorumlog.sessions.entries import system_entry_of
 from quorumlog.sim.commands import Commands

@@ -12,7 +12,7 @@ from quorumlog.model.config import HOUR_MS, GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig

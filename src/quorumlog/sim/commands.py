@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, error_for
-from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.sessions.entries import encode_session_block
 from quorumlog.sim.finding import Finding

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.model.bounds import TERM_JUMP_MAX
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     InstallSnapshotRequest,
     OfferResponse,

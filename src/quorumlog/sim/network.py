@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorumlog.model.message import Message
+from quorumlog.model.messages.base import Message
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 

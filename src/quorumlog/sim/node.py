@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from quorumlog.model.block import Block, Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
-from quorumlog.model.message import AppendResponse, HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
 from quorumlog.node.environment import Environment, WriteOwner

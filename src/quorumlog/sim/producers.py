@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.sessions.entries import encode_session_block
 from quorumlog.sim.finding import Finding
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from isal.isal_zlib import crc32
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import AppendRequest, AppendResponse, Response
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
     AcceptedAttempt,

@@ -13,7 +13,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, Message, Response
+from quorumlog.model.messages.base import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
 from quorumlog.transport.turns import (

@@ -15,7 +15,7 @@ from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, Response
+from quorumlog.model.messages.base import Hello, Response
 from quorumlog.transport.connection import (
     PEER_ROLES,
     Connection,

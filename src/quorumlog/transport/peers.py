@@ -16,7 +16,8 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello, Introduction, NodeMessage, PeerMessage, Response
+from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.wire.frame import Frame

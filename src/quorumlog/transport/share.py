@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Hello
+from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets
 from quorumlog.transport.turns import Turns
 

@@ -14,7 +14,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import Message
+from quorumlog.model.messages.base import Message
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, RefusedFrame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND
 

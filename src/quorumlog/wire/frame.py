@@ -20,7 +20,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
-from quorumlog.model.message import Message
+from quorumlog.model.messages.base import Message
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 MAGIC: Final = b"QLOG"

@@ -5,7 +5,7 @@ from enum import IntEnum
 import msgspec
 
 from quorumlog.model.bounds import AddressText, Milliseconds, Name, Term
-from quorumlog.model.message import Request, Response
+from quorumlog.model.messages.base import Request, Response
 
 
 class TransferRequest(Request, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """What clients ask of a group's state machine besides appending commands."""
 
 from quorumlog.model.bounds import AskedIndex, Index, Milliseconds
-from quorumlog.model.message import Request, Response
+from quorumlog.model.messages.base import Request, Response
 
 
 class QueryRequest(Request, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """What writers of transactions ask besides appending, and readers report."""
 
 from quorumlog.model.bounds import AskedIndex, Batch, Label, LabelBytes, Number
-from quorumlog.model.message import Request, Response
+from quorumlog.model.messages.base import Request, Response
 
 
 class TransactionalRequest(Request, frozen=True, kw_only=True):

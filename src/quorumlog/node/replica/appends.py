@@ -13,7 +13,7 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.messages.client import AppendResponse
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.deferred_refusals import DeferredRefusals
 from quorumlog.node.replica.proposals import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import Role
-from quorumlog.model.message import DigestQuery, StateDigest
+from quorumlog.model.messages.peer import DigestQuery, StateDigest
 from quorumlog.node.environment import Environment
 
 if TYPE_CHECKING:

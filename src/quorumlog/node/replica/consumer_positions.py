@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.message import ConsumerPosition
+from quorumlog.model.messages.client import ConsumerPosition
 
 READERS_MAX = 1_000
 """The one that reported longest ago is forgotten first."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.message import FetchRequest, FetchResponse
+from quorumlog.model.messages.client import FetchRequest, FetchResponse
 
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 

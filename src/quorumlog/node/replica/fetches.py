@@ -21,7 +21,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import FetchRequest, FetchResponse, StoreLocation
+from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.sessions.transaction_table import Range
 from quorumlog.storage.entries.entry_runs import EntryRun

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.time_marks import STEP_MS_MAX
 from quorumlog.node.environment import Environment
 from quorumlog.sessions.entries import TIME_MS_MAX, TimeMark

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from quorumlog.log_events import log_event
-from quorumlog.model.message import RepairRequest, RepairResponse
+from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.environment import Environment
 
 if TYPE_CHECKING:

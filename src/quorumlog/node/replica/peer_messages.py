@@ -11,7 +11,7 @@ import msgspec
 
 from quorumlog.model.codes import PushType
 from quorumlog.model.errors import StorageError
-from quorumlog.model.message import HeartBeatRequest, PeerMessage, PushRequest
+from quorumlog.model.messages.peer import HeartBeatRequest, PeerMessage, PushRequest
 from quorumlog.node.environment import Network
 from quorumlog.raft.effects import Send
 from quorumlog.storage.log.interface import Log

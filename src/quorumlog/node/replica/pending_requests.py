@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import ReadIndexRequest, ReadIndexResponse
+from quorumlog.model.messages.peer import ReadIndexRequest, ReadIndexResponse
 from quorumlog.node.environment import Network
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.effects import Finished, ReadReady

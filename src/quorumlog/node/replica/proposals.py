@@ -10,7 +10,7 @@ import numpy as np
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.messages.client import AppendResponse
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]

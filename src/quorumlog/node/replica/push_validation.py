@@ -6,7 +6,7 @@ from quorumlog.model.block import Block, config_entries_of, is_contiguous, parse
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import PushRequest
+from quorumlog.model.messages.peer import PushRequest
 
 ReceivedBlock: TypeAlias = tuple[Block, tuple[tuple[int, Membership], ...]]
 

@@ -18,7 +18,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import RepairRequest, RepairResponse
+from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.fetches import gather
 from quorumlog.storage.entries.entry_runs import EntryRun

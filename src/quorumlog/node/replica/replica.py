@@ -24,9 +24,10 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import (
+from quorumlog.model.messages.client import FetchRequest
+from quorumlog.model.messages.machine import QueryRequest
+from quorumlog.model.messages.peer import (
     DigestQuery,
-    FetchRequest,
     HeartBeatRequest,
     InstallSnapshotRequest,
     OfferQuery,
@@ -42,7 +43,6 @@ from quorumlog.model.message import (
     SnapshotOfferRequest,
     StateDigest,
 )
-from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.applier import Applier, QueryAnswer

@@ -18,7 +18,7 @@ from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
-from quorumlog.model.message import (
+from quorumlog.model.messages.peer import (
     InstallSnapshotRequest,
     OfferQuery,
     OfferResponse,

@@ -3,7 +3,7 @@
 from quorumlog.model.codes import FAILED
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import StorageError
-from quorumlog.model.message import StatusResponse
+from quorumlog.model.messages.client import StatusResponse
 from quorumlog.node.replica.replica import Replica
 
 READERS_SHOWN = 100

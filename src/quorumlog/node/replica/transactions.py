@@ -9,7 +9,7 @@ import msgspec
 from quorumlog.log_events import log_event
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.message import AppendResponse
+from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.node.environment import Environment
 from quorumlog.sessions.entries import (

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from quorumlog.model.message import PeerMessage
+from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:

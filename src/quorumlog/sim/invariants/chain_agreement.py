@@ -1,6 +1,6 @@
 """Chain CRCs agree: what leaders state of their committed logs is what was committed."""
 
-from quorumlog.model.message import HeartBeatRequest, PeerMessage
+from quorumlog.model.messages.peer import HeartBeatRequest, PeerMessage
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
 from quorumlog.sim.node import SimulatedNode

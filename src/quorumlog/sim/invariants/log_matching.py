@@ -1,7 +1,7 @@
 """Log matching: entries of equal index and term are equal, and so is all before them (Raft 5.3)."""
 
 from quorumlog.model.codes import PushType
-from quorumlog.model.message import PeerMessage, PushRequest
+from quorumlog.model.messages.peer import PeerMessage, PushRequest
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 

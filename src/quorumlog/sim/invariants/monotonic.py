@@ -1,7 +1,7 @@
 """Terms never fall, nor does what is committed while a process runs; pointers are in order."""
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import PeerMessage, PushResponse, VoteRequest, VoteResponse
+from quorumlog.model.messages.peer import PeerMessage, PushResponse, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 

@@ -6,7 +6,7 @@ And what a replica calls durable is: after entries were removed, the disk is loo
 from random import Random
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import PeerMessage, PushResponse
+from quorumlog.model.messages.peer import PeerMessage, PushResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 

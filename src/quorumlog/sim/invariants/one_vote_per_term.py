@@ -1,6 +1,6 @@
 """One vote a term: nobody votes for two in a term, not after a restart either (Raft 5.2)."""
 
-from quorumlog.model.message import PeerMessage, VoteRequest, VoteResponse
+from quorumlog.model.messages.peer import PeerMessage, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 

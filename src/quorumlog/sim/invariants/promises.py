@@ -7,7 +7,7 @@ from random import Random
 from typing import TypeGuard
 
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.message import PeerMessage, PushResponse, VoteResponse
+from quorumlog.model.messages.peer import PeerMessage, PushResponse, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 

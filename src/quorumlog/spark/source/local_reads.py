@@ -17,7 +17,7 @@ from quorumlog.model.errors import (
     RemoteProtocolError,
     StorageError,
 )
-from quorumlog.model.message import StoreLocation
+from quorumlog.model.messages.client import StoreLocation
 from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.files.location import is_here
 from quorumlog.storage.files.os_files import OsFileSystem, machine_id

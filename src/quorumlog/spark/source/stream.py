@@ -57,7 +57,7 @@ BOUNDS_MS = 100
 DISCOVERY_MS = 5_000
 """How often all nodes are asked for groups that match groupPattern."""
 
-TaskCommitMessage: TypeAlias = dict[str, dict[str, int]]
+OffsetJson: TypeAlias = dict[str, dict[str, int]]
 """An offset as Spark keeps it."""
 Latest: TypeAlias = dict[str, dict[str, int | str]]
 """The end of the log in progress, with the servers and the name of the reader."""
@@ -114,7 +114,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
 
     # -- where to begin ----------------------------------------------------------------------
 
-    def initialOffset(self) -> TaskCommitMessage:  # noqa: N802  (names of Spark, here and below)
+    def initialOffset(self) -> OffsetJson:  # noqa: N802  (names of Spark, here and below)
         """Return where a new query begins.
 
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
@@ -155,7 +155,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             group: cluster.bounds(group, isolation).beyond for group in self._wanted(cluster, {})
         }
 
-    def latestOffset(self, start: TaskCommitMessage, limit: ReadLimit) -> TaskCommitMessage:  # noqa: N802
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
         """Return where the batch after `start` ends: `start` if there is nothing to read.
 
         A group that is new is put in at its first entry, and read from the next batch on, so that
@@ -270,7 +270,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
 
     # -- the batch ---------------------------------------------------------------------------
 
-    def partitions(self, start: TaskCommitMessage, end: TaskCommitMessage) -> list[InputPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """Return the index ranges of a batch's tasks, also of one that is done again.
 
         Raises `DataLossError` when entries are gone or others than before, and that is to be an
@@ -311,7 +311,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             last = bounds.beyond - 1
         return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
 
-    def commit(self, end: TaskCommitMessage) -> None:
+    def commit(self, end: OffsetJson) -> None:
         """Report how far the query has come, if it has a name: a process that plans knows no other.
 
         Spark says so one batch late, and never of the last one: a `LagListener` tells it exactly.

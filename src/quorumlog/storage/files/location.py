@@ -8,7 +8,7 @@ show what another one wrote a while ago.
 from collections.abc import Sequence
 
 from quorumlog.model.errors import StorageError
-from quorumlog.model.message import StoreLocation
+from quorumlog.model.messages.client import StoreLocation
 from quorumlog.storage.files.os_files import device_and_inode, machine_id, may_list
 
 

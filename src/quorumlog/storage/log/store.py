@@ -8,7 +8,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
-from quorumlog.model.message import StoreLocation
+from quorumlog.model.messages.client import StoreLocation
 from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files.os_files import FileSystem

@@ -13,7 +13,7 @@ from quorumlog.client.results import FetchedBlock
 from quorumlog.model.block import HEADER_SIZE, Buffer, block_from_index_records, headers
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
-from quorumlog.model.message import AppendRequest, AppendResponse
+from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.sessions.entries import SessionEntry
 from quorumlog.spark.jobs.log_source import ClusterSource, LogSource
 from quorumlog.spark.source.arrow import decode

@@ -1,34 +1,24 @@
-"""The messages of the protocol: what a frame carries besides its block of entries.
-
-Peers exchange one-way messages (`Vote*`, `HeartBeat*`, `Push*`); clients send requests and get
-responses paired by the frame's correlation id. Index and term are -1 where there is none.
-"""
+"""One-way messages between the members of a group, and between nodes."""
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import (
     RUNS_MAX,
     AddressText,
-    AskedIndex,
-    Code,
     Count,
     Crc,
-    FileNumber,
     IdentityBytes,
     Index,
-    Label,
     Milliseconds,
     Name,
     Number,
-    Position,
     Size,
     Term,
-    Text,
 )
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
+from quorumlog.model.messages.base import Message
 
 CHANGES_MAX = 512
 """Groups of which one beat says something; more go into further ones."""
@@ -38,28 +28,6 @@ INTRODUCED_MAX = 512
 """Groups in one introduction; more of them go into several."""
 HEART_BEATS_MAX = 512
 """Heartbeats and answers in one message; more go into another."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Base of everything on the wire; encoded as an array, so field order is the format."""
-
-
-class Hello(Message, frozen=True, kw_only=True):
-    """First message on a connection, in both directions.
-
-    `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
-    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens. A client that
-    knows the `identity` of the `group` that it uses names both: requests to another are refused.
-    """
-
-    cluster: Name
-    node_id: Name
-    role: Name
-    code: Code = ResponseCode.SUCCESS
-    text: Text = ""
-    address: AddressText = ""
-    group: Name = ""
-    identity: IdentityBytes = b""
 
 
 class PeerMessage(Message, frozen=True, kw_only=True):
@@ -368,236 +336,3 @@ class HeartBeats(NodeMessage, frozen=True, kw_only=True):
 
     requests: Annotated[list[HeartBeatRequest], Meta(max_length=HEART_BEATS_MAX)]
     responses: Annotated[list[HeartBeatResponse], Meta(max_length=HEART_BEATS_MAX)]
-
-
-class Request(Message, frozen=True, kw_only=True):
-    """From a client. Nothing in one is longer than its answer needs: it may be kept for long."""
-
-    group: Name
-
-
-class Response(Message, frozen=True, kw_only=True):
-    """To a client; `leader_id` and `term` are the replica's present belief.
-
-    One that answers no request (correlation id 0) with NODE_STOPPING: the node takes no more of
-    them; those that are under way are answered, and then the client ends the connection.
-    """
-
-    code: Code = ResponseCode.SUCCESS
-    text: str = ""
-    leader_id: str | None = None
-    term: Term = -1
-
-
-class AppendRequest(Request, frozen=True, kw_only=True):
-    """Append the attached block, all of it or nothing.
-
-    `count` entries. With `wants_results` the answer carries those of the group's state machine,
-    MessagePack of a list, attached. With `stream` above 0 the blocks of that stream are stored in
-    `sequence` order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER)
-    until it is repeated.
-    """
-
-    count: Count
-    stream: Number = 0
-    sequence: Number = 0
-    wants_results: bool = False
-
-
-class AppendResponse(Response, frozen=True, kw_only=True):
-    """Where a block went: indexes first_index … last_index. `term` is that of its entries.
-
-    For a block that came again `term` is -1 if its entries are removed by now.
-    `spans` lists (first index, position of it) for each stretch that is contiguous on disk, from
-    which, with the sizes it sent, the client derives every entry's position.
-    """
-
-    first_index: Index = -1
-    last_index: Index = -1
-    spans: list[tuple[Index, Position]] = []
-
-
-class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a replica keeps a group: its directory, that of index files, those of data files.
-
-    Of each the path and what the kernel of that `machine` (as it runs now) knows it by: device and
-    inode.
-    """
-
-    machine: str
-    directories: list[tuple[str, FileNumber, FileNumber]]
-
-
-class FetchRequest(Request, frozen=True, kw_only=True):
-    """Read committed entries begin_index … end_index (-1: as far as committed).
-
-    At most `bytes_max` bytes, but always one whole entry. When begin_index is not committed yet the
-    answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
-    (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
-    `linearizable` one sees everything that was committed before it was sent. `read_committed`: only
-    as far as every transaction has ended, and with what was rejected. `headers_only`: the
-    entries without their bodies. If `machine` is the replica's own (see `StoreLocation`), it says
-    where the entries are stored instead, as far as they are in files.
-    """
-
-    begin_index: AskedIndex
-    end_index: AskedIndex = -1
-    bytes_max: Size = 1024 * 1024
-    wait_ms: Milliseconds = 0
-    index_records: bool = False
-    leader_only: bool = True
-    linearizable: bool = False
-    read_committed: bool = False
-    headers_only: bool = False
-    machine: Label = ""
-
-
-class FetchResponse(Response, frozen=True, kw_only=True):
-    """Entries first_index … first_index + count - 1 as stored, attached.
-
-    The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
-    was committed in time. `begin_index` … `committed_index` is what the replica can serve. With a
-    `location` nothing is attached: the entries are in its files, however many they are.
-    """
-
-    begin_index: Index = -1
-    committed_index: Index = -1
-    first_index: Index = -1
-    count: Count = 0
-    index_bytes: Size = 0
-    rejected: list[tuple[Index, Index]] = []
-    """(first, last) of entries among them that belong to transactions and were not accepted."""
-    location: StoreLocation | None = None
-
-
-class GroupIdentity(Message, frozen=True, kw_only=True):
-    """First to a client that named a group in its Hello: which founding of it is here."""
-
-    group: str
-    identity: IdentityBytes
-
-
-class MetadataRequest(Request, frozen=True, kw_only=True):
-    """Who leads this group? An empty group asks for all groups of the node."""
-
-
-class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """Members (id → address) and leader of one group as a node sees them.
-
-    `identity` was made when the group began; empty: not known here.
-    """
-
-    group: str
-    peers: dict[str, str]
-    leader_id: str | None
-    term: Term
-    identity: IdentityBytes = b""
-
-
-class MetadataResponse(Response, frozen=True, kw_only=True):
-    """The node and the groups asked for."""
-
-    cluster: str = ""
-    node_id: str = ""
-    groups: list[GroupMetadata] = []
-
-
-class ConsumerPosition(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader reported: it has done with everything before `index`, so long ago."""
-
-    reader: str
-    index: Index
-    ago_ms: Milliseconds
-
-
-class StatusRequest(Request, frozen=True, kw_only=True):
-    """How is this replica doing?"""
-
-
-class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
-    """A leader's view of one peer. `lag` in entries, -1 when not known."""
-
-    peer_id: str
-    dispatcher: str
-    match_index: Index
-    write_index: Index
-    lag: Index
-    in_flight_requests: Count
-    in_flight_bytes: Size
-    live: bool
-
-
-class StatusResponse(Response, frozen=True, kw_only=True):
-    """A replica's state in full.
-
-    A client puts one with another code than SUCCESS in the place of a replica it cannot reach.
-    """
-
-    group: str = ""
-    address: str = ""
-    node_id: str = ""
-    role: str = ""
-    vote: str | None = None
-    begin_index: Index = -1
-    end_index: Index = -1
-    end_term: Term = -1
-    durable_index: Index = -1
-    committed_index: Index = -1
-    applied_index: Index = -1
-    end_chain_crc: Crc = 0
-    committed_chain_crc: Crc = 0
-    flush: str = "sync"
-    healthy: bool = True
-    health_text: str = ""
-    last_vote_result: str = ""
-    pending_requests: Count = 0
-    pending_bytes: Size = 0
-    store_bytes: Size = 0
-    peers: list[PeerStatus] = []
-    damaged_entries: Count = 0
-    damaged_ranges: list[tuple[Index, Index]] = []
-    disk_text: str = ""
-    """Why appends are refused for want of room; empty if they are not."""
-    scrub_passes: Count = 0
-    scrub_last_pass_ms: Milliseconds = 0
-    """Wall clock at the end of the last whole pass, 0 before the first."""
-    scrub_checked_index: Index = -1
-    """How far the present pass has come."""
-    scrub_found: Count = 0
-    voters: list[str] = []
-    outgoing: list[str] = []
-    """Voters of before, while the voters change."""
-    learners: list[str] = []
-    membership_index: Index = -1
-    is_transferring: bool = False
-    disk_stalled: bool = False
-    state_machine: str = ""
-    snapshot_index: Index = -1
-    """Last included index of the newest snapshot."""
-    install_state: str = ""
-    """installing, verifying, loading or ready; empty: there is no state machine."""
-    stable_index: Index = -1
-    """Up to here every transaction has ended: the end of the log for read_committed."""
-    open_transactions: Count = 0
-    readers: list[ConsumerPosition] = []
-    """Positions that readers reported to this replica while it led."""
-    retention_text: str = ""
-    """Why nothing is removed by age at present; empty if it may be."""
-    machine_text: str = ""
-    """What the state machine is about, unless it works: recovering, rebuilding, waiting."""
-    machine_rebuilds: Count = 0
-    """Times that it was found damaged, or unlike those of a majority, and began again."""
-    machine_compared_index: Index = -1
-    """Last entry after which its state was that of a majority."""
-    machine_checked_ms: Milliseconds = 0
-    """Wall clock when its state and snapshots were last read and verified; 0: not yet."""
-    connections: Count = 0
-    """Accepted by the node, of all groups."""
-    connections_max: Count = 0
-    """As many clients as its file descriptors, and connectionsMax, allow."""
-    loop_lag_ms: Milliseconds = 0
-    """By how much the node's event loop was late at most in the last minute."""
-    identity: str = ""
-    """Of the group, made when it began; empty: not begun, or begun by an earlier version."""
-    address_text: str = ""
-    """Where the log and `peers` disagree about addresses, and what to do."""
