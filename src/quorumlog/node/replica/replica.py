@@ -105,11 +105,11 @@ class Replica:
         self.config = config
         self.core = core
         self.log = log = opened.log
+        network, now_ms = environment.network, environment.now_ms
         self.counters = ReplicaCounters()
         self.health_text = ""
-        self.placement = Placement(
-            core, config, environment.network, environment.is_same_place, environment.is_here
-        )
+        places = environment.is_same_place, environment.is_here
+        self.placement = Placement(core, config, network, *places)
         self.broken = False
         self._looks_ms = 0
         self._hard_states = opened.hard_states
@@ -133,19 +133,11 @@ class Replica:
         where = opened.location
         self.fetches = Fetches(log, limits, *parts, defer=environment.defer, location=where)
         self.maintenance = Maintenance(self, opened.disk_state, environment, limits)
-        self.snapshot_transfer = SnapshotTransfer(
-            self, opened.snapshots, environment, limits.push_bytes_max
-        )
-        self._outbox = PeerMessages(
-            log, environment.network, self.repairer.look_at, self.raise_alarm
-        )
+        pushed_max = limits.push_bytes_max
+        self.snapshot_transfer = SnapshotTransfer(self, opened.snapshots, environment, pushed_max)
+        self._outbox = PeerMessages(log, network, self.repairer.look_at, self.raise_alarm)
         self.pending_requests = PendingRequests(
-            core,
-            config.group,
-            environment.network,
-            self.tell,
-            environment.now_ms,
-            environment.nonce,
+            core, config.group, network, self.tell, now_ms, environment.nonce
         )
         self._run: dict[type[Any], Callable[[Any, _Item], None]] = {
             fx.SaveHardState: self._save_hard_state,
