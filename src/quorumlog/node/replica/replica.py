@@ -118,8 +118,7 @@ class Replica:
         self._inbox: deque[_Item] = deque()
         self._stepping = False
         self._is_eligible = True
-        self._stored_token = 0
-        self._reported_token = 0
+        self._stored_token = self._reported_token = 0
         saved, is_lost = opened.sessions, opened.sessions_lost
         self.sessions = Sessions(log, opened.committed_index, saved, is_lost=is_lost)
         self.log.keep_sessions(self.sessions.to_save)
