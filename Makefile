@@ -33,7 +33,7 @@ bench: setup
 	@.venv/bin/quorumlog bench $(ARGS)
 
 lint: setup
-	@.venv/bin/ruff check src tests examples
-	@.venv/bin/ruff format --check src tests examples
+	@.venv/bin/ruff check src tests examples benchmarks
+	@.venv/bin/ruff format --check src tests examples benchmarks
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo

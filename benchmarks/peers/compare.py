@@ -1,6 +1,6 @@
 """quorumlog and its peers in turn under the same loads: A B A B, so that all meet the same machine.
 
-    python examples/peers/compare.py --harness DIR [--with nats:lazy:batch ...] [--load NAME ...]
+    python benchmarks/peers/compare.py --harness DIR [--with nats:lazy:batch ...] [--load NAME ...]
                                      [--rounds 3] [--seconds 6] [--out FILE.jsonl]
 
 Each figure is a process of its own with new servers: ours of this interpreter, a peer's of the

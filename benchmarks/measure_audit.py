@@ -1,6 +1,6 @@
 """What an audit costs beside a plain CRC of the same bytes, as a ratio measured in one run.
 
-    python examples/measure_audit.py MIB [DIRECTORY]
+    python benchmarks/measure_audit.py MIB [DIRECTORY]
 
 Makes three equal replicas of MIB MiB each, flips one bit in one of them, audits them in a local
 Spark session, and lets tasks of the same session take the CRC-32 of the same files.

@@ -1,6 +1,6 @@
 """Spark on the log against what Spark itself has, as ratios measured in one run.
 
-    python examples/measure_spark.py [MIB] [json|hex]           # default 1024 json
+    python benchmarks/measure_spark.py [MIB] [json|hex]           # default 1024 json
 
 Three nodes and Spark (local[2]) on this machine. A group is filled with so many MiB, in bodies of
 1 KiB: JSON that repeats itself, or random hexadecimal digits, each body another; the same rows are

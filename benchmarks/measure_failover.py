@@ -1,6 +1,6 @@
 """How long appends stand still when the leader dies, with the default timers.
 
-    python examples/measure_failover.py [KILLS]
+    python benchmarks/measure_failover.py [KILLS]
 
 In simulation, each time from another seed. `quorumlog bench failover silence` does the same with
 processes.

@@ -1,6 +1,6 @@
 """What the log costs beside the bare machine, as ratios measured in one run.
 
-    python examples/measure_storage.py [DIRECTORY]
+    python benchmarks/measure_storage.py [DIRECTORY]
 
 Appends against a loop of pwritev and fdatasync of the same sizes, reads against memcpy of the same
 bytes, and the time that opening takes at several sizes of log. No cluster and no network.

@@ -1,6 +1,6 @@
 """What it costs to fill a follower again that lost its disk: puts a second before and meanwhile.
 
-    python examples/measure_install.py [MEGABYTES]
+    python benchmarks/measure_install.py [MEGABYTES]
 
 Starts three nodes of its own on this machine, gives them a state of so many megabytes (1,024),
 empties one follower's directory, and puts small values until it is back in step.

@@ -1,6 +1,6 @@
 """What keys and values cost: puts and linearizable gets, and the time that a restart takes.
 
-    python examples/measure_machine.py [ENTRIES]
+    python benchmarks/measure_machine.py [ENTRIES]
 
 Starts three nodes of its own on this machine, with fsync before every acknowledgement.
 """

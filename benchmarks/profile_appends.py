@@ -1,7 +1,7 @@
 """What an append costs, load by load, and in which parts of the code.
 
     pip install py-spy
-    python examples/profile_appends.py [SECONDS]                # default 6
+    python benchmarks/profile_appends.py [SECONDS]                # default 6
 
 Three nodes on this machine and the load in this process. Of the client, the leader and a follower:
 processor time for each entry (all threads, the kernel's share included), then, in a second run, how

@@ -1,6 +1,6 @@
 """What hostile clients do to a well-behaved one, and to a node's memory.
 
-    python examples/measure_hostile.py [SECONDS [LOAD …]]
+    python benchmarks/measure_hostile.py [SECONDS [LOAD …]]
 
 Starts three nodes of its own on this machine. A good client appends 1 KiB and gets it back 200
 times a second, whatever the answers do (latencies count from when each was due). Each hostile load

@@ -1,6 +1,6 @@
 """quorumlog as the harness that measures its peers knows them: one more module `peer_NAME`.
 
-    python examples/peers/peer_quorumlog.py --harness DIR [--op append|read|failover]
+    python benchmarks/peers/peer_quorumlog.py --harness DIR [--op append|read|failover]
 
 Prints one JSON line, as the harness does for its own peers; `compare.py` beside this file runs both
 in turn. The harness is found by `--harness` or the environment variable PEERS_HARNESS; its module
