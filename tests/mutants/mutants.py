@@ -8,6 +8,7 @@ import msgspec
 
 from quorumlog.machine.kv_database import HASH_BYTES
 from quorumlog.model.block import parse_block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
@@ -24,7 +25,7 @@ from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.membership_change import MembershipChange
 from quorumlog.raft.quorum import quorum_reached
-from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.write_tracker import WriteTracker
 from quorumlog.sessions.producer_table import SessionTable

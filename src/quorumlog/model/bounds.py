@@ -27,6 +27,8 @@ FIRST_TERM_MAX: Final = 1 << 40
 many more can follow."""
 INDEX_JUMP_MAX: Final = 1 << 48
 """How far an index may be beyond the end of a log: what no group writes in decades."""
+NEVER_MS: Final = 1 << 62
+"""A deadline that is never reached: a time of nobody's clock, not a value in a message."""
 
 Index: TypeAlias = Annotated[int, Meta(ge=-1, le=INDEX_MAX)]
 """Of an entry; -1: none."""

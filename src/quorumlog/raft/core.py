@@ -10,6 +10,7 @@ a random generator are arguments, so the same events at the same times have the 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
@@ -54,7 +55,7 @@ from quorumlog.raft.events import (
 )
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
-from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.voter import answer_vote_request
 

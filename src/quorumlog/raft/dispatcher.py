@@ -11,6 +11,7 @@ connection, an answer that does not fit. Only answers to what is outstanding are
 
 from enum import Enum
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import check
 from quorumlog.model.messages.client import PeerStatus
@@ -19,7 +20,7 @@ from quorumlog.raft.effects import OfferSnapshot, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push
 from quorumlog.raft.rate_limiter import RateLimiter
-from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.state import RaftState
 
 QUOTA_LAG_ENTRIES = 1_000
 """A peer further behind is sent what lies on disk at a bounded rate (spec 30 section 7)."""

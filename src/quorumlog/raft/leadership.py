@@ -2,6 +2,7 @@
 
 import msgspec
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership, identity_of
@@ -24,7 +25,7 @@ from quorumlog.raft.events import (
 from quorumlog.raft.membership_change import MembershipChange
 from quorumlog.raft.quorum import has_quorum, quorum_reached
 from quorumlog.raft.read_index import ReadIndex
-from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorumlog.model.bounds import FIRST_TERM_MAX, INDEX_JUMP_MAX, TERM_JUMP_MAX
+from quorumlog.model.bounds import FIRST_TERM_MAX, INDEX_JUMP_MAX, NEVER_MS, TERM_JUMP_MAX
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
@@ -27,9 +27,6 @@ from quorumlog.raft.write_tracker import WriteTracker
 
 if TYPE_CHECKING:
     from random import Random
-
-NEVER_MS = 1 << 62
-"""A deadline that is not reached."""
 
 
 @dataclass(slots=True)

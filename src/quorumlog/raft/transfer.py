@@ -7,12 +7,13 @@ on as before (R10). This outlives the leadership it ends, to see who leads then.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import TimeoutNowRequest
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import Finished
 from quorumlog.raft.events import TransferRequested
-from quorumlog.raft.state import NEVER_MS, RaftState
+from quorumlog.raft.state import RaftState
 
 PREFERRED_INTERVAL_MS = 1_000
 """How often a leader looks whether a preferred one could take over (spec 10 section 9)."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
     PASSING_ERRORS,
@@ -72,7 +73,6 @@ REBUILD_PAUSE_MS = 60_000
 be; `RETRY_MS` if it is damaged."""
 ASIDE_WAIT_MS = 60_000
 """How long peers are asked for a snapshot before those are used whose state may be another's."""
-NEVER_MS = 1 << 62
 
 
 @dataclass(order=True, slots=True)

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from quorumlog.log_events import log_event
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.environment import Environment
 
@@ -20,7 +21,6 @@ RETRY_MS = 500
 """Pause before the next peer is asked."""
 ROUNDS = 4
 """So often learners are asked before what they know is done without."""
-NEVER_MS = 1 << 62
 
 
 class LostSessions:

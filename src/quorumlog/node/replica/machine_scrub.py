@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import (
     PASSING_ERRORS,
     CorruptionError,
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 STEP_BYTES = 512 * 1024
 """Read and checked at a time; the rate decides how often."""
 RETRY_MS = 1_000
-NEVER_MS = 1 << 62
 
 
 class MachineScrub:

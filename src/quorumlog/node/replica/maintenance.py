@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quorumlog.log_events import log_event
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import (
     LeaderPendingFullError,
     NoSpaceError,
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 IDLE_PAUSES_MAX = 32
 """The pause between looks at a disk, in cleanIntervals, grows to this while nothing happens."""
-NEVER_MS = 1 << 62
 
 
 class Maintenance:

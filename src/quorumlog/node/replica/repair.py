@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, parse_block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     CorruptionError,
@@ -33,7 +34,6 @@ REPAIR_RETRY_MS = 1_000
 """Pause before the next peer is asked for what the last one did not send."""
 SCRUB_BYTES = 512 * 1024
 """Read and checked at a time; the rate decides how often."""
-NEVER_MS = 1 << 62
 REPAIR = 1
 """Token of the writes that replace damaged entries."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quorumlog.log_events import log_event
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
@@ -44,7 +45,6 @@ OFFERS_KNOWN = 4
 """Newest offers to a peer that are confirmed when it asks: they cross with the questions."""
 BEGINS_MAX = 3
 """A snapshot whose first piece is asked for more often is read: it may be damaged here."""
-NEVER_MS = 1 << 62
 
 
 @dataclass(slots=True)

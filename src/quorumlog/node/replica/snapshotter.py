@@ -13,6 +13,7 @@ import msgspec
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     PASSING_ERRORS,
@@ -43,7 +44,6 @@ RETRY_MS = 60_000
 """Pause after a snapshot that could not be saved."""
 ASKED_MAX = 1_024
 """Requests for a snapshot that may wait for the one under way."""
-NEVER_MS = 1 << 62
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
