@@ -129,6 +129,33 @@ async def come_and_go(address: Address) -> None:
     await asyncio.gather(*(again_and_again(once, 0) for _ in range(20)))
 
 
+def bursts(count: int, fetched: int) -> Load:
+    """Return a load of connections that each send a burst, wait for its answers, and repeat."""
+
+    async def once(address: Address) -> None:
+        reader, writer = await asyncio.open_connection(*address, limit=MIB)
+        decoder = FrameDecoder(DEFAULT_LIMITS)
+        writer.write(HELLO)
+        try:
+            while True:
+                writer.write(fetches(fetched))
+                unanswered = fetched
+                while unanswered:
+                    data = await reader.read(MIB)
+                    if not data:
+                        return
+                    decoder.receive_data(data)
+                    while (frame := decoder.next_frame()) is not None:
+                        unanswered -= bool(frame.correlation_id)
+        finally:
+            writer.close()
+
+    async def load(address: Address) -> None:
+        await side_by_side(count, lambda: once(address))
+
+    return load
+
+
 async def await_entries(address: Address) -> None:
     """Have a thousand fetches wait for the next entry on each of ten connections."""
 
@@ -181,6 +208,11 @@ def loads() -> dict[str, Load]:
     """Return all loads by name."""
     whole = raw(AppendRequest(group=GROUP, count=1), attachment=bytes(8 * MIB - 100_000))
     flood = raw(AppendRequest(group=GROUP, count=64), attachment=block(64))
+    small = raw(
+        *[AppendRequest(group=GROUP, count=1)] * 50, attachment=bytes(encode_block([BODY[:100]]))
+    )
+    known = HELLO + fetches(1)  # a client whose requests are answered is no stranger
+    refused = AppendRequest(group="no-such-group", count=1)
     polls = {"begin_index": 1 << 40, "wait_ms": 30_000}
     return {
         "idle": saying(2_500, b""),
@@ -192,6 +224,12 @@ def loads() -> dict[str, Load]:
         "one-pipeline": saying(1, HELLO, fetches(1_000)),
         "pipelines": saying(20, HELLO, fetches(1_000)),
         "pipelines-300": saying(300, HELLO, fetches(100)),
+        "bursts-40": bursts(40, 400),
+        "bursts-300": bursts(300, 20),
+        "appends-20": saying(20, HELLO, small),
+        "appends-300": saying(300, HELLO, small),
+        "large-40": saying(40, known, raw(refused, attachment=bytes(256 * 1024))),
+        "large-300": saying(300, known, raw(refused, attachment=bytes(100 * 1024))),
         "no-such-group": saying(20, HELLO, fetches(1_000, group="no-such-group")),
         "huge-lists": saying(20, HELLO, huge_push()),
         "metadata": saying(20, HELLO, raw(*[MetadataRequest(group="")] * 500)),

@@ -44,6 +44,7 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
+    is_busy = False
     is_busy_beside_prompt = False
 
     def __init__(self, refuses=(), node=None):
@@ -132,9 +133,7 @@ def test_a_fetch_of_a_busy_client_is_answered_in_parts_while_prompt_ones_ask():
     for client.is_busy_beside_prompt in (False, True):
         for bytes_max in (1, 4 << 20):
             client.ask(FetchRequest(group="g", begin_index=7, bytes_max=bytes_max, wait_ms=9))
-    asked = [
-        (one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.pending_requests
-    ]
+    asked = [(one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.asked]
     assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (BUSY_FETCH_BYTES_MAX, 7, 9)]
 
 
@@ -185,9 +184,11 @@ def test_a_client_that_appends_alone_may_have_all_under_way():
     assert append_until_paused(Client(), SHARED_BYTES) == LIMITS.requests_in_flight_max
 
 
-def test_of_several_that_append_each_has_its_share_under_way_and_always_one_block():
+def test_of_several_busy_ones_that_append_each_has_its_share_under_way_and_always_one_block():
     first = Client()
     others = [Client(node=first.node) for _ in range(3)]
+    for client in (first, *others):
+        client.is_busy = True
     for other in others:
         other.append(1)
     assert append_until_paused(first, QUARTER // 2) == 2
@@ -196,8 +197,18 @@ def test_of_several_that_append_each_has_its_share_under_way_and_always_one_bloc
     assert first.is_read
 
 
+def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
+    """Of 300 pipelines each has a share of less than one append."""
+    first = Client()
+    for other in [Client(node=first.node) for _ in range(300)]:
+        other.is_busy = True
+        other.append(1)
+    assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
+
+
 def test_who_has_not_appended_for_a_while_has_no_share_nor_has_who_left():
     first = Client()
+    first.is_busy = True
     second, third = Client(node=first.node), Client(node=first.node)
     second.append(1)
     third.append(1)

@@ -14,16 +14,9 @@ from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.pace import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, SOON_BUSY_AFTER_S
 from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import (
-    BUSY_AFTER_S,
-    BUSY_FOR_S,
-    PROMPT_AFTER,
-    PROMPT_FOR_S,
-    SLICE_S,
-    SOON_BUSY_AFTER_S,
-    Kind,
-)
+from quorumlog.transport.turns import PROMPT_FOR_S, SLICE_S, Kind
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -492,6 +485,100 @@ async def test_a_moments_backlog_makes_nobody_busy_who_is_known_as_prompt(share,
         now_s[0] += BUSY_AFTER_S
         await client.send(append(10))
         assert client.connection.kind is Kind.PROMPT
+
+
+class ByHand:
+    """Turns of the loop one by one; each look at the clock finds `step_s` later."""
+
+    def __init__(self, share, step_s):
+        self.share, self.now_s = share, 100.0
+        share.turns._call_soon = lambda function: None
+
+        def now():
+            self.now_s += step_s
+            return self.now_s
+
+        share.now = share.turns.now = now
+
+    def turn(self):
+        """Return how long it took."""
+        before_s = self.now_s
+        self.share.turns._is_called = False
+        self.share.turns._next_turn()
+        return self.now_s - before_s
+
+    async def clients(self, count, limits):
+        """Return clients that are no strangers."""
+        made = [await connected(self.share, limits) for _ in range(count)]
+        for client in made:
+            client.connection.send(Response(), correlation_id=1)
+        return made
+
+
+async def test_a_turn_has_an_end_however_long_busy_ones_waited_for_it(share, limits):
+    """They are busy no longer then, but it is as busy ones that they are served."""
+    hand = ByHand(share, SLICE_S / 250)
+    clients = await hand.clients(40, limits)
+    for _ in range(400):
+        for client in clients:
+            if client.transport.is_read:
+                client.receive(MORE_THAN_A_SLICE)
+        hand.turn()
+    assert all(client.connection.kind is Kind.BUSY for client in clients)
+    hand.now_s += 1.01 * BUSY_FOR_S
+    assert hand.turn() < 10 * SLICE_S
+
+
+async def test_a_turn_has_an_end_however_many_strangers_were_answered_meanwhile(share, limits):
+    hand = ByHand(share, SLICE_S / 250)
+    clients = [await connected(share, limits) for _ in range(40)]
+    share.turns._spent = dict.fromkeys(Kind, 1.0)
+    for client in clients:
+        client.receive(MORE_THAN_A_SLICE)
+        client.connection.send(Response(), correlation_id=1)
+    assert hand.turn() < 10 * SLICE_S
+
+
+async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(share, limits):
+    """As one whose appends are beyond its share; it always leaves something behind."""
+    hand = ByHand(share, SLICE_S / 4)
+    (client,) = await hand.clients(1, limits)
+    take = client.frame_received
+
+    def pause(connection, frame):
+        take(connection, frame)
+        connection.pause_reading()
+
+    client.frame_received = pause
+    while client.connection.kind is not Kind.BUSY:
+        assert hand.now_s < 100.0 + BUSY_AFTER_S
+        hand.turn()
+        if client.transport.is_read:
+            client.receive(MORE_THAN_A_SLICE)
+        else:
+            client.connection.resume_reading()
+            client.connection._read_again()
+
+
+async def test_large_frames_one_after_the_other_make_busy_beyond_a_share_of_the_rate(share, limits):
+    hand = ByHand(share, SLICE_S / 4)
+    fast, slow = await hand.clients(2, limits)
+    frame = append(256 * KIB)
+    unsent = memoryview(frame)
+    for _ in range(4_000):
+        hand.turn()
+        if fast.transport.is_read:
+            unsent = unsent[fast.receive(unsent) :] or memoryview(frame)
+        fast.asked.clear()
+    assert fast.connection.kind is Kind.BUSY
+    for _ in range(10):
+        hand.now_s += 0.1
+        unsent = memoryview(frame)
+        while unsent:
+            hand.turn()
+            if slow.transport.is_read:
+                unsent = unsent[slow.receive(unsent) :]
+    assert slow.connection.kind is Kind.PROMPT, "2.5 MiB a second are no bulk"
 
 
 async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limits):

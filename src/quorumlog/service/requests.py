@@ -141,7 +141,9 @@ class ClientRequests:
             (shares.add if change > 0 else shares.remove)(self, len(frame.attachment))
         self._in_flight += change
         self._bytes += change * self._bytes_of(frame)
-        most, is_beyond = self._limits.requests_in_flight_max, shares.is_beyond(self)
+        most = self._limits.requests_in_flight_max
+        # who waits for its answers has little under way; of 300 pipelines each has less
+        is_beyond = connection.is_busy and shares.is_beyond(self)
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
                 self._paused = True

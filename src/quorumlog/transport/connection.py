@@ -15,15 +15,9 @@ from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
 from quorumlog.transport.budget import FrameMemory
+from quorumlog.transport.pace import Pace
 from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import (
-    BUSY_AFTER_S,
-    BUSY_FOR_S,
-    PROMPT_AFTER,
-    SOON_BUSY_AFTER_S,
-    Kind,
-    Turns,
-)
+from quorumlog.transport.turns import Kind, Turns
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
@@ -123,8 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._space = 0
         self._since = 0.0
         self._is_granted = False
-        self._behind_since = self._busy_until = 0.0
-        self._prompt_slices = 0
+        self._pace = Pace(share.now, share.bulk) if share is not None else None
         self._has_more = False
         self.frame_began = 0.0
         """When the frame that is not whole yet began to arrive; 0: there is none."""
@@ -171,6 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.received(nbytes)
         # there is more to be read, as a rule; the rest of a large frame says nothing
         self._has_more = nbytes == self._space and self._decoder.is_staging
+        if self._pace is not None and not self._decoder.is_staging and not self.is_member:
+            self._pace.received_of_large_frame(nbytes)
         self._take_frames()
 
     def _take_frames(self) -> None:
@@ -185,14 +180,17 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._transport is not None and not self._transport.is_closing():
                 if taken and self._is_slice_over(turns):
-                    self._note_behind(True)
+                    self._slice_ended(leaves_something=True)
                     self._await_turn()
                 if self._pauses:
                     decoder.set_aside()
+                    if taken and HANDLER in self._pauses and decoder.has_aside:
+                        self._slice_ended(leaves_something=True)
                     break
                 frame = decoder.next_frame()
                 if frame is None:
-                    self._note_behind(self._has_more)
+                    if taken:
+                        self._slice_ended(leaves_something=self._has_more)
                     break
                 taken += 1
                 self._counters.frames_in += 1
@@ -228,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             return Kind.NEWCOMER
         if not self.answered:
             return Kind.STRANGER
-        return Kind.BUSY if self._is_busy else Kind.PROMPT
+        return Kind.BUSY if self.is_busy else Kind.PROMPT
 
     @property
     def is_busy_beside_prompt(self) -> bool:
@@ -237,21 +235,13 @@ class Connection(asyncio.BufferedProtocol):
         return share is not None and self.kind is Kind.BUSY and share.turns.has_prompt
 
     @property
-    def _is_busy(self) -> bool:
-        return self._share is not None and self._share.now() < self._busy_until
+    def is_busy(self) -> bool:
+        """Whether this client sends faster than it is answered."""
+        return self._pace is not None and self._pace.is_busy
 
-    def _note_behind(self, is_behind: bool) -> None:
-        """Note whether a slice leaves requests that there was no time for."""
-        if not is_behind:
-            self._behind_since = 0.0
-            self._prompt_slices += 1
-        elif self._share is not None:
-            now = self._share.now()
-            self._behind_since = self._behind_since or now
-            is_known = self._prompt_slices >= PROMPT_AFTER and not self._is_busy
-            if now - self._behind_since >= (BUSY_AFTER_S if is_known else SOON_BUSY_AFTER_S):
-                self._busy_until = now + BUSY_FOR_S
-                self._prompt_slices = 0
+    def _slice_ended(self, *, leaves_something: bool) -> None:
+        if self._pace is not None:
+            self._pace.slice_ended(leaves_something=leaves_something)
 
     def _await_turn(self) -> None:
         if self._share is not None:
@@ -317,6 +307,8 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_unfinished()
         if self._share is not None:
             self._share.budgets.answers.forget(self)
+        if self._pace is not None:
+            self._pace.forget()
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
             reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)
@@ -464,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._is_granted = not self._decoder.has_aside
         if self._is_granted:  # the slice before ended with its last request
-            self._note_behind(self._has_more)
+            self._slice_ended(leaves_something=self._has_more)
         self._read_again()
         return self._is_granted
 

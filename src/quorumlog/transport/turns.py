@@ -16,18 +16,6 @@ from typing import Protocol
 SLICE_S = 0.000_25
 """One connection's requests are handled for so long (at least one), then it is the next one's
 turn."""
-PROMPT_AFTER = 8
-"""Slices that leave nothing behind make a client known as prompt."""
-BUSY_AFTER_S = 0.5
-"""Who is known as prompt and then leaves something behind all the time is busy after so long.
-After a pause of the loop a client that asks 400 times a second has more waiting than a slice takes,
-and as one busy client of many it would never catch up."""
-SOON_BUSY_AFTER_S = 0.02
-"""Who is not known as prompt is busy after this long. One slice that leaves something behind says
-nothing: on a slow processor two requests that arrive together take longer than a slice."""
-BUSY_FOR_S = 1.0
-"""Who was busy is so until nothing was left behind for so long: who sends as fast as it can has
-nothing more to be read now and then, too."""
 
 
 class Kind(IntEnum):
@@ -78,7 +66,9 @@ class Turns:
         self._waiting: dict[Kind, deque[Waiter]] = {kind: deque() for kind in Kind}
         self._spent = dict.fromkeys(Kind, 0.0)
         self._is_called = False
-        self._is_giving = False
+        self._serving: Kind | None = None
+        """The queue whose turn it is. A connection's kind may have changed while it waited; its
+        slice counts against the queue that it waited in, or a turn would have no end."""
         self._slice: tuple[Kind, float] | None = None
         self._prompt_until = 0.0
 
@@ -91,7 +81,9 @@ class Turns:
 
         `is_granted`: it has waited.
         """
-        if not self._is_giving:
+        if self._serving is not None:
+            kind = self._serving
+        else:
             self._call_next()
             if not is_granted and (
                 self._waiting[kind] or self._spent[kind] >= self._time_for(kind)
@@ -136,15 +128,16 @@ class Turns:
 
     def _next_turn(self) -> None:
         """Let those that wait go on, in order, as far as there is time."""
-        self._is_called, self._is_giving = False, True
+        self._is_called = False
         self._spent = dict.fromkeys(Kind, 0.0)
         try:
             for kind, waiting in self._waiting.items():
+                self._serving = kind
                 most = self._time_for(kind)
                 while waiting and self._spent[kind] < most:
                     if waiting.popleft().have_turn():
                         self._spent[kind] += SLICE_S
         finally:
-            self._is_giving = False
+            self._serving = None
             if self:
                 self._call_next()
