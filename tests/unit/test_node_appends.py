@@ -37,7 +37,7 @@ class Replica:
         self.sessions = SimpleNamespace(judge=lambda entry: verdict)
         self.looked_up = []
         self.fetches = SimpleNamespace(locate=lambda first, last, done: self.looked_up.append(done))
-        self.asked = SimpleNamespace(read=self.looked_up.append)
+        self.pending_requests = SimpleNamespace(read=self.looked_up.append)
 
 
 def verdict(code=ResponseCode.SUCCESS, stored=None):
@@ -60,7 +60,10 @@ def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(judged,
     """A leader that stopped meanwhile would leave its client without one."""
     replica = Replica(judged)
     environment = SimpleNamespace(
-        now_ms=lambda: 0, now_us=lambda: 0, disk=SimpleNamespace(queued_bytes=0)
+        now_ms=lambda: 0,
+        now_us=lambda: 0,
+        disk=SimpleNamespace(queued_bytes=0),
+        defer=lambda flush: None,
     )
     appends = Appends(replica, environment, Limits(pending_requests_max=1))
     block = parse_block(memoryview(bytearray(encode_block([b"x"]))), count=1, entry_bytes_max=100)

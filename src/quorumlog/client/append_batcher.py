@@ -1,12 +1,13 @@
-"""Single appends of many tasks, joined: what is asked for in one turn of the loop is one block."""
+"""Joins single appends of many tasks: those of one turn of the loop travel as one block."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from quorumlog.client.results import Appended, AppendedBatch
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import Limits
+from quorumlog.model.turn_batcher import TurnBatcher
 
 _Waiting: TypeAlias = tuple[bytes, "asyncio.Future[Appended]"]
 
@@ -25,49 +26,34 @@ class AppendBatcher:
     """Tasks that append at the same time share a request, a write to disk and an answer.
 
     Nobody waits for company: a block leaves in the turn of the loop after that in which the first
-    of its entries was given. What is given at a time is bounded by the callers, who all wait.
+    of its entries was given. How many are given at a time is bounded by the callers, who all wait.
+    Entries with different time-outs travel apart.
     """
 
     def __init__(self, limits: Limits, append_batch: AppendBatch) -> None:
-        self._limits = limits
         self._append_batch = append_batch
-        self._waiting: dict[float | None, list[_Waiting]] = {}
+        self._given: TurnBatcher[float | None, _Waiting] = TurnBatcher(
+            lambda flush: asyncio.get_running_loop().call_soon(flush),
+            self._send,
+            bytes_max=limits.block_bytes_max,
+            entries_max=limits.block_entries_max,
+        )
         self._sending: set[asyncio.Task[None]] = set()
 
     async def append(self, body: bytes, timeout_ms: float | None) -> Appended:
         """Return where the entry went. Raises what appending the block raises."""
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting.get(timeout_ms)
-        if waiting is None:
-            waiting = self._waiting[timeout_ms] = []
-            loop.call_soon(self._send, loop, timeout_ms)
-        future: asyncio.Future[Appended] = loop.create_future()
-        waiting.append((body, future))
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._given.add(timeout_ms, (body, future), HEADER_SIZE + len(body))
         return await future
 
-    def _send(self, loop: asyncio.AbstractEventLoop, timeout_ms: float | None) -> None:
-        """Send what is waiting; whoever was cancelled meanwhile is left out."""
-        waiting = [given for given in self._waiting.pop(timeout_ms) if not given[1].done()]
-        for together in self._blocks(waiting):
-            task = loop.create_task(self._deliver(together, timeout_ms))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-
-    def _blocks(self, waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-        """Cut into blocks within the limits, in order."""
-        limits = self._limits
-        together: list[_Waiting] = []
-        size = 0
-        for given in waiting:
-            size += HEADER_SIZE + len(given[0])
-            if together and (
-                size > limits.block_bytes_max or len(together) == limits.block_entries_max
-            ):
-                yield together
-                together, size = [], HEADER_SIZE + len(given[0])
-            together.append(given)
-        if together:
-            yield together
+    def _send(self, blocks: list[tuple[float | None, list[_Waiting]]]) -> None:
+        """Send each block, without the entries whose callers were cancelled meanwhile."""
+        for timeout_ms, given in blocks:
+            together = [waiting for waiting in given if not waiting[1].done()]
+            if together:
+                task = asyncio.get_running_loop().create_task(self._deliver(together, timeout_ms))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
 
     async def _deliver(self, together: list[_Waiting], timeout_ms: float | None) -> None:
         try:

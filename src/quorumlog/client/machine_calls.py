@@ -6,7 +6,7 @@ what became of them: they are executed once.
 
 import asyncio
 import copy
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +27,17 @@ from quorumlog.model.errors import (
     UnknownProducerError,
     UnsupportedError,
 )
-from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
+from quorumlog.model.turn_batcher import TurnBatcher
 from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
 
 if TYPE_CHECKING:
     from quorumlog.client.client import Client
 
 
-TOGETHER_MAX = 1_024
-"""Commands of one turn of the loop in one block."""
+COMMANDS_MAX = 1_024
+"""At most this many commands of one turn of the loop share a block."""
 ATTEMPTS = 3
 """A server that should answer by now is given this share of a question's time, then another one is
 asked; only of questions that wait for something to happen: others may take long to answer."""
@@ -57,7 +57,13 @@ class MachineCalls:
     def __init__(self, client: "Client") -> None:
         self._client = client
         self._sessions = CommandSessions()
-        self._together: dict[float | None, list[_Waiting]] = {}
+        self._given: TurnBatcher[float | None, _Waiting] = TurnBatcher(
+            lambda flush: asyncio.get_running_loop().call_soon(flush),
+            self._send_blocks,
+            bytes_max=client.limits.block_bytes_max,
+            entries_max=COMMANDS_MAX,
+            lead_bytes=SESSION_ENTRY_SIZE,
+        )
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -79,13 +85,10 @@ class MachineCalls:
         self._check([command])
         if self._waiting >= WAITING_MAX:
             raise LeaderPendingFullError(f"{WAITING_MAX} commands are not answered yet")
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(command, loop.create_future())
+        waiting = _Waiting(command, asyncio.get_running_loop().create_future())
         self._waiting += 1
         waiting.future.add_done_callback(self._answered)
-        if not self._together:
-            loop.call_soon(self._send_together)
-        self._together.setdefault(timeout_ms, []).append(waiting)
+        self._given.add(timeout_ms, waiting, HEADER_SIZE + len(command))
         return await waiting.future
 
     def _answered(self, _: "asyncio.Future[Executed]") -> None:
@@ -102,13 +105,11 @@ class MachineCalls:
                 f"{limits.block_entries_max - 1} or {limits.block_bytes_max} bytes"
             )
 
-    def _send_together(self) -> None:
-        together, self._together = self._together, {}
-        for timeout_ms, waiting in together.items():
-            for part in _parts(waiting, self._client.limits):
-                task = asyncio.get_running_loop().create_task(self._send(part, timeout_ms))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _send_blocks(self, blocks: list[tuple[float | None, list[_Waiting]]]) -> None:
+        for timeout_ms, waiting in blocks:
+            task = asyncio.get_running_loop().create_task(self._send(waiting, timeout_ms))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _send(self, waiting: "list[_Waiting]", timeout_ms: float | None) -> None:
         try:
@@ -222,20 +223,6 @@ class MachineCalls:
 
         locate = client.view.leader if request.linearizable else client.any_server
         return await client.retrying(locate, ask, limit_ms + request.wait_ms, repeat_unknown=True)
-
-
-def _parts(waiting: "list[_Waiting]", limits: Limits) -> "Iterator[list[_Waiting]]":
-    """Yield them in order, as many at a time as one block may hold."""
-    part: list[_Waiting] = []
-    size = SESSION_ENTRY_SIZE
-    for item in waiting:
-        length = HEADER_SIZE + len(item.command)
-        if part and (size + length > limits.block_bytes_max or len(part) >= TOGETHER_MAX):
-            yield part
-            part, size = [], SESSION_ENTRY_SIZE
-        part.append(item)
-        size += length
-    yield part
 
 
 def _own(error: BaseException) -> BaseException:

@@ -57,7 +57,7 @@ class Appends:
         self._environment = environment
         self._limits = limits
         self._config = replica.config
-        self._proposals = ProposalQueue(limits)
+        self._proposals = ProposalQueue(limits, environment.defer, self._propose_batch)
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
@@ -87,7 +87,7 @@ class Appends:
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
                 return
             if self._proposals.holds(entry):
-                self._flush()  # what is queued of it counts
+                self._proposals.flush()  # what is queued of it counts
             verdict = self._replica.sessions.judge(entry)
             if verdict.code is not ResponseCode.SUCCESS:
                 self._refuse_proved(entry, answer)
@@ -95,9 +95,7 @@ class Appends:
             if verdict.stored is not None:
                 self._answer_again(_Repeated(entry, verdict.stored, answer, self._deadline_ms()))
                 return
-        proposal = Proposal(block, answer, self._environment.now_us(), entry)
-        if self._proposals.add(proposal):
-            self._environment.defer(self._flush)
+        self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
 
     def _refuse_in_time(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
@@ -231,11 +229,10 @@ class Appends:
             or self._size_bytes >= limits.pending_bytes_max
         )
 
-    def _flush(self) -> None:
-        for batch in self._proposals.take():
-            number = next(self._batch_numbers)
-            self._batches[number] = batch
-            self._replica.tell(Proposed(number, batch.block.count))
+    def _propose_batch(self, batch: Batch) -> None:
+        number = next(self._batch_numbers)
+        self._batches[number] = batch
+        self._replica.tell(Proposed(number, batch.block.count))
 
     def stage(self, effect: AppendProposal) -> None:
         """Stamp and write a proposal's block, as the core decided."""

@@ -11,6 +11,7 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.turn_batcher import Defer, TurnBatcher
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
@@ -47,57 +48,54 @@ class PendingAppend:
 
 
 class ProposalQueue:
-    """Proposals of one loop turn; small ones are joined so that they share one write and push."""
+    """Proposals of one loop turn; small ones are joined so that they share one write and push.
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._waiting: list[Proposal] = []
+    `propose` is called with each batch of at most push_bytes_max bytes, in order.
+    """
+
+    def __init__(self, limits: Limits, defer: Defer, propose: Callable[[Batch], None]) -> None:
+        self._propose = propose
+        self._queued: TurnBatcher[None, Proposal] = TurnBatcher(
+            defer,
+            self._deliver,
+            bytes_max=limits.push_bytes_max,
+            entries_max=limits.block_entries_max,
+        )
         self._producers: set[int] = set()
         self._is_transactional = False
-        self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queued)
 
-    def add(self, proposal: Proposal) -> bool:
-        """Queue a proposal; return whether it is the first since the last `take`."""
-        self._waiting.append(proposal)
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all blocks that are queued."""
+        return self._queued.size_bytes
+
+    def add(self, proposal: Proposal) -> None:
+        """Queue a proposal until the present turn of the loop is over."""
         entry = proposal.entry
         if entry is not None:
             self._is_transactional |= is_transactional(entry)
             if isinstance(entry, SessionEntry):
                 self._producers.add(entry.producer_id)
-        self.size_bytes += len(proposal.block.data)
-        return len(self._waiting) == 1
+        self._queued.add(None, proposal, len(proposal.block.data), proposal.block.count)
 
     def holds(self, entry: SystemEntry) -> bool:
-        """Whether something is queued on which it depends what becomes of this entry's block."""
+        """Whether a queued proposal decides whether the block of this entry may be stored."""
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
 
-    def take(self) -> list[Batch]:
-        """Return everything queued, in order, as batches of at most push_bytes_max bytes."""
-        batches: list[Batch] = []
-        members: list[Proposal] = []
-        size = entries = 0
-        for proposal in self._waiting:
-            length = len(proposal.block.data)
-            too_long = size + length > self._limits.push_bytes_max
-            too_many = entries + proposal.block.count > self._limits.block_entries_max
-            if members and (too_long or too_many):
-                batches.append(_joined(members))
-                members, size, entries = [], 0, 0
-            members.append(proposal)
-            size += length
-            entries += proposal.block.count
-        if members:
-            batches.append(_joined(members))
-        self._waiting = []
+    def flush(self) -> None:
+        """Propose what is queued now, before the turn is over."""
+        self._queued.flush()
+
+    def _deliver(self, batches: list[tuple[None, list[Proposal]]]) -> None:
         self._producers = set()
         self._is_transactional = False
-        self.size_bytes = 0
-        return batches
+        for batch in [_joined(members) for _, members in batches]:
+            self._propose(batch)
 
 
 def _joined(members: list[Proposal]) -> Batch:
