@@ -75,12 +75,12 @@ def _durable_at_once(writes, token, end_index):
 def r04_entries_of_older_terms_are_committed_by_counting_copies(put):
     def advance_commit(self):
         state = self._state
-        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         matches[state.config.self_id] = state.writes.durable_index
         state.commit_to(quorum_reached(state.memberships.current, matches))
-        self._change.went_on()
+        self._change.committed()
         for dispatcher in self.dispatchers.values():
-            dispatcher.pump()
+            dispatcher.push_entries()
 
     put(Leadership, "advance_commit", advance_commit)
 
@@ -145,7 +145,7 @@ def r08_answers_are_believed_whatever_they_answer(put):
 def r09_no_pre_vote_and_no_stickiness(put):
     put(campaign, "start_campaign", _campaign_at_once)
     put(core, "start_campaign", _campaign_at_once)
-    put(voter, "_refuse_at_the_door", lambda state, request: None)
+    put(voter, "_refuse_outright", lambda state, request: None)
     put(RaftState, "may_campaign", property(lambda state: True))
 
 
@@ -156,15 +156,15 @@ def _campaign_at_once(state):
 
 def r10_a_hand_over_has_no_end(put):
     put(Transfer, "deadline_ms", lambda self: NEVER_MS)
-    look = Transfer.look
+    original = Transfer.check_end
 
     def endless(self):
         running = self._running
         if running is not None and self._state.role.value == "LEADER":
             return
-        look(self)
+        original(self)
 
-    put(Transfer, "look", endless)
+    put(Transfer, "check_end", endless)
 
 
 def r11_a_leader_whose_disk_stalls_goes_on(put):
@@ -172,9 +172,9 @@ def r11_a_leader_whose_disk_stalls_goes_on(put):
 
 
 def r13_a_follower_that_lost_everything_is_not_looked_at_again(put):
-    put(Dispatcher, "met", lambda self, incarnation: None)
-    put(Dispatcher, "lost_data", lambda self, end_index: None)
-    put(Dispatcher, "commit_heard", lambda self, committed_index: None)
+    put(Dispatcher, "peer_seen", lambda self, incarnation: None)
+    put(Dispatcher, "match_regressed", lambda self, end_index: None)
+    put(Dispatcher, "commit_reported", lambda self, committed_index: None)
 
 
 def r14_an_emptied_disk_comes_back_as_the_same_member(put):
@@ -200,14 +200,14 @@ def r17_a_removed_leader_goes_on(put):
 
 
 def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
-    refuse = voter._refuse_at_the_door
+    refuse = voter._refuse_outright
 
     def as_learner(state, request):
         if not state.memberships.current.is_voter(state.config.self_id):
             return VoteResult.REJECT_UNKNOWN_LEADER
         return refuse(state, request)
 
-    put(voter, "_refuse_at_the_door", as_learner)
+    put(voter, "_refuse_outright", as_learner)
 
 
 def r20_a_write_that_is_done_vouches_for_those_behind_it(put):

@@ -126,13 +126,13 @@ def test_a_leader_compares_right_behind_the_last_entry_of_a_term_that_both_have(
     assert compared == [32, 29, 12]
 
 
-def test_the_story_names_learners_and_only_them():
+def test_the_history_names_learners_and_only_them():
     group, leader = begun()
     group.start_stranger("n7")
     group.add("n7", joining=False)
     group.settle()
 
-    told = [text for _, text in group.core(leader).story.lines() if "membership of index" in text]
+    told = [text for _, text in group.core(leader).history.lines() if "membership of index" in text]
     assert told[-1].endswith("voters n0, n1, n2; learners n7")
     assert "learners" not in told[0]
 

@@ -25,7 +25,7 @@ def words(group):
 
 
 def story(group, node_id):
-    return [text for _, text in group.core(node_id).story.lines()]
+    return [text for _, text in group.core(node_id).history.lines()]
 
 
 @pytest.mark.parametrize("seed", range(5))

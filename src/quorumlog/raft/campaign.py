@@ -15,7 +15,7 @@ from quorumlog.raft.state import Election, RaftState
 def start_campaign(state: RaftState) -> None:
     """No leader was heard in time: ask whether an election would be won, raising no term yet."""
     state.restart_election_timer()
-    if state.round is not None and state.round.own_vote_token > state.writes.stored_token:
+    if state.election is not None and state.election.own_vote_token > state.writes.stored_token:
         return  # the disk is slower than the time-out; more writes would make it slower still
     if not state.may_campaign or state.disk_is_stalled():
         if state.leader_id is not None or state.role is not Role.FOLLOWER:
@@ -27,9 +27,9 @@ def start_campaign(state: RaftState) -> None:
         return
     # Always a new term, even after a restart: nobody leads twice in one (spec 95.1).
     own = {state.config.self_id: state.config.incarnation}
-    state.round = Election(state.known_term + 1, pre_vote=True, granted=own)
-    state.tell(f"asks whether it would win term {state.round.term}")
-    _ask_voters(state, state.round)
+    state.election = Election(state.known_term + 1, pre_vote=True, granted=own)
+    state.record(f"asks whether it would win term {state.election.term}")
+    _request_votes(state, state.election)
 
 
 def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
@@ -39,7 +39,7 @@ def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
         return
     if state.log.end_index < request.end_index or state.disk_is_stalled():
         return
-    state.tell(f"takes leadership over from {request.local_id}")
+    state.record(f"takes leadership over from {request.local_id}")
     _start_vote_round(state, transfer=True)
 
 
@@ -53,14 +53,14 @@ def _start_vote_round(
     state.restart_election_timer()
     own_id, term = state.config.self_id, state.known_term + 1
     state.enter(Role.CANDIDATE, None, term=term, vote=own_id)
-    state.round = Election(
+    state.election = Election(
         term,
         pre_vote=False,
         own_vote_token=state.hard_state_token,
         transfer=transfer,
         expected={voter for voter in _voters(state) if expected is None or voter in expected},
     )
-    _ask_voters(state, state.round)
+    _request_votes(state, state.election)
 
 
 def _voters(state: RaftState) -> list[str]:
@@ -68,7 +68,7 @@ def _voters(state: RaftState) -> list[str]:
     return list(dict.fromkeys([*current.voters, *current.outgoing]))
 
 
-def _ask_voters(state: RaftState, asked: Election) -> None:
+def _request_votes(state: RaftState, asked: Election) -> None:
     for peer_id in _voters(state):
         if peer_id == state.config.self_id:
             continue
@@ -99,19 +99,19 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
         state.enter(Role.FOLLOWER, None, term=response.term)
         state.last_vote_result = response.vote_result
         return
-    asked = state.round
+    asked = state.election
     answers_it = asked is not None and (asked.term, asked.pre_vote) == (
         response.request_term,
         response.pre_vote,
     )
     if asked is None or not answers_it:
         return
-    state.tell(f"{response.local_id} answers term {asked.term}: {response.vote_result.name}")
+    state.record(f"{response.local_id} answers term {asked.term}: {response.vote_result.name}")
     state.last_vote_result = response.vote_result
-    if accepted and _is_named(state, response):
+    if accepted and _is_known_voter(state, response):
         asked.granted[response.local_id] = response.incarnation
         if response.vote_result is VoteResult.ACCEPT_GIVING_UP_ENTRIES:
-            asked.gave_up.add(response.local_id)
+            asked.surrendered.add(response.local_id)
         _finish_if_won(state, asked)
     elif not asked.pre_vote and response.local_id in asked.expected:
         # votes were split: who is alive was asked, and others take no time-out to find that out
@@ -120,7 +120,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
             state.campaign_again_soon()
 
 
-def _is_named(state: RaftState, response: VoteResponse) -> bool:
+def _is_known_voter(state: RaftState, response: VoteResponse) -> bool:
     """Whether the voter is the one the membership names, not another data directory."""
     member = state.memberships.current.member(response.local_id)
     return member is not None and member.may_be(response.incarnation)
@@ -128,7 +128,7 @@ def _is_named(state: RaftState, response: VoteResponse) -> bool:
 
 def count_own_vote(state: RaftState) -> None:
     """Count the vote for myself once it is durable."""
-    asked = state.round
+    asked = state.election
     if asked is None or asked.pre_vote or asked.own_vote_token > state.writes.stored_token:
         return
     asked.granted[state.config.self_id] = state.config.incarnation
@@ -138,8 +138,8 @@ def count_own_vote(state: RaftState) -> None:
 def _finish_if_won(state: RaftState, asked: Election) -> None:
     if not _is_enough(state, asked.granted):
         return
-    if not _lacks_nothing_committed(state, asked):
-        state.tell(f"too few compared logs to win term {asked.term}")
+    if not _surrendered_nothing_committed(state, asked):
+        state.record(f"too few compared logs to win term {asked.term}")
         return
     if asked.pre_vote:
         _start_vote_round(state, expected=asked.granted)
@@ -157,7 +157,7 @@ def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
     return set(memberships.current.voters) <= set(voters)
 
 
-def _lacks_nothing_committed(state: RaftState, asked: Election) -> bool:
+def _surrendered_nothing_committed(state: RaftState, asked: Election) -> bool:
     """Whether what some gave up for me can't be committed, as far as the other voters tell.
 
     The first committed entry that I lack would be on a majority of the voters of a membership that
@@ -165,10 +165,10 @@ def _lacks_nothing_committed(state: RaftState, asked: Election) -> bool:
     the voters whose logs were not compared with mine must be a majority of neither set. Founders
     prove nothing: an emptied disk is not told from a new one before the group began.
     """
-    if not asked.gave_up:
+    if not asked.surrendered:
         return True
     current = state.memberships.current
-    not_compared = set(_voters(state)) - (asked.granted.keys() - asked.gave_up)
+    not_compared = set(_voters(state)) - (asked.granted.keys() - asked.surrendered)
     return state.memberships.is_founded and not any(
         len(not_compared.intersection(voters)) >= majority(len(voters))
         for voters in (current.voters, current.outgoing)

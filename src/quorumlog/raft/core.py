@@ -85,16 +85,16 @@ class RaftCore:
             SnapshotFetched: self._snapshot_fetched,
             Stored: self._stored,
             StorageFailed: self._storage_failed,
-            EligibilityChanged: self._fitness_changed,
-            LogCompacted: self._begin_moved,
+            EligibilityChanged: self._eligibility_changed,
+            LogCompacted: self._log_compacted,
             PeerConnected: self._peer_connected,
             PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
             Leaving: self._leaving,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
-            Quiesced: self._rest_began,
-            Unquiesced: self._rest_ended,
+            Quiesced: self._quiesced,
+            Unquiesced: self._unquiesced,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -109,13 +109,13 @@ class RaftCore:
             self._refuse_everything(event)
         else:
             if self._leadership is not None and self._disturbs(event):
-                self._leadership.disturb()
+                self._leadership.wake_up()
             self._handlers[type(event)](event)
             self._change_leadership()
-            self._transfer.look()
+            self._transfer.check_end()
             if self._leadership is not None:
                 if state.is_leaving:
-                    self._transfer.look_for_successor(self._leadership.dispatchers)
+                    self._transfer.consider_successor(self._leadership.dispatchers)
                 self._leadership.consider_quiescing()
         return state.effects
 
@@ -204,7 +204,7 @@ class RaftCore:
             return False
         if self._leadership is not None:
             return not self._transfer.successors(self._leadership.dispatchers)
-        return self._state.round is None or self._state.round.pre_vote
+        return self._state.election is None or self._state.election.pre_vote
 
     @property
     def may_commit(self) -> bool:
@@ -256,9 +256,9 @@ class RaftCore:
         return self._state.disk_is_stalled()
 
     @property
-    def story(self) -> EventHistory:
+    def history(self) -> EventHistory:
         """What happened lately."""
-        return self._state.story
+        return self._state.history
 
     @property
     def durable_index(self) -> int:
@@ -292,7 +292,7 @@ class RaftCore:
         leads = state.role is Role.LEADER
         check(leads == (self._leadership is not None), "leaders, and only they, have a leadership")
         check(leads == (state.leader_id == state.config.self_id), "a leader knows that it leads")
-        check(state.round is None or state.role is Role.CANDIDATE, "only candidates hold rounds")
+        check(state.election is None or state.role is Role.CANDIDATE, "only candidates hold rounds")
         if self._leadership is not None:
             self._leadership.validate()
 
@@ -312,7 +312,7 @@ class RaftCore:
         message, state = event.message, self._state
         if message.remote_incarnation not in (0, state.config.incarnation):
             return  # meant for another data directory under this name
-        if state.is_beyond_belief(message):
+        if state.refuses_term(message):
             return
         if isinstance(message, PushRequest):
             self._follower.push(
@@ -329,10 +329,10 @@ class RaftCore:
             answer_vote_request(state, message)
         elif isinstance(message, TimeoutNowRequest):
             take_leadership(state, message)
-        elif message.local_id != state.config.self_id and self._is_asked(message.local_id):
+        elif message.local_id != state.config.self_id and self._may_answer(message.local_id):
             self._answered(message)
 
-    def _is_asked(self, node_id: str) -> bool:
+    def _may_answer(self, node_id: str) -> bool:
         """Whether somebody may have been asked: a member, or one that was just removed."""
         if self._state.memberships.current.member(node_id) is not None:
             return True
@@ -385,14 +385,14 @@ class RaftCore:
             self._leadership.peer_connected(event.peer_id)
             self._transfer.peer_connected(event.peer_id)
         else:
-            self._state.met_peer()
+            self._state.peer_seen()
 
     def _peer_lost(self, event: PeerLost) -> None:
         if self._leadership is not None:
             self._leadership.peer_lost(event.peer_id)
             self._transfer.peer_lost(event.peer_id)
         elif event.peer_id == self._state.leader_id:
-            self._state.lost_leader()
+            self._state.leader_lost()
 
     def _leaving(self, event: Leaving) -> None:
         """Seek leadership no more; a vote that is under way is decided all the same.
@@ -401,8 +401,8 @@ class RaftCore:
         """
         state = self._state
         state.is_leaving = True
-        state.tell("is about to stop")
-        if state.round is not None and state.round.pre_vote:
+        state.record("is about to stop")
+        if state.election is not None and state.election.pre_vote:
             state.enter(Role.CANDIDATE, None)
 
     def _transfer_requested(self, event: TransferRequested) -> None:
@@ -437,7 +437,7 @@ class RaftCore:
             return not isinstance(message, HeartBeatResponse) and message.local_id in known
         return not isinstance(event, Ticked | Quiesced | Unquiesced)
 
-    def _rest_began(self, event: Quiesced) -> None:
+    def _quiesced(self, event: Quiesced) -> None:
         state = self._state
         if (event.leader_id, event.term) == (state.leader_id, state.term):
             if self._leadership is not None:
@@ -445,12 +445,12 @@ class RaftCore:
             else:
                 state.is_quiescent = True
 
-    def _rest_ended(self, event: Unquiesced) -> None:
+    def _unquiesced(self, event: Unquiesced) -> None:
         state = self._state
         if self._leadership is not None:
-            self._leadership.disturb()
+            self._leadership.wake_up()
         else:
-            state.unquiesce(event.heard_ms)
+            state.unquiesce(event.last_contact_ms)
 
     def _refuse_request(
         self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode
@@ -458,19 +458,19 @@ class RaftCore:
         text = f"{self.self_id}: {code.name}; the leader is {self.leader_id or 'not known'}"
         self._state.emit(Finished(event.request_id, code, text))
 
-    def _fitness_changed(self, event: EligibilityChanged) -> None:
+    def _eligibility_changed(self, event: EligibilityChanged) -> None:
         """Leave leading, and trying to, to others while this replica is not fit for it."""
         state = self._state
         state.is_eligible = event.is_eligible
         if not event.is_eligible and state.role is Role.LEADER:
             state.enter(Role.FOLLOWER, None)
-        elif not event.is_eligible and state.round is not None:
+        elif not event.is_eligible and state.election is not None:
             state.enter(Role.CANDIDATE, None)
 
-    def _begin_moved(self, event: LogCompacted) -> None:
-        self._state.log.move_begin(event.before_begin_index, event.before_begin_term)
+    def _log_compacted(self, event: LogCompacted) -> None:
+        self._state.log.compact(event.before_begin_index, event.before_begin_term)
         if self._leadership is not None:
-            self._leadership.begin_moved()
+            self._leadership.log_compacted()
 
     # -- endings ------------------------------------------------------------------------------
 

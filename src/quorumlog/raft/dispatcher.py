@@ -48,9 +48,9 @@ class Dispatcher:
         self.phase = Phase.COMPARE
         self.match_index = -1
         self.write_index = state.log.end_index + 1
-        self.contact_ms = state.now_ms
-        self.vouched = False
-        self.is_gone = False
+        self.last_contact_ms = state.now_ms
+        self.is_confirmed = False
+        self.is_lost = False
         """Whether its process has ended, it seems, and nothing was heard of it since."""
         self._state = state
         self._peer_id = peer_id
@@ -63,7 +63,7 @@ class Dispatcher:
         self._stuck = False
         self._commit_sent = -1
         self._commit_due_ms = NEVER_MS
-        self.commit_known = -1
+        self.known_commit = -1
         self.incarnation = 0
         self._quota = RateLimiter(state.config.push_quota_bytes)
         self._from_disk = False
@@ -74,11 +74,11 @@ class Dispatcher:
         """Whether an answer is of another data directory than the answers before."""
         return 0 not in (incarnation, self.incarnation) and incarnation != self.incarnation
 
-    def met(self, incarnation: int) -> None:
+    def peer_seen(self, incarnation: int) -> None:
         """The peer answered: forget what another data directory under its name had."""
         if self.is_other(incarnation):
             self.match_index = -1
-            self.commit_known = self._commit_sent = -1
+            self.known_commit = self._commit_sent = -1
             self.write_index = self._state.log.end_index + 1
             self.compare()
         self.incarnation = incarnation or self.incarnation
@@ -87,8 +87,9 @@ class Dispatcher:
     def is_live(self) -> bool:
         """Whether the peer answered within an election time-out, or the nodes vouch for it."""
         return (
-            self.vouched
-            or self._state.now_ms - self.contact_ms < self._state.config.election_timeout_min_ms
+            self.is_confirmed
+            or self._state.now_ms - self.last_contact_ms
+            < self._state.config.election_timeout_min_ms
         )
 
     # -- what the leader tells it -------------------------------------------------------------
@@ -120,7 +121,7 @@ class Dispatcher:
             self.write_index = self.match_index + 1
         self.compare()
 
-    def lost_data(self, end_index: int) -> None:
+    def match_regressed(self, end_index: int) -> None:
         """The peer's log ends before what it had acknowledged (R13): look again from there."""
         self._forget_match(end_index)
         self.write_index = end_index + 1
@@ -132,7 +133,7 @@ class Dispatcher:
             self._state.alarm(f"{self._peer_id} has other committed entries than this leader")
             self.restart()
 
-    def begin_moved(self) -> None:
+    def log_compacted(self) -> None:
         """Entries were removed: what is asked, or comes next, must not lie among them."""
         compared = self.write_index - 1
         if self._outstanding is not None:
@@ -158,22 +159,22 @@ class Dispatcher:
                 self._retry_ms = now_ms + timeout_ms
                 self._state.send(self._outstanding)
             elif self.phase is Phase.APPEND:
-                self.pump()
+                self.push_entries()
             elif self.phase is Phase.INSTALL_SNAPSHOT:
                 self._offer()
             else:
                 self.compare()
 
-    def commit_heard(self, committed_index: int) -> None:
+    def commit_reported(self, committed_index: int) -> None:
         """The peer says what it knows to be committed: less than before after a restart."""
-        self.commit_known = min(self.commit_known, committed_index)
+        self.known_commit = min(self.known_commit, committed_index)
 
-    def beat(self) -> None:
+    def repeat_commit(self) -> None:
         """Repeat the commit index to an idle peer that has not acknowledged it."""
-        if self._is_idle and self.commit_known < self._state.committed_index:
+        if self._is_idle and self.known_commit < self._state.committed_index:
             self._send_commit()
 
-    def pump(self) -> None:
+    def push_entries(self) -> None:
         """In APPEND: push what the peer has not yet, or tell it what is committed."""
         state = self._state
         if self.phase is not Phase.APPEND or self._reading or self._retry_ms != NEVER_MS:
@@ -217,7 +218,7 @@ class Dispatcher:
             Push(event.request_id, last, event.size_bytes, state.now_ms, message.commit_index)
         )
         state.emit(PushEntries(message))
-        self.pump()
+        self.push_entries()
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Try again a little later."""
@@ -241,7 +242,7 @@ class Dispatcher:
             self.write_index = min(known, log.end_index) + 1
             self.compare()
 
-    def respond(self, response: PushResponse) -> None:
+    def push_answered(self, response: PushResponse) -> None:
         """Take an answer of the present term."""
         asked = self._outstanding
         if response.type is PushType.APPEND:
@@ -300,7 +301,7 @@ class Dispatcher:
         if response.code is ResponseCode.SUCCESS:
             self._enter(Phase.APPEND)
             self.write_index = self.match_index + 1
-            self.pump()
+            self.push_entries()
         else:
             # It refuses to remove committed entries: compare again, but not in a busy loop.
             self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
@@ -317,7 +318,7 @@ class Dispatcher:
                 )
                 return
             self.match_index = max(self.match_index, response.match_index)
-            self.commit_known = max(self.commit_known, min(push.commit_index, response.match_index))
+            self.known_commit = max(self.known_commit, min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
         elif response.code is ResponseCode.DISK_FULL:
             self._in_flight.clear()
@@ -335,7 +336,7 @@ class Dispatcher:
         if self._commit is None or response.request_id != self._commit.request_id:
             return
         if response.code is ResponseCode.SUCCESS:
-            self.commit_known = max(self.commit_known, self._commit.commit_index)
+            self.known_commit = max(self.known_commit, self._commit.commit_index)
             self._commit = None
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             self.restart()
@@ -343,14 +344,14 @@ class Dispatcher:
     # -- inside -------------------------------------------------------------------------------
 
     @property
-    def is_settled(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether the peer has everything, knows what is committed, and nothing is to be done."""
         return (
             self._is_idle
             and self._reading is None
             and self._retry_ms == NEVER_MS
             and self.match_index == self._state.log.end_index
-            and self.commit_known >= self._state.committed_index
+            and self.known_commit >= self._state.committed_index
         )
 
     @property
@@ -374,7 +375,7 @@ class Dispatcher:
     def _enter(self, phase: Phase) -> None:
         if phase is not self.phase:
             state = self._state
-            state.tell(
+            state.record(
                 f"{self._peer_id}: {self.phase.value} → {phase.value}, "
                 f"match {self.match_index}, next {self.write_index}"
             )
@@ -386,7 +387,7 @@ class Dispatcher:
             f"ends at {end_index}, is not equal to ours up to there any more: it lost data"
         )
         self.match_index = -1
-        self.commit_known = self._commit_sent = -1
+        self.known_commit = self._commit_sent = -1
 
     def _pause(self, text: str) -> None:
         """Wait one push time-out; raise the alarm once, not at each attempt."""

@@ -2,16 +2,17 @@
 
 from collections import deque
 
-STORY_LINES_MAX = 256
+HISTORY_LINES_MAX = 256
+"""Older lines are dropped."""
 
 
 class EventHistory:
-    """The last events and transitions; the oldest line goes when a new one needs its place."""
+    """The last events and transitions of one replica, with a bound on their number."""
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[int, str]] = deque(maxlen=STORY_LINES_MAX)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=HISTORY_LINES_MAX)
 
-    def tell(self, now_ms: int, text: str) -> None:
+    def record(self, now_ms: int, text: str) -> None:
         """Add a line; `now_ms` is the clock that the core is given."""
         self._lines.append((now_ms, text))
 

@@ -172,9 +172,9 @@ class Quiesced(msgspec.Struct, frozen=True):
 
 
 class Unquiesced(msgspec.Struct, frozen=True):
-    """They vouch no more; `heard_ms`: when the leader's node was last heard of."""
+    """They vouch no more; `last_contact_ms`: when the leader's node was last heard of."""
 
-    heard_ms: int
+    last_contact_ms: int
 
 
 Event: TypeAlias = (

@@ -23,7 +23,7 @@ from quorumlog.raft.effects import (
 )
 from quorumlog.raft.state import RaftState
 
-NOWHERE = 1 << 62
+BEYOND_EVERY_LOG = 1 << 62
 """An index beyond every log."""
 
 
@@ -35,7 +35,7 @@ class Follower:
         self._verified_term = -1
         self.verified_index = -1
         """Highest index known to equal the present leader's; starts again with each term."""
-        self._differs_from = NOWHERE
+        self._differs_from = BEYOND_EVERY_LOG
         self._diverged_term = -1
         self._memberships: tuple[tuple[int, Membership], ...] = ()
 
@@ -47,7 +47,7 @@ class Follower:
             state.retention_floor = request.retention_floor
             if not chain_fits:
                 code = ResponseCode.INCONSISTENT_STATE
-                self._tell_divergence(request)
+                self._report_divergence(request)
         state.send(
             HeartBeatResponse(
                 group=request.group,
@@ -63,7 +63,7 @@ class Follower:
             )
         )
 
-    def _tell_divergence(self, request: HeartBeatRequest) -> None:
+    def _report_divergence(self, request: HeartBeatRequest) -> None:
         """Say once a term that committed entries differ, which must never be."""
         state = self._state
         if self._diverged_term != state.term:
@@ -108,7 +108,7 @@ class Follower:
     ) -> ResponseCode:
         """Follow the sender if it is the leader of my term or a newer one; else say why not."""
         state, leader_id = self._state, request.local_id
-        if not state.is_acquainted(leader_id, request.membership_index):
+        if not state.is_known_peer(leader_id, request.membership_index):
             return ResponseCode.UNKNOWN_MEMBER
         if leader_id == state.config.self_id:
             return ResponseCode.UNEXPECTED_MEMBER
@@ -120,10 +120,10 @@ class Follower:
         if request.term > state.term or state.leader_id is None:
             state.enter(Role.FOLLOWER, leader_id, term=request.term)
             state.last_vote_result = None
-        state.heard_leader()
+        state.leader_seen()
         if self._verified_term != state.term:
             self._verified_term, self.verified_index = state.term, -1
-            self._differs_from = NOWHERE
+            self._differs_from = BEYOND_EVERY_LOG
         return ResponseCode.SUCCESS
 
     # -- does it fit --------------------------------------------------------------------------
@@ -235,10 +235,10 @@ class Follower:
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
             return False
         if first <= self._differs_from:
-            self._differs_from = NOWHERE
+            self._differs_from = BEYOND_EVERY_LOG
         state.log.truncate(first)
         state.writes.truncated(first)
-        state.tell(f"removes entries from {first} on for {request.local_id}")
+        state.record(f"removes entries from {first} on for {request.local_id}")
         state.emit(TruncateLog(first, state.issue(state.log.end_index)))
         state.drop_memberships(first)
         return True
@@ -309,7 +309,7 @@ class Follower:
         conflict = -1
         if is_ours:
             state.commit_to(index)
-            log.move_begin(index, term)
+            log.compact(index, term)
         else:
             ended = log.end_index
             if ended > state.committed_index:
@@ -317,12 +317,12 @@ class Follower:
                 log.truncate(conflict)
                 state.writes.truncated(conflict)
                 state.drop_memberships(conflict)
-            state.tell(
+            state.record(
                 f"begins anew behind index {index}, as {offer.local_id} has removed entries that "
                 f"were needed; the log ended at {ended}"
             )
             log.restart(index, term)
-        self._differs_from = NOWHERE
+        self._differs_from = BEYOND_EVERY_LOG
         self.verified_index = max(self.verified_index, index)
         token = state.issue(log.end_index)
         state.emit(ResetLog(index, term, offer.chain_crc, conflict, offer.config, token))

@@ -30,9 +30,9 @@ from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are kept for a peer that was heard of within this time."""
-REST_AFTER_BEATS = 3
+QUIESCE_AFTER_HEARTBEATS = 3
 """A leader rests once nothing has happened for so many heartbeats."""
-REST_BEAT_MS = 30_000
+QUIESCENT_HEARTBEAT_MS = 30_000
 """Heartbeats of a leader that rests: what only they can tell, such as lost data, is still found."""
 DEPARTURE_MS = 10_000
 """How long a removed member is told that it was, if it does not acknowledge that."""
@@ -53,14 +53,14 @@ class Leadership:
         self._departures_ms: dict[str, int] = {}
         # Made before the NOOP, so that the first compare is at the last index of the log as it
         # was when elected (spec 95.61).
-        self._meet_members()
+        self._add_dispatchers()
         self._change = MembershipChange(state, self.dispatchers, self._append_membership)
         self._reads = ReadIndex(state)
-        self._round = 0
-        self._next_beat_ms = 0
-        self._disturbed_ms = state.now_ms
-        self._match_at_beat: dict[str, int] = {}
-        self._round_answered: dict[str, int] = {}
+        self._heartbeat_round = 0
+        self._next_heartbeat_ms = 0
+        self._active_ms = state.now_ms
+        self._match_at_heartbeat: dict[str, int] = {}
+        self._rounds_answered: dict[str, int] = {}
         self.first_index = state.log.end_index + 1
         """Index of the NOOP: where this term begins."""
 
@@ -72,10 +72,10 @@ class Leadership:
             token = state.issue(self.first_index)
             state.emit(AppendNoop(self.first_index, state.term, token))
         else:
-            self._append_membership(self._founding())
-        self._next_beat_ms = self._next_moment_ms()
+            self._append_membership(self._founding_membership())
+        self._next_heartbeat_ms = self._next_moment_ms()
         self._transfer.leads()
-        self._beat()
+        self._send_heartbeats()
         for dispatcher in self.dispatchers.values():
             dispatcher.compare()
 
@@ -84,7 +84,7 @@ class Leadership:
         interval_ms = self._state.config.heartbeat_ms
         return (self._state.now_ms // interval_ms + 1) * interval_ms
 
-    def _founding(self) -> Membership:
+    def _founding_membership(self) -> Membership:
         """Return the first membership: all founders voted, and said who they are."""
         membership, said = self._state.memberships.current, self._state.voter_incarnations
         known = msgspec.structs.replace(
@@ -116,31 +116,31 @@ class Leadership:
         token = state.issue(last)
         state.emit(AppendProposal(event.proposal_id, first, last, state.term, token))
         for dispatcher in self.dispatchers.values():
-            dispatcher.pump()
+            dispatcher.push_entries()
 
     def tick(self) -> None:
         """Do what is due: step down without a quorum or a disk, else heartbeats, repetitions."""
         state = self._state
         if not state.is_quiescent and state.now_ms >= self._quorum_deadline_ms():
-            state.tell("steps down: no majority answered for an election time-out")
+            state.record("steps down: no majority answered for an election time-out")
             state.enter(Role.CANDIDATE, None)
             return
         if state.disk_is_stalled():
-            state.tell("steps down: its disk has not answered for an election time-out")
+            state.record("steps down: its disk has not answered for an election time-out")
             state.enter(Role.FOLLOWER, None)
             return
-        if state.now_ms >= self._next_beat_ms:
+        if state.now_ms >= self._next_heartbeat_ms:
             # rounds for reads come on top: they must not put off what goes with the beat
-            rested_ms = state.now_ms + REST_BEAT_MS
-            self._next_beat_ms = rested_ms if state.is_quiescent else self._next_moment_ms()
-            self._beat()
+            rested_ms = state.now_ms + QUIESCENT_HEARTBEAT_MS
+            self._next_heartbeat_ms = rested_ms if state.is_quiescent else self._next_moment_ms()
+            self._send_heartbeats()
             for dispatcher in self.dispatchers.values():
-                dispatcher.beat()
-            self._transfer.look_for_preferred(self.dispatchers)
-            self._transfer.go_on(self.dispatchers, again=True)
+                dispatcher.repeat_commit()
+            self._transfer.consider_preferred(self.dispatchers)
+            self._transfer.advance(self.dispatchers, again=True)
             if self.is_ready:
                 self._change.tick()
-            self._let_go()
+            self._drop_departed()
         if not state.is_quiescent:
             for dispatcher in self.dispatchers.values():
                 dispatcher.tick()
@@ -152,40 +152,40 @@ class Leadership:
     def read_requested(self, event: ReadRequested) -> None:
         """Confirm leadership for a read."""
         self._reads.add(event.request_id)
-        self._begin_round_for_reads()
+        self._start_read_round()
 
     def heartbeat_answered(self, response: HeartBeatResponse) -> None:
         """Note that the peer is alive, and whether it still has what it acknowledged."""
-        dispatcher = self._contact(response)
-        if dispatcher is None or response.round > self._round:
+        dispatcher = self._responding_peer(response)
+        if dispatcher is None or response.round > self._heartbeat_round:
             return
         peer = response.local_id
-        self._round_answered[peer] = max(self._round_answered.get(peer, 0), response.round)
+        self._rounds_answered[peer] = max(self._rounds_answered.get(peer, 0), response.round)
         self._confirm_reads()
-        dispatcher.commit_heard(response.committed_index)
+        dispatcher.commit_reported(response.committed_index)
         if response.code is ResponseCode.INCONSISTENT_STATE:
             dispatcher.diverged()
         # An older answer, or the present match, would accuse a peer whose answer was only late.
-        elif response.round == self._round and (
-            response.end_index < self._match_at_beat.get(peer, -1) <= dispatcher.match_index
+        elif response.round == self._heartbeat_round and (
+            response.end_index < self._match_at_heartbeat.get(peer, -1) <= dispatcher.match_index
         ):
-            dispatcher.lost_data(response.end_index)
+            dispatcher.match_regressed(response.end_index)
 
     def push_answered(self, response: PushResponse) -> None:
         """Take the answer to a push; what a majority has may now be committed."""
-        dispatcher = self._contact(response)
+        dispatcher = self._responding_peer(response)
         if dispatcher is None:
             return
         before = dispatcher.match_index
-        dispatcher.respond(response)
+        dispatcher.push_answered(response)
         if dispatcher.match_index > before:
             self.advance_commit()
-        dispatcher.pump()
-        self._transfer.go_on(self.dispatchers)
+        dispatcher.push_entries()
+        self._transfer.advance(self.dispatchers)
 
     def offer_answered(self, response: InstallSnapshotResponse) -> None:
         """A peer has begun its log anew, or needs not."""
-        dispatcher = self._contact(response)
+        dispatcher = self._responding_peer(response)
         if dispatcher is not None:
             dispatcher.offer_answered(response)
 
@@ -207,12 +207,12 @@ class Leadership:
     def peer_lost(self, peer_id: str) -> None:
         """A peer's process has ended, it seems: leadership is not handed to it."""
         if peer_id in self.dispatchers:
-            self.dispatchers[peer_id].is_gone = True
+            self.dispatchers[peer_id].is_lost = True
 
-    def begin_moved(self) -> None:
+    def log_compacted(self) -> None:
         """The log begins later: what peers are asked about may be gone."""
         for dispatcher in self.dispatchers.values():
-            dispatcher.begin_moved()
+            dispatcher.log_compacted()
 
     def advance_commit(self) -> None:
         """Commit what a majority has on disk, if the last of it is of my own term (Raft 5.4.2).
@@ -220,18 +220,18 @@ class Leadership:
         My own copy counts like a follower's: once it is durable (R3).
         """
         state = self._state
-        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         matches[state.config.self_id] = state.writes.durable_index
         index = quorum_reached(state.memberships.current, matches)
         if index < self.first_index or index <= state.committed_index:
             return
         state.commit_to(index)
-        self._change.went_on()
-        if self._reads.wants_round:
-            self._begin_round_for_reads()
+        self._change.committed()
+        if self._reads.needs_round:
+            self._start_read_round()
         for dispatcher in self.dispatchers.values():
-            dispatcher.pump()
-        self._transfer.go_on(self.dispatchers)
+            dispatcher.push_entries()
+        self._transfer.advance(self.dispatchers)
         self._leave_if_removed()
 
     @property
@@ -239,8 +239,8 @@ class Leadership:
         """Whether a majority is there, as far as is known."""
         live = [
             peer
-            for peer in self._counted()
-            if self.dispatchers[peer].is_live and not self.dispatchers[peer].is_gone
+            for peer in self._counted_peers()
+            if self.dispatchers[peer].is_live and not self.dispatchers[peer].is_lost
         ]
         return has_quorum(self._state.memberships.current, [self._state.config.self_id, *live])
 
@@ -251,7 +251,7 @@ class Leadership:
 
     # -- members ------------------------------------------------------------------------------
 
-    def _meet_members(self) -> None:
+    def _add_dispatchers(self) -> None:
         """Have a dispatcher for each other member; tell those who leave so, for a while."""
         state = self._state
         ids = state.memberships.current.ids
@@ -264,15 +264,15 @@ class Leadership:
             else:
                 self._departures_ms.setdefault(peer_id, state.now_ms + DEPARTURE_MS)
 
-    def _let_go(self) -> None:
+    def _drop_departed(self) -> None:
         """Forget removed members once they know that they are, or do not answer."""
         state = self._state
         for peer_id, deadline_ms in list(self._departures_ms.items()):
-            informed = self.dispatchers[peer_id].commit_known >= state.memberships.index
+            informed = self.dispatchers[peer_id].known_commit >= state.memberships.index
             if informed or state.now_ms >= deadline_ms:
                 del self._departures_ms[peer_id], self.dispatchers[peer_id]
-                self._match_at_beat.pop(peer_id, None)
-                self._round_answered.pop(peer_id, None)
+                self._match_at_heartbeat.pop(peer_id, None)
+                self._rounds_answered.pop(peer_id, None)
 
     def _append_membership(self, membership: Membership) -> None:
         """Append an entry that names a membership; it counts from now on (Raft 6)."""
@@ -283,14 +283,14 @@ class Leadership:
         state.emit(AppendMembership(index, state.term, membership, token))
         state.take_membership(index, membership)
         known = set(self.dispatchers)
-        self._meet_members()
+        self._add_dispatchers()
         for peer_id, dispatcher in self.dispatchers.items():
             if peer_id in known:
-                dispatcher.pump()
+                dispatcher.push_entries()
             else:
                 dispatcher.compare()
 
-    def _counted(self) -> list[str]:
+    def _counted_peers(self) -> list[str]:
         """Return the peers that are who the membership says; others are heard, not counted."""
         membership = self._state.memberships.current
         return [
@@ -308,17 +308,17 @@ class Leadership:
         ):
             return
         # entries behind the last one that everybody acknowledged may be under way for ever
-        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted()}
+        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         voters = [peer for peer in matches if current.is_voter(peer)]
         if voters:
             best = max(voters, key=matches.__getitem__)
             state.send(timeout_now(state, best, matches[best]))
-        state.tell("leaves: it was removed from the voters")
+        state.record("leaves: it was removed from the voters")
         state.enter(Role.FOLLOWER, None)
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _contact(
+    def _responding_peer(
         self, response: HeartBeatResponse | PushResponse | InstallSnapshotResponse
     ) -> Dispatcher | None:
         """Return the peer's dispatcher; any answer of this term shows that the peer is alive."""
@@ -326,35 +326,38 @@ class Leadership:
         dispatcher = self.dispatchers.get(response.local_id)
         if dispatcher is None or response.term != state.term:
             return None
-        if dispatcher.is_other(response.incarnation) and not self._is_news(response):
+        if dispatcher.is_other(response.incarnation) and not self._is_newest(response):
             return None  # the disk it speaks for is gone
         if response.code is ResponseCode.INCONSISTENT_LEADER:
             state.alarm(f"{response.local_id} follows another leader of this term")
             state.enter(Role.CANDIDATE, None)
             return None
-        dispatcher.met(response.incarnation)
-        dispatcher.contact_ms = state.now_ms
-        dispatcher.is_gone = False
+        dispatcher.peer_seen(response.incarnation)
+        dispatcher.last_contact_ms = state.now_ms
+        dispatcher.is_lost = False
         return dispatcher
 
-    def _is_news(
+    def _is_newest(
         self, response: HeartBeatResponse | PushResponse | InstallSnapshotResponse
     ) -> bool:
         """Whether the peer said this after all that it said before.
 
         An answer to an earlier round may be that of a data directory that was emptied since.
         """
-        known = self._round_answered.get(response.local_id, 0)
-        return isinstance(response, HeartBeatResponse) and known < response.round <= self._round
+        known = self._rounds_answered.get(response.local_id, 0)
+        return (
+            isinstance(response, HeartBeatResponse)
+            and known < response.round <= self._heartbeat_round
+        )
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         state = self._state
-        self._round += 1
+        self._heartbeat_round += 1
         if self.is_ready:
-            self._reads.round_began(self._round)
+            self._reads.round_started(self._heartbeat_round)
         floor = self.retention_floor()
         for peer_id, dispatcher in self.dispatchers.items():
-            self._match_at_beat[peer_id] = dispatcher.match_index
+            self._match_at_heartbeat[peer_id] = dispatcher.match_index
             state.send(
                 HeartBeatRequest(
                     group=state.config.group,
@@ -362,7 +365,7 @@ class Leadership:
                     remote_id=peer_id,
                     incarnation=state.config.incarnation,
                     term=state.term,
-                    round=self._round,
+                    round=self._heartbeat_round,
                     retention_floor=floor,
                     membership_index=state.memberships.index,
                     committed_index=state.committed_index,
@@ -370,24 +373,24 @@ class Leadership:
             )
         self._confirm_reads()
 
-    def _begin_round_for_reads(self) -> None:
-        if self.is_ready and self._reads.wants_round:
-            self._beat()
+    def _start_read_round(self) -> None:
+        if self.is_ready and self._reads.needs_round:
+            self._send_heartbeats()
 
     def _confirm_reads(self) -> None:
-        answered = {peer: self._round_answered.get(peer, 0) for peer in self._counted()}
-        answered[self._state.config.self_id] = self._round
+        answered = {peer: self._rounds_answered.get(peer, 0) for peer in self._counted_peers()}
+        answered[self._state.config.self_id] = self._heartbeat_round
         self._reads.confirmed(quorum_reached(self._state.memberships.current, answered))
-        self._begin_round_for_reads()
+        self._start_read_round()
 
     def _quorum_deadline_ms(self) -> int:
         """When the youngest majority's silence has lasted a time-out; I count as just heard."""
-        contacts = {peer: self.dispatchers[peer].contact_ms for peer in self._counted()}
+        contacts = {peer: self.dispatchers[peer].last_contact_ms for peer in self._counted_peers()}
         contacts[self._state.config.self_id] = NEVER_MS
-        heard_ms = quorum_reached(self._state.memberships.current, contacts)
-        if heard_ms >= NEVER_MS:
+        last_contact_ms = quorum_reached(self._state.memberships.current, contacts)
+        if last_contact_ms >= NEVER_MS:
             return NEVER_MS
-        return heard_ms + self._state.config.election_timeout_min_ms
+        return last_contact_ms + self._state.config.election_timeout_min_ms
 
     # -- rest ---------------------------------------------------------------------------------
 
@@ -397,14 +400,14 @@ class Leadership:
         It may when nothing has happened for a while, and all live members know and have all
         there is. Absent ones announce themselves when they are back.
         """
-        quiet_ms = self._state.now_ms - self._disturbed_ms
-        awaited_ms = REST_AFTER_BEATS * self._state.config.heartbeat_ms
+        quiet_ms = self._state.now_ms - self._active_ms
+        awaited_ms = QUIESCE_AFTER_HEARTBEATS * self._state.config.heartbeat_ms
         if quiet_ms < awaited_ms or not self._is_idle():
             return ()
         live = tuple(peer for peer, dispatcher in self.dispatchers.items() if dispatcher.is_live)
-        counted = [peer for peer in self._counted() if peer in live]
+        counted = [peer for peer in self._counted_peers() if peer in live]
         enough = has_quorum(self._state.memberships.current, [self._state.config.self_id, *counted])
-        settled = all(self.dispatchers[peer].is_settled for peer in live)
+        settled = all(self.dispatchers[peer].is_caught_up for peer in live)
         return live if enough and settled and len(counted) == len(live) else ()
 
     def _is_idle(self) -> bool:
@@ -416,7 +419,7 @@ class Leadership:
             and state.committed_index == end_index == state.writes.durable_index
             and state.writes.oldest_ms is None
             and not self._transfer.is_running
-            and not self._transfer.preferred_alive(self.dispatchers)
+            and not self._transfer.live_preferred(self.dispatchers)
             and not self._change.is_running
             and not self._departures_ms
             and self._reads.is_idle
@@ -427,35 +430,35 @@ class Leadership:
         if not self._state.is_quiescent and (confirming_peers := self.confirming_peers()):
             self._state.is_quiescent = True
             for peer_id in confirming_peers:
-                self.dispatchers[peer_id].vouched = True
-            self._next_beat_ms = self._state.now_ms + REST_BEAT_MS
+                self.dispatchers[peer_id].is_confirmed = True
+            self._next_heartbeat_ms = self._state.now_ms + QUIESCENT_HEARTBEAT_MS
 
-    def disturb(self) -> None:
+    def wake_up(self) -> None:
         """Something happened: beat as ever, at once.
 
         Whoever was vouched for has an election time-out from now on to answer, like anybody who
         is asked: all groups of a node may wake at once, and their answers take a while.
         """
-        now_ms = self._disturbed_ms = self._state.now_ms
+        now_ms = self._active_ms = self._state.now_ms
         if not self._state.is_quiescent:
             return
         self._state.is_quiescent = False
-        self._next_beat_ms = now_ms
+        self._next_heartbeat_ms = now_ms
         for dispatcher in self.dispatchers.values():
-            if dispatcher.vouched:
-                dispatcher.vouched = False
-                dispatcher.contact_ms = now_ms
+            if dispatcher.is_confirmed:
+                dispatcher.is_confirmed = False
+                dispatcher.last_contact_ms = now_ms
 
     def consider_quiescing(self) -> None:
         """A peer that turns out to need something, or is back, ends the rest."""
         if self._state.is_quiescent and not (
             self._is_idle()
             and all(
-                dispatcher.is_settled if dispatcher.vouched else not dispatcher.is_live
+                dispatcher.is_caught_up if dispatcher.is_confirmed else not dispatcher.is_live
                 for dispatcher in self.dispatchers.values()
             )
         ):
-            self.disturb()
+            self.wake_up()
 
     # -- views --------------------------------------------------------------------------------
 
@@ -465,7 +468,7 @@ class Leadership:
         matches = [
             dispatcher.match_index
             for dispatcher in self.dispatchers.values()
-            if dispatcher.vouched or dispatcher.contact_ms >= oldest_ms
+            if dispatcher.is_confirmed or dispatcher.last_contact_ms >= oldest_ms
         ]
         return min(matches, default=self._state.committed_index)
 
@@ -473,11 +476,11 @@ class Leadership:
         """When `tick` has something to do."""
         stalled_ms = self._state.stall_deadline_ms()
         if self._state.is_quiescent:
-            return min(self._next_beat_ms, stalled_ms)
+            return min(self._next_heartbeat_ms, stalled_ms)
         deadlines = [dispatcher.deadline_ms() for dispatcher in self.dispatchers.values()]
         if not deadlines:
             return stalled_ms
-        return min(self._next_beat_ms, self._quorum_deadline_ms(), stalled_ms, *deadlines)
+        return min(self._next_heartbeat_ms, self._quorum_deadline_ms(), stalled_ms, *deadlines)
 
     def peer_progress(self) -> tuple[PeerStatus, ...]:
         """Return a view of each peer."""

@@ -96,7 +96,7 @@ class LogIndex:
         del self._firsts[kept:]
         self.end_index = from_index - 1
 
-    def move_begin(self, before_begin_index: int, before_begin_term: int) -> None:
+    def compact(self, before_begin_index: int, before_begin_term: int) -> None:
         """Remove everything up to before_begin_index, which must lie inside the log."""
         check(
             self.before_begin_index <= before_begin_index <= self.end_index,

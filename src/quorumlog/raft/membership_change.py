@@ -58,14 +58,14 @@ class MembershipChange:
         else:
             self._state.emit(Finished(event.request_id, code, text))
 
-    def went_on(self) -> None:
+    def committed(self) -> None:
         """The committed index rose: take the next step of a change, or report its end."""
         state = self._state
         if state.memberships.index > state.committed_index:
             return
         current = state.memberships.current
         if current.is_joint:
-            self._append(finished(current))
+            self._append(final_membership(current))
         elif self._request_id is not None:
             state.emit(Finished(self._request_id, ResponseCode.SUCCESS, ""))
             self._request_id = None
@@ -85,7 +85,7 @@ class MembershipChange:
             dispatcher = self._dispatchers.get(member.node_id)
             if dispatcher is None:
                 continue
-            if member.joining and self._unfit(member, dispatcher) is None:
+            if member.joining and self._not_ready(member, dispatcher) is None:
                 self._promote(member.node_id)
                 return
             if not member.may_be(dispatcher.incarnation):
@@ -117,14 +117,14 @@ class MembershipChange:
             return ResponseCode.UNKNOWN_MEMBER, f"{node_id} is no member: add it first"
         if current.is_voter(node_id) or dispatcher is None:
             return ResponseCode.REPEATED_REQUEST, f"{node_id} is a voter already"
-        unfit = self._unfit(member, dispatcher)
-        if unfit is not None:
-            return ResponseCode.MEMBER_NOT_READY, unfit
+        reason = self._not_ready(member, dispatcher)
+        if reason is not None:
+            return ResponseCode.MEMBER_NOT_READY, reason
         voter = msgspec.structs.replace(member, incarnation=dispatcher.incarnation, joining=False)
         self._append(current.with_member(voter).with_voters([*current.voters, node_id]))
         return ResponseCode.SUCCESS, ""
 
-    def _unfit(self, member: Member, dispatcher: Dispatcher) -> str | None:
+    def _not_ready(self, member: Member, dispatcher: Dispatcher) -> str | None:
         """Return why a learner may not vote yet: an empty voter would weaken the majority."""
         if not dispatcher.is_live:
             return f"{member.node_id} does not answer"
@@ -187,7 +187,7 @@ def _could_decide(current: Membership, voters: tuple[str, ...], live: Sequence[s
     return has_quorum(msgspec.structs.replace(current, voters=voters), live)
 
 
-def finished(joint: Membership) -> Membership:
+def final_membership(joint: Membership) -> Membership:
     """Return the final membership behind a joint one.
 
     Voters of before leave; those that are to join again stay, as learners of any incarnation.

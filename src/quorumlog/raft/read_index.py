@@ -17,7 +17,7 @@ READS_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ReadRound:
     round: int
     index: int
     request_ids: list[int]
@@ -29,10 +29,10 @@ class ReadIndex:
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._waiting: list[int] = []
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_ReadRound] = deque()
 
     @property
-    def wants_round(self) -> bool:
+    def needs_round(self) -> bool:
         """Whether a round should begin: reads wait for one and none is under way."""
         return bool(self._waiting) and not self._asked
 
@@ -50,10 +50,10 @@ class ReadIndex:
         else:
             self._waiting.append(request_id)
 
-    def round_began(self, number: int) -> None:
+    def round_started(self, number: int) -> None:
         """Heartbeats leave now: what they prove holds for everything asked before."""
         if self._waiting:
-            self._asked.append(_Asked(number, self._state.committed_index, self._waiting))
+            self._asked.append(_ReadRound(number, self._state.committed_index, self._waiting))
             self._waiting = []
 
     def confirmed(self, number: int) -> None:

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Election:
-    """A round of questions to the voters; `own_vote_token` is the write of the vote for myself.
+    """One round of a campaign: a pre-vote round, or the vote itself.
 
-    `granted`: who would vote, or voted, for me, with their incarnations. `expected`: who else may
-    still vote for me. `transfer`: the leader asked me to take over. `gave_up`: those of `granted`
-    who have more than I and once said that they give it up.
+    `own_vote_token` is the write of the vote for myself. `granted` maps those who would vote, or
+    voted, for me to their incarnations; `expected` are those who may still vote for me.
+    `surrendered` is the part of `granted` whose log is ahead of mine and who said that they give up
+    the entries that I lack. `transfer`: the leader asked me to take over.
     """
 
     term: int
@@ -44,7 +45,7 @@ class Election:
     granted: dict[str, int] = field(default_factory=dict)
     transfer: bool = False
     expected: set[str] = field(default_factory=set)
-    gave_up: set[str] = field(default_factory=set)
+    surrendered: set[str] = field(default_factory=set)
 
 
 class RaftState:
@@ -61,7 +62,7 @@ class RaftState:
         )
         self.memberships = MembershipHistory(config.founders, boot.memberships)
         self.memberships.committed(boot.committed_index)
-        self.story = EventHistory()
+        self.history = EventHistory()
         self.writes = WriteTracker(boot.end_index)
         self.term = boot.hard_state.term
         self.vote = boot.hard_state.vote
@@ -72,7 +73,7 @@ class RaftState:
             min(boot.committed_index, boot.end_index), boot.before_begin_index
         )
         self.now_ms = now_ms
-        self.round: Election | None = None
+        self.election: Election | None = None
         self.last_vote_result: VoteResult | None = None
         self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
@@ -84,7 +85,7 @@ class RaftState:
         self.hard_state_token = 0
         self._request_id = 0
         self._alarmed = ""
-        self._leader_heard_ms = now_ms
+        self._last_contact_ms = now_ms
         self._election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self.is_quiescent = False
@@ -105,12 +106,12 @@ class RaftState:
 
     def alarm(self, text: str) -> None:
         """Tell people of something that must never happen."""
-        self.tell(f"ALARM: {text}")
+        self.record(f"ALARM: {text}")
         self.emit(Alarm(f"{self.config.group}/{self.config.self_id}, term {self.term}: {text}"))
 
-    def tell(self, text: str) -> None:
-        """Add a line to the story."""
-        self.story.tell(self.now_ms, text)
+    def record(self, text: str) -> None:
+        """Add a line to the history."""
+        self.history.record(self.now_ms, text)
 
     def next_request_id(self) -> int:
         """Return a number no other request of this core has."""
@@ -144,7 +145,7 @@ class RaftState:
 
     # -- what is not believed ---------------------------------------------------------------
 
-    def is_beyond_belief(self, message: PeerMessage) -> bool:
+    def refuses_term(self, message: PeerMessage) -> bool:
         """Whether a message is of a term that this group cannot have reached; said in an alarm.
 
         A term is durable and only rises: one near the end of its range, once adopted, leaves the
@@ -188,7 +189,7 @@ class RaftState:
         member = self.memberships.current.member(own_id)
         return member is None or member.may_be(self.config.incarnation)
 
-    def is_acquainted(self, node_id: str, membership_index: int) -> bool:
+    def is_known_peer(self, node_id: str, membership_index: int) -> bool:
         """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).
 
         `membership_index` is the one it acts on. Mine is the newest that is committed: one that is
@@ -234,7 +235,7 @@ class RaftState:
         index, current = self.memberships.index, self.memberships.current
         joint = f", before {', '.join(current.outgoing)}" if current.is_joint else ""
         learners = f"; learners {', '.join(current.learners)}" if current.learners else ""
-        self.tell(
+        self.record(
             f"membership of index {index}: voters {', '.join(current.voters)}{joint}{learners}"
         )
         self.emit(MembershipChanged(index, current))
@@ -255,12 +256,12 @@ class RaftState:
         term = self.term if term is None else term
         if term != self.term or vote not in (None, self.vote):
             self._save_hard_state(term, vote)
-        self.role, self.leader_id, self.round = role, leader_id, None
+        self.role, self.leader_id, self.election = role, leader_id, None
         if before[0] is Role.LEADER and role is not Role.LEADER:
             self.emit(FailPending(ResponseCode.TERM_CHANGED))
             self.restart_election_timer()
         if before != (role, term, leader_id):
-            self.tell(f"{role.value} in term {term}, leader {leader_id or 'unknown'}")
+            self.record(f"{role.value} in term {term}, leader {leader_id or 'unknown'}")
             self.emit(RoleChanged(role, term, leader_id))
 
     def _save_hard_state(self, term: int, vote: str | None) -> None:
@@ -285,7 +286,7 @@ class RaftState:
         pause_ms = self.config.heartbeat_ms
         self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
 
-    def lost_leader(self) -> None:
+    def leader_lost(self) -> None:
         """The leader's process has ended, it seems: do not wait for it, and vote for others.
 
         It is a hint. A leader that is there all the same goes on to be followed by everybody else,
@@ -293,38 +294,40 @@ class RaftState:
         replicas, so that one of them asks before the others do.
         """
         self.unquiesce(self.now_ms)
-        self._leader_heard_ms = self.now_ms - self.config.election_timeout_max_ms
+        self._last_contact_ms = self.now_ms - self.config.election_timeout_max_ms
         pause_ms = 1 + self._random.randrange(max(1, self.config.heartbeat_ms // 2))
         self.election_deadline_ms = min(self.election_deadline_ms, self.now_ms + pause_ms)
-        self.tell(f"lost {self.leader_id}, which led: its connection closed and cannot be renewed")
+        self.record(
+            f"lost {self.leader_id}, which led: its connection closed and cannot be renewed"
+        )
 
-    def met_peer(self) -> None:
+    def peer_seen(self) -> None:
         """A peer can be reached: if nobody leads, there may be enough of us now to elect somebody.
 
         So a group whose nodes all start anew has its leader sooner than after a time-out.
         """
-        asks_for_votes = self.round is not None and not self.round.pre_vote
+        asks_for_votes = self.election is not None and not self.election.pre_vote
         if self.leader_id is None and not asks_for_votes:
             pause_ms = self.config.heartbeat_ms
             soon_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
             self.election_deadline_ms = min(self.election_deadline_ms, soon_ms)
 
-    def give_way(self) -> None:
+    def yield_to_candidate(self) -> None:
         """Somebody who may win campaigns: let a heartbeat pass before I do (fewer split votes)."""
         later = self.now_ms + self.config.heartbeat_ms
         self.election_deadline_ms = max(self.election_deadline_ms, later)
 
-    def heard_leader(self) -> None:
+    def leader_seen(self) -> None:
         """Note a sign of life of the leader."""
-        self._leader_heard_ms = self.now_ms
+        self._last_contact_ms = self.now_ms
         self.election_deadline_ms = self.now_ms + self._election_timeout_ms
 
-    def unquiesce(self, heard_ms: int) -> None:
+    def unquiesce(self, last_contact_ms: int) -> None:
         """Wait for heartbeats again; the leader was last heard of then."""
         if self.is_quiescent:
             self.is_quiescent = False
-            self._leader_heard_ms = max(self._leader_heard_ms, heard_ms)
-            self.election_deadline_ms = self._leader_heard_ms + self._election_timeout_ms
+            self._last_contact_ms = max(self._last_contact_ms, last_contact_ms)
+            self.election_deadline_ms = self._last_contact_ms + self._election_timeout_ms
 
     def stall_deadline_ms(self) -> int:
         """When the disk counts as stalled: its oldest write has taken an election time-out."""
@@ -339,7 +342,7 @@ class RaftState:
         """Whether I lead (with a quorum, else I would have stepped down) or heard the leader."""
         if self.leader_id is None:
             return False
-        silent_ms = self.now_ms - self._leader_heard_ms
+        silent_ms = self.now_ms - self._last_contact_ms
         if self.role is Role.LEADER or self.is_quiescent:
             return True
         return silent_ms < self.config.election_timeout_min_ms

@@ -37,9 +37,9 @@ class Transfer:
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._running: _Running | None = None
-        self._told = False
+        self._timeout_now_sent = False
         self._tried: set[str] = set()
-        self._next_look_ms = 0
+        self._next_check_ms = 0
         self._pause_ms = PREFERRED_PAUSE_MS
 
     @property
@@ -58,7 +58,7 @@ class Transfer:
         if refused is not None:
             self._state.emit(Finished(event.request_id, *refused))
         else:
-            self._begin(event.request_id, event.transferee_id, dispatchers)
+            self._start(event.request_id, event.transferee_id, dispatchers)
 
     def _refusal(
         self, event: TransferRequested, dispatchers: Mapping[str, Dispatcher]
@@ -88,55 +88,55 @@ class Transfer:
             return ResponseCode.TAKE_LEADERSHIP_FAILED, f"{target} does not answer"
         return None
 
-    def _begin(
+    def _start(
         self, request_id: int | None, target: str, dispatchers: Mapping[str, Dispatcher]
     ) -> None:
         state = self._state
         deadline_ms = state.now_ms + state.config.transfer_timeout_ms
         self._running = _Running(request_id, target, state.term, deadline_ms)
-        self._told = False
-        state.tell(f"hands leadership over to {target}")
-        self.go_on(dispatchers)
+        self._timeout_now_sent = False
+        state.record(f"hands leadership over to {target}")
+        self.advance(dispatchers)
 
-    def go_on(self, dispatchers: Mapping[str, Dispatcher], *, again: bool = False) -> None:
+    def advance(self, dispatchers: Mapping[str, Dispatcher], *, again: bool = False) -> None:
         """Tell the target to campaign once it has everything; `again`: the word may be lost.
 
         Everything is committed by then, so that nobody who appended is left without an answer.
         """
         running, end_index = self._running, self._state.log.end_index
-        if running is None or (self._told and not again):
+        if running is None or (self._timeout_now_sent and not again):
             return
         dispatcher = dispatchers.get(running.target)
         has_all = dispatcher is not None and dispatcher.match_index == end_index
         if has_all and self._state.committed_index == end_index:
-            self._told = True
+            self._timeout_now_sent = True
             self._state.send(timeout_now(self._state, running.target, end_index))
 
     def leads(self) -> None:
         """Leadership began: what the others have is known after an interval at the earliest."""
         begin_ms = self._state.now_ms + self._state.config.heartbeat_ms
-        self._next_look_ms = max(self._next_look_ms, begin_ms)
+        self._next_check_ms = max(self._next_check_ms, begin_ms)
 
     def peer_connected(self, peer_id: str) -> None:
         """A peer may have started again: if it is preferred, it is tried again."""
         if peer_id in self._state.config.preferred_leader_ids:
             begin_ms = self._state.now_ms + PREFERRED_INTERVAL_MS
-            self._next_look_ms = min(self._next_look_ms, begin_ms)
+            self._next_check_ms = min(self._next_check_ms, begin_ms)
             self._pause_ms = PREFERRED_PAUSE_MS
 
-    def look_for_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
+    def consider_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Hand over to the preferred leader that lags least, if it is alive and near."""
         state = self._state
-        if self._running is not None or state.now_ms < self._next_look_ms:
+        if self._running is not None or state.now_ms < self._next_check_ms:
             return
-        alive = self.preferred_alive(dispatchers)
+        alive = self.live_preferred(dispatchers)
         if alive:
-            self._next_look_ms = state.now_ms + PREFERRED_INTERVAL_MS
+            self._next_check_ms = state.now_ms + PREFERRED_INTERVAL_MS
             # of those that lag alike the first named
             name = max(alive, key=lambda name: dispatchers[name].match_index)
             lag = state.log.end_index - dispatchers[name].match_index
             if lag < state.config.transfer_lag_max and dispatchers[name].match_index >= 0:
-                self._begin(None, name, dispatchers)
+                self._start(None, name, dispatchers)
 
     def successors(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
         """Return who could lead in place of one that is about to stop."""
@@ -147,10 +147,10 @@ class Transfer:
             if name in voters
             and name not in self._tried
             and dispatcher.is_live
-            and not dispatcher.is_gone
+            and not dispatcher.is_lost
         ]
 
-    def look_for_successor(self, dispatchers: Mapping[str, Dispatcher]) -> None:
+    def consider_successor(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Hand over to the one that lags least, as this node is about to stop.
 
         Who did not take over is not asked again. Of the others it may not be known yet how far
@@ -163,14 +163,14 @@ class Transfer:
             if known:
                 name = max(known, key=lambda name: dispatchers[name].match_index)
                 self._tried.add(name)
-                self._begin(None, name, dispatchers)
+                self._start(None, name, dispatchers)
 
     def peer_lost(self, peer_id: str) -> None:
         """A peer's process has ended, it seems: if it was to take over, it will not."""
         if self._running is not None and self._running.target == peer_id:
             self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, f"{peer_id} has ended")
 
-    def preferred_alive(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
+    def live_preferred(self, dispatchers: Mapping[str, Dispatcher]) -> list[str]:
         """Return the preferred leaders that could lead instead of this one."""
         preferred = self._state.config.preferred_leader_ids
         if not preferred or self._state.config.self_id in preferred:
@@ -179,7 +179,7 @@ class Transfer:
         known = [name for name in preferred if name in voters and name in dispatchers]
         return [name for name in known if dispatchers[name].is_live]
 
-    def look(self) -> None:
+    def check_end(self) -> None:
         """See whether it has ended: somebody else leads, or time has passed."""
         running, state = self._running, self._state
         if running is None:
@@ -195,17 +195,17 @@ class Transfer:
 
     def _end(self, code: ResponseCode, text: str) -> None:
         running, self._running = self._running, None
-        self._state.tell(f"hand-over ended: {code.name} {text}")
+        self._state.record(f"hand-over ended: {code.name} {text}")
         if code is ResponseCode.SUCCESS:
             self._pause_ms = PREFERRED_PAUSE_MS
         else:
-            self._next_look_ms = self._state.now_ms + self._pause_ms
+            self._next_check_ms = self._state.now_ms + self._pause_ms
             self._pause_ms = min(PREFERRED_PAUSE_MAX_MS, 2 * self._pause_ms)
         if running is not None and running.request_id is not None:
             self._state.emit(Finished(running.request_id, code, text))
 
     def deadline_ms(self) -> int:
-        """When `look` has something to do."""
+        """When `check_end` has something to do."""
         return self._running.deadline_ms if self._running is not None else NEVER_MS
 
 

@@ -12,7 +12,7 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
     the candidate is refused because a leader is alive: whoever was cut off for a while must not
     unseat it (thesis sections 4.2.3 and 9.6).
     """
-    result = _refuse_at_the_door(state, request)
+    result = _refuse_outright(state, request)
     if result is None:
         result = _decide(state, request)
         adopts = request.term > state.term and not request.pre_vote
@@ -24,9 +24,9 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
         if granted:
             state.restart_election_timer()
         elif result.accepts and state.role is not Role.LEADER:
-            state.give_way()
+            state.yield_to_candidate()
     asked = "would vote" if request.pre_vote else "votes"
-    state.tell(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
+    state.record(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
     small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
     state.send(
         VoteResponse(
@@ -43,11 +43,11 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
     )
 
 
-def _refuse_at_the_door(state: RaftState, request: VoteRequest) -> VoteResult | None:
+def _refuse_outright(state: RaftState, request: VoteRequest) -> VoteResult | None:
     """Refuse those whose question changes nothing here, whatever its term."""
-    if not state.is_acquainted(request.local_id, request.membership_index):
+    if not state.is_known_peer(request.local_id, request.membership_index):
         return VoteResult.REJECT_UNKNOWN_LEADER
-    if _is_another(state, request):
+    if _has_other_incarnation(state, request):
         return VoteResult.REJECT_UNKNOWN_LEADER
     if request.local_id == state.config.self_id:
         return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -56,7 +56,7 @@ def _refuse_at_the_door(state: RaftState, request: VoteRequest) -> VoteResult | 
     return None
 
 
-def _is_another(state: RaftState, request: VoteRequest) -> bool:
+def _has_other_incarnation(state: RaftState, request: VoteRequest) -> bool:
     """Whether the candidate's disk was emptied, so that it is not the voter that I know.
 
     One that knows a newer membership than I was readmitted since.
@@ -76,7 +76,7 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
             refusal = VoteResult.REJECT_EXPIRED_LEDGER_TERM
         else:
             refusal = VoteResult.REJECT_SMALL_LEDGER_END_INDEX
-        if not _may_give_up_its_end(state, request):
+        if not _may_surrender_entries(state, request):
             return refusal
         accepted = VoteResult.ACCEPT_GIVING_UP_ENTRIES
     if request.term < state.term:
@@ -85,7 +85,7 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
         if state.leader_id not in (None, candidate):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         if state.vote not in (None, candidate):
-            taking = state.round is not None and state.round.transfer
+            taking = state.election is not None and state.election.transfer
             refusal = VoteResult.REJECT_TAKING_LEADERSHIP
             return refusal if taking else VoteResult.REJECT_ALREADY_VOTED
     if request.term < log.end_term:
@@ -93,7 +93,7 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     return accepted
 
 
-def _may_give_up_its_end(state: RaftState, request: VoteRequest) -> bool:
+def _may_surrender_entries(state: RaftState, request: VoteRequest) -> bool:
     """Whether a voter that is not fit to lead lets a log win that lacks what its own ends with.
 
     Else a group would have no leader for good whose longest log is damaged behind what is

@@ -429,7 +429,7 @@ class SimulatedNode:
         `closes`: it closes its state machine before, as one does that is asked to stop.
         """
         if self.replica is not None:
-            self.stories.append(self.replica.core.story.lines())
+            self.stories.append(self.replica.core.history.lines())
             if not power:
                 self.cluster.ended(self)
         self.life += 1
@@ -450,7 +450,7 @@ class SimulatedNode:
         replica = self.running
         if replica.counters.alarms != self._alarms_seen:
             self._alarms_seen = replica.counters.alarms
-            lines = [text for _, text in replica.core.story.lines() if text.startswith("ALARM")]
+            lines = [text for _, text in replica.core.history.lines() if text.startswith("ALARM")]
             self.alarms = lines[-ALARMS_KEPT:]
 
     def covered_files(self, random: Random) -> list[str]:
@@ -488,7 +488,7 @@ class SimulatedNode:
         """Return what happened to it lately, the lives before the present one included."""
         lives = [*self.stories]
         if self.replica is not None:
-            lives.append(self.replica.core.story.lines())
+            lives.append(self.replica.core.history.lines())
         told = [f"{at_ms:>8} ms  {text}" for lines in lives for at_ms, text in [*lines, (0, "---")]]
         if self.replica is None:
             told.append(f"down: {self.why_stopped or 'stopped'}")

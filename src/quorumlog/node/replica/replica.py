@@ -225,7 +225,7 @@ class Replica:
     def story(self) -> list[tuple[int, str]]:
         """Return what happened lately as (milliseconds ago, sentence), oldest first."""
         now_ms = self._environment.now_ms()
-        return [(now_ms - at_ms, text) for at_ms, text in self.core.story.lines()]
+        return [(now_ms - at_ms, text) for at_ms, text in self.core.history.lines()]
 
     def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later."""

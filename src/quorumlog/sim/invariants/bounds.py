@@ -1,7 +1,7 @@
 """Every queue, window and table keeps within its bound, and the core's own checks hold."""
 
 from quorumlog.node.replica.pending_requests import ASKED_MAX
-from quorumlog.raft.event_history import STORY_LINES_MAX
+from quorumlog.raft.event_history import HISTORY_LINES_MAX
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.node import SimulatedNode
 
@@ -23,7 +23,9 @@ class Bounds(Invariant):
         )
         waiting = replica.pending_requests.count
         self.require(waiting <= ASKED_MAX, f"{waiting} requests wait")
-        self.require(len(replica.core.story.lines()) <= STORY_LINES_MAX, "the story is bounded")
+        self.require(
+            len(replica.core.history.lines()) <= HISTORY_LINES_MAX, "the history is bounded"
+        )
         for peer in replica.core.peer_progress():
             self.require(
                 peer.in_flight_requests <= limits.push_window_requests
