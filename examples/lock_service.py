@@ -22,11 +22,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from quorumlog import Client
+from quorumlog import Client, Entry
+from quorumlog.errors import UnexpectedArgumentError
 from quorumlog.local import LocalCluster, guarded_directory
 from quorumlog.machine import SnapshotReader, SnapshotWriter, StateMachine
-from quorumlog.model.entry import Entry
-from quorumlog.model.errors import UnexpectedArgumentError
 
 # -- what is said -----------------------------------------------------------------------------
 

@@ -1,8 +1,14 @@
-"""quorumlog: a Raft-replicated commit log for Python and Spark."""
+"""quorumlog: a Raft-replicated commit log for Python and Spark.
 
+`__all__` here, `quorumlog.errors`, `quorumlog.machine`, `quorumlog.local` and `quorumlog.spark` are
+what users import; everything else may change between versions.
+"""
+
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from quorumlog import errors
     from quorumlog.client import (
         KV,
         Appended,
@@ -10,18 +16,35 @@ if TYPE_CHECKING:
         Client,
         Compare,
         Delete,
-        EventsForgottenError,
+        Delivery,
+        Executed,
+        FetchedBlock,
+        GroupAdmin,
+        Isolation,
         KeyEvent,
         KeyItem,
         Producer,
+        ProducerStats,
         Put,
+        Queried,
+        ReplicaHistory,
         SyncClient,
         SyncKV,
         SyncProducer,
         TransactionOutcome,
     )
-    from quorumlog.model.entry import Entry
-    from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
+    from quorumlog.errors import (
+        EventsForgottenError,
+        Outcome,
+        QuorumlogError,
+        RequestError,
+    )
+    from quorumlog.model.entry import (
+        Entry,
+    )
+    from quorumlog.model.limits import (
+        Limits,
+    )
 
 __version__ = "0.1.0"
 
@@ -32,35 +55,50 @@ __all__ = [
     "Client",
     "Compare",
     "Delete",
+    "Delivery",
     "Entry",
     "EventsForgottenError",
+    "Executed",
+    "FetchedBlock",
+    "GroupAdmin",
+    "Isolation",
     "KeyEvent",
     "KeyItem",
+    "Limits",
     "Outcome",
     "Producer",
+    "ProducerStats",
     "Put",
+    "Queried",
     "QuorumlogError",
+    "ReplicaHistory",
     "RequestError",
     "SyncClient",
     "SyncKV",
     "SyncProducer",
     "TransactionOutcome",
     "__version__",
+    "errors",
 ]
+
+_HOMES = {
+    "Entry": "quorumlog.model.entry",
+    "EventsForgottenError": "quorumlog.errors",
+    "Limits": "quorumlog.model.limits",
+    "Outcome": "quorumlog.errors",
+    "QuorumlogError": "quorumlog.errors",
+    "RequestError": "quorumlog.errors",
+}
+"""Where a name comes from, if not from `quorumlog.client`."""
 
 
 def __getattr__(name: str) -> object:
-    """Load a name when it is asked for: nodes need none, and commands can be interrupted sooner."""
+    """Import a name when it is first asked for.
+
+    A node needs none of them, and a command that does not import the client starts sooner.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "Entry":
-        from quorumlog.model import entry  # noqa: PLC0415
-
-        return entry.Entry
-    if name in ("Outcome", "QuorumlogError", "RequestError"):
-        from quorumlog.model import errors  # noqa: PLC0415
-
-        return getattr(errors, name)
-    from quorumlog import client  # noqa: PLC0415
-
-    return getattr(client, name)
+    if name == "errors":
+        return importlib.import_module("quorumlog.errors")
+    return getattr(importlib.import_module(_HOMES.get(name, "quorumlog.client")), name)

@@ -7,18 +7,25 @@ from quorumlog.client.kv import (
     KV,
     Compare,
     Delete,
-    EventsForgottenError,
     KeyEvent,
     KeyItem,
     Put,
     TransactionOutcome,
 )
 from quorumlog.client.producer import Producer
-from quorumlog.client.results import Appended, AppendedBatch, FetchedBlock, Isolation
+from quorumlog.client.results import (
+    Appended,
+    AppendedBatch,
+    Executed,
+    FetchedBlock,
+    Isolation,
+    Queried,
+)
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.sync_producer import SyncProducer
 from quorumlog.client.transactions import Run, Transactions
+from quorumlog.model.errors import EventsForgottenError
 
 __all__ = [
     "KV",
@@ -29,6 +36,7 @@ __all__ = [
     "Delete",
     "Delivery",
     "EventsForgottenError",
+    "Executed",
     "FetchedBlock",
     "GroupAdmin",
     "Isolation",
@@ -37,6 +45,7 @@ __all__ = [
     "Producer",
     "ProducerStats",
     "Put",
+    "Queried",
     "ReplicaHistory",
     "Run",
     "SyncClient",

@@ -19,7 +19,7 @@ from quorumlog.client.results import Queried
 from quorumlog.machine import kv_commands
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
-    IndexRemovedError,
+    EventsForgottenError,
     InternalError,
     Outcome,
     RemoteProtocolError,
@@ -113,14 +113,6 @@ class TransactionOutcome:
     succeeded: bool
     index: int
     previous: list[bytes | None]
-
-
-class EventsForgottenError(IndexRemovedError):
-    """Changes between the index asked for and `first_kept_index` are not kept any more."""
-
-    def __init__(self, message: str, first_kept_index: int) -> None:
-        super().__init__(message)
-        self.first_kept_index = first_kept_index
 
 
 class KV:

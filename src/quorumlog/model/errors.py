@@ -1,13 +1,18 @@
-"""The error tree.
+"""The error tree; users import it from `quorumlog.errors`.
 
     QuorumlogError
     ├── ConfigError                   configuration is wrong; nothing was started
     ├── RequestError                  an answer from the cluster, or the lack of one
     │   ├── did not happen            NotLeaderError, LeaderTransferringError, NoLeaderError,
     │   │                             LeaderPendingFullError, DiskFullError, OutOfOrderError,
-    │   │                             LeaderNotReadyError,
+    │   │                             LeaderNotReadyError, ProducerFencedError, SequenceGapError,
+    │   │                             SequenceMismatchError, UnknownProducerError,
+    │   │                             TransactionEndedError, TransactionAbortedError,
     │   │                             UnexpectedArgumentError, EmptyBatchError, UnsupportedError,
-    │   │                             UnknownGroupError, IndexOutOfRangeError, IndexRemovedError
+    │   │                             UnknownGroupError, WrongClusterError,
+    │   │                             IndexOutOfRangeError, IndexRemovedError (of a watch
+    │   │                             EventsForgottenError)
+    │   ├── happened                  ResultsForgottenError
     │   └── unknown                   TermChangedError, QuorumAckTimeoutError, NetworkError,
     │                                 DeadlineExceededError, DiskError, InternalError
     ├── StorageError                  bytes on disk cannot be used or written
@@ -19,7 +24,9 @@
     └── InvariantViolation            a bug of ours; the replica must stop
 
 Every `RequestError` says in `outcome` whether the append it answers happened, did not happen, or
-may have happened. `retriable` says that the same request may succeed later, `refresh_leader` that
+may have happened. The class gives the usual outcome; an instance may differ: a refusal that comes
+after an attempt of unknown fate is unknown too, and a `NetworkError` of a request that was never
+sent did not happen. `retriable` says that the same request may succeed later, `refresh_leader` that
 the leader should be looked up first.
 """
 
@@ -30,7 +37,13 @@ from quorumlog.model.codes import ResponseCode
 
 
 class Outcome(Enum):
-    """What an error says about the append it answers."""
+    """Whether the append (or command) that an error answers is in the log.
+
+    Attributes:
+        DID_NOT_HAPPEN: it is not, and will not be.
+        UNKNOWN: it may be in the log now, or come there later.
+        HAPPENED: it is.
+    """
 
     DID_NOT_HAPPEN = "did_not_happen"
     UNKNOWN = "unknown"
@@ -38,35 +51,41 @@ class Outcome(Enum):
 
 
 class QuorumlogError(Exception):
-    """Root of all errors that this package raises on purpose."""
+    """The root of all errors that this package raises on purpose."""
 
 
 class ConfigError(QuorumlogError):
-    """A configuration value is missing, unknown or impossible."""
+    """A configuration value or an option is missing, unknown or impossible; nothing was started."""
 
 
 class InvariantViolation(QuorumlogError):  # noqa: N818  (the field's word, not an Error by name)
-    """A property that must always hold does not: stop, never go on."""
+    """A property that must always hold does not: a bug of this package.
+
+    The replica that raises it stops, rather than go on with a wrong state.
+    """
 
 
 class RemoteProtocolError(QuorumlogError):
-    """Bytes from the network that are not a frame of this protocol."""
+    """The other side of a connection sent bytes that are no message of this protocol.
+
+    A client raises it also for an answer that does not fit its question.
+    """
 
 
 class StorageError(QuorumlogError):
-    """A store cannot be opened, read or written."""
+    """Files of a store cannot be opened, read or written."""
 
 
 class StoreLockedError(StorageError):
-    """Another process has this directory open."""
+    """Another process has opened this data directory."""
 
 
 class NoSpaceError(StorageError):
-    """The disk, or the user's share of it, is full."""
+    """The disk, or what the user may have of it, is full; nothing was changed."""
 
 
 class OutOfDescriptorsError(StorageError):
-    """This process, or the machine, has no file descriptor left: nothing was opened or changed.
+    """This process or machine has no file descriptor left; nothing was opened or changed.
 
     It says nothing about the disk, and passes once something else is closed.
     """
@@ -79,9 +98,12 @@ PASSING_ERRORS = (NoSpaceError, OutOfDescriptorsError)
 class CorruptionError(StorageError):
     """Stored bytes are damaged.
 
-    Attributes: `file` (path), `position` (byte within the file), `index` (entry index, or None),
-    `reason` (what is wrong, without place and advice), `is_readable` (False: the disk itself failed
-    to give the bytes).
+    Attributes:
+        file: path of the file.
+        position: byte within the file.
+        index: index of the entry, or None.
+        reason: what is wrong, without place and advice.
+        is_readable: False if the disk itself failed to return the bytes.
     """
 
     is_readable = True
@@ -103,10 +125,13 @@ class CorruptionError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Entries that a producer took and that are not known to be stored.
+    """The entries that a producer took and that are not known to be stored.
 
-    There are `count` of them among the numbers `first` … `last`, counted from 0 in the order in
-    which the producer took them. `unknown` of them may be stored all the same, the others are not.
+    Attributes:
+        count: how many there are.
+        unknown: how many of them may be stored all the same; the others are not.
+        first: number of the first, counted from 0 in the order in which the producer took them.
+        last: number of the last.
     """
 
     count: int
@@ -123,10 +148,18 @@ class Undelivered:
 
 
 class RequestError(QuorumlogError):
-    """A request was refused, failed, or its fate is not known.
+    """A request was refused or failed, or nobody knows whether it was executed.
 
-    Attributes: `code` (`ResponseCode`), `leader_id` (the leader named by the answer, or None),
-    `undelivered` (of a producer that ended: which entries are not known to be stored).
+    It is raised itself for response codes that have no class of their own (`code` tells which), by
+    clients that are closed, and in a forked child.
+
+    Attributes:
+        code: the `ResponseCode`.
+        outcome: whether the append (or command) that failed is in the log.
+        retriable: True if the same request may succeed later.
+        refresh_leader: True if the leader should be looked up before the request is repeated.
+        leader_id: the leader that the answer named, or None.
+        undelivered: of a producer that has failed, the entries not known to be stored; else None.
     """
 
     code: ResponseCode = ResponseCode.UNKNOWN
@@ -145,7 +178,7 @@ class RequestError(QuorumlogError):
 
 
 class NotLeaderError(RequestError):
-    """The replica asked is not the leader; nothing was stored."""
+    """The replica that was asked does not lead; nothing was stored."""
 
     code = ResponseCode.NOT_LEADER
     retriable = True
@@ -154,7 +187,7 @@ class NotLeaderError(RequestError):
 
 
 class LeaderTransferringError(RequestError):
-    """Leadership is being handed over; nothing was stored."""
+    """Leadership is being transferred to another replica; nothing was stored."""
 
     code = ResponseCode.LEADER_TRANSFERRING
     retriable = True
@@ -163,7 +196,10 @@ class LeaderTransferringError(RequestError):
 
 
 class LeaderPendingFullError(RequestError):
-    """The leader has as much unacknowledged work as it allows; back off and try again."""
+    """More is unanswered than a leader, client or producer allows; nothing was stored.
+
+    Wait a moment, then try again.
+    """
 
     code = ResponseCode.LEADER_PENDING_FULL
     retriable = True
@@ -171,7 +207,7 @@ class LeaderPendingFullError(RequestError):
 
 
 class OutOfOrderError(RequestError):
-    """An earlier block of this stream was refused, so this one was not stored either."""
+    """An earlier block of the same stream was refused, so this one was not stored either."""
 
     code = ResponseCode.OUT_OF_ORDER
     retriable = True
@@ -179,49 +215,58 @@ class OutOfOrderError(RequestError):
 
 
 class ProducerFencedError(RequestError):
-    """A producer with a higher epoch took over; nothing was stored."""
+    """A producer of the same id with a higher epoch took over; nothing was stored.
+
+    This producer is replaced permanently: do not retry.
+    """
 
     code = ResponseCode.PRODUCER_FENCED
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class SequenceGapError(RequestError):
-    """A producer's earlier block is not in the log, so this one was not stored."""
+    """A block that this producer sent before is not in the log, so this one was not stored."""
 
     code = ResponseCode.SEQUENCE_GAP
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class SequenceMismatchError(RequestError):
-    """A producer's sequence is taken: by other entries, or by some of long ago; nothing stored."""
+    """Other entries, or entries too old to compare, have this sequence; nothing was stored.
+
+    Two producers share an id and an epoch, or a producer repeats what it sent long ago.
+    """
 
     code = ResponseCode.SEQUENCE_MISMATCH
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class UnknownProducerError(RequestError):
-    """The group has forgotten this producer; nothing was stored."""
+    """The group has forgotten this producer, since many others appended; nothing was stored."""
 
     code = ResponseCode.UNKNOWN_PRODUCER
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class ResultsForgottenError(RequestError):
-    """The commands were executed before, but what they resulted in is not kept any more."""
+    """The commands were executed before, but their results are not kept any more."""
 
     code = ResponseCode.RESULTS_FORGOTTEN
     outcome = Outcome.HAPPENED
 
 
 class TransactionEndedError(RequestError):
-    """The batch has ended before; nothing was added to it."""
+    """The batch was committed or aborted before; nothing was added to it."""
 
     code = ResponseCode.TRANSACTION_ENDED
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class TransactionAbortedError(RequestError):
-    """The batch was given up: write it again from the beginning."""
+    """The batch was aborted, or timed out, before it was committed; nothing of it counts.
+
+    Write it again from its start.
+    """
 
     code = ResponseCode.TRANSACTION_ABORTED
     outcome = Outcome.DID_NOT_HAPPEN
@@ -236,7 +281,10 @@ class LeaderNotReadyError(RequestError):
 
 
 class NoLeaderError(RequestError):
-    """No replica named a leader before the deadline."""
+    """No replica named a leader before the deadline, or the leader cannot be reached.
+
+    Nothing was stored.
+    """
 
     code = ResponseCode.METADATA_ERROR
     retriable = True
@@ -245,7 +293,7 @@ class NoLeaderError(RequestError):
 
 
 class DiskFullError(RequestError):
-    """The leader's disk has no room for more entries."""
+    """The disk of the leader has no room for more entries; nothing was stored."""
 
     code = ResponseCode.DISK_FULL
     retriable = True
@@ -253,21 +301,24 @@ class DiskFullError(RequestError):
 
 
 class UnexpectedArgumentError(RequestError):
-    """The request is malformed or beyond a limit; sending it again will not help."""
+    """An argument has a wrong type or value, or is above a limit; nothing was sent or stored.
+
+    Sending it again will not help.
+    """
 
     code = ResponseCode.UNEXPECTED_ARGUMENT
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class EmptyBatchError(RequestError):
-    """A batch append without any body."""
+    """A batch without entries was appended; nothing was sent."""
 
     code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class UnknownGroupError(RequestError):
-    """The node does not host this group."""
+    """The servers that were asked do not host this group."""
 
     code = ResponseCode.UNKNOWN_GROUP
     outcome = Outcome.DID_NOT_HAPPEN
@@ -291,21 +342,33 @@ class IndexOutOfRangeError(RequestError):
 
 
 class IndexRemovedError(RequestError):
-    """The index is below the first entry that is still kept."""
+    """The entry was removed: the index is below the first one that is kept."""
 
     code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class EventsForgottenError(IndexRemovedError):
+    """Changes of keys from the index asked for to `first_kept_index` are not kept any more.
+
+    Attributes:
+        first_kept_index: the first index from which all changes are kept.
+    """
+
+    def __init__(self, message: str, first_kept_index: int) -> None:
+        super().__init__(message)
+        self.first_kept_index = first_kept_index
+
+
 class UnsupportedError(RequestError):
-    """The node does not know this request or protocol version."""
+    """The server does not know this request, or the group has no state machine."""
 
     code = ResponseCode.UNSUPPORTED
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class TermChangedError(RequestError):
-    """The leader lost its leadership while the append waited; it may or may not be kept."""
+    """The leader lost its leadership before a majority had the entries: they may be kept or not."""
 
     code = ResponseCode.TERM_CHANGED
     retriable = True
@@ -313,7 +376,7 @@ class TermChangedError(RequestError):
 
 
 class QuorumAckTimeoutError(RequestError):
-    """No majority answered in time; the append may still be committed later."""
+    """No majority acknowledged the entries in time; they may still be committed later."""
 
     code = ResponseCode.WAIT_QUORUM_ACK_TIMEOUT
     retriable = True
@@ -321,7 +384,7 @@ class QuorumAckTimeoutError(RequestError):
 
 
 class NetworkError(RequestError):
-    """The connection broke before the answer came."""
+    """The connection broke, or the server did not answer, before the outcome was known."""
 
     code = ResponseCode.NETWORK_ERROR
     retriable = True
@@ -329,9 +392,9 @@ class NetworkError(RequestError):
 
 
 class DeadlineExceededError(RequestError):
-    """The caller's deadline passed before an answer came.
+    """The deadline of the call, or the delivery timeout of a producer, passed without an answer.
 
-    Or a replica's own: it could not learn in time what a read must see, and may soon.
+    A replica raises it too, if it could not find out in time what a read must see.
     """
 
     code = ResponseCode.TIMEOUT
@@ -339,7 +402,7 @@ class DeadlineExceededError(RequestError):
 
 
 class DiskError(RequestError):
-    """The replica's disk failed while serving the request."""
+    """The disk of the replica failed while it served the request."""
 
     code = ResponseCode.DISK_ERROR
     retriable = True
@@ -347,7 +410,7 @@ class DiskError(RequestError):
 
 
 class InternalError(RequestError):
-    """The node failed in a way it has no better name for."""
+    """The server failed in a way that has no error of its own."""
 
     code = ResponseCode.INTERNAL_ERROR
 
@@ -396,14 +459,14 @@ _REFUSALS = frozenset(
         ResponseCode.MEMBER_NOT_READY,
     }
 )
-"""Codes without a class of their own that say that nothing was begun."""
+"""Codes without a class of their own that say that nothing was started."""
 
 
 def error_for(code: int, message: str, leader_id: str | None = None) -> RequestError:
     """Return the error that stands for a response code other than SUCCESS.
 
-    Codes without a class of their own become `RequestError`, with outcome unknown unless they are
-    sure refusals.
+    Codes without a class of their own become `RequestError`; its outcome is unknown unless the
+    code is a refusal for certain.
     """
     try:
         known = ResponseCode(code)
