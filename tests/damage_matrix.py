@@ -66,7 +66,7 @@ class Stopped:
         cluster.run_until_equal(LIMIT_MS)
         if founders > 1:
             self._leave_a_note_of_damage(cluster)
-        cluster.run_until(cluster.world.now_ms + 3_000)
+        cluster.run_until(cluster.clock.now_ms + 3_000)
         leader = cluster.leader()
         self.begin = leader.log.before_begin_index + 1
         self.end = leader.log.end_index

@@ -16,10 +16,10 @@ BODY_BYTE = 55
 
 
 def until(cluster, condition, limit_ms=HEAL_MS):
-    end = cluster.world.now_ms + limit_ms
+    end = cluster.clock.now_ms + limit_ms
     while not condition():
-        assert cluster.world.now_ms < end, cluster.describe()
-        cluster.run_until(cluster.world.now_ms + 10)
+        assert cluster.clock.now_ms < end, cluster.describe()
+        cluster.run_until(cluster.clock.now_ms + 10)
 
 
 def filled(count, appends, **settings):
@@ -30,11 +30,11 @@ def filled(count, appends, **settings):
     until(cluster, lambda: cluster.leader() is not None and cluster.leader().core.is_ready)
     if settings.get("has_sessions"):
         cluster.clients.append(2, 20, "client 1")
-        cluster.run_until(cluster.world.now_ms + 3_000)
+        cluster.run_until(cluster.clock.now_ms + 3_000)
     for _ in range(appends):
         cluster.clients.append(2, 40, "plain")
-        cluster.run_until(cluster.world.now_ms + 50)
-    cluster.run_until(cluster.world.now_ms + 5_000)
+        cluster.run_until(cluster.clock.now_ms + 50)
+    cluster.run_until(cluster.clock.now_ms + 5_000)
     return cluster
 
 
@@ -80,7 +80,7 @@ def test_two_replicas_with_damage_side_by_side_heal_one_another(absent):
     flip(nodes[1], places[1][0], range(60))
     for node in nodes:
         node.start()
-    cluster.run_until(cluster.world.now_ms + 100)
+    cluster.run_until(cluster.clock.now_ms + 100)
     cluster.read_everything()
     until(
         cluster,

@@ -35,10 +35,10 @@ def all_rest(cluster):
 
 
 def until(cluster, condition, limit_ms):
-    end = cluster.world.now_ms + limit_ms
+    end = cluster.clock.now_ms + limit_ms
     while not condition():
-        assert cluster.world.now_ms < end, cluster.describe()
-        cluster.run_until(cluster.world.now_ms + 10)
+        assert cluster.clock.now_ms < end, cluster.describe()
+        cluster.run_until(cluster.clock.now_ms + 10)
 
 
 def rested(seed, count=3):
@@ -54,7 +54,7 @@ def rested(seed, count=3):
 def sent_in(cluster, duration_ms):
     """Let time pass; return the messages that were sent meanwhile."""
     cluster.messages.clear()
-    cluster.run_until(cluster.world.now_ms + duration_ms)
+    cluster.run_until(cluster.clock.now_ms + duration_ms)
     return list(cluster.messages)
 
 
@@ -95,11 +95,11 @@ def test_an_append_wakes_the_group_and_it_rests_again():
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_resting_group_elects_as_quickly_when_its_leader_dies(seed):
     cluster = rested(seed)
-    old, since = cluster.leader(), cluster.world.now_ms
+    old, since = cluster.leader(), cluster.clock.now_ms
     old.stop(power=bool(seed % 2))
     until(cluster, lambda: any(map(leads, up(cluster))), ELECTION_MS)
 
-    assert cluster.world.now_ms - since < 3_000
+    assert cluster.clock.now_ms - since < 3_000
     until(cluster, lambda: all_rest(cluster), REST_MS)  # without the third
     old.start()
     until(cluster, lambda: len(up(cluster)) == 3 and all_rest(cluster), REST_MS)

@@ -23,7 +23,7 @@ from store_access import entries_of
 
 
 def check_all_is_well(stopped, cluster):
-    cluster.run_until(cluster.world.now_ms + 300)
+    cluster.run_until(cluster.clock.now_ms + 300)
     cluster.read_everything()
     cluster.run_until_equal(LIMIT_MS)
     for node in cluster.nodes.values():
@@ -105,7 +105,7 @@ def test_who_lost_the_sessions_asks_a_peer_and_does_not_lead_before(kind, caplog
     cluster = stopped.started_after(*both("quorumlog.sessions", kind), down=("n0", "n2", "n3"))
     victim = cluster.nodes[VICTIM]
     assert "quorumlog.sessions is lost" in caplog.text
-    cluster.run_until(cluster.world.now_ms + 3_000)
+    cluster.run_until(cluster.clock.now_ms + 3_000)
     assert victim.running.sessions.is_lost
     assert victim.core.role is not Role.LEADER
     assert victim.running.sessions.stable_index < stopped.begin  # no reader is told what is unknown
@@ -147,7 +147,7 @@ def test_what_cannot_be_derived_is_refused_with_advice_that_helps(name, kind):
     assert f"/node/g/{name}" in victim.why_stopped
     assert "Removing this replica's directory, to have it filled again" in victim.why_stopped
     cluster.run_until_served(LIMIT_MS)
-    victim.files = SimulatedFileSystem(cluster.world.random, now_ms=lambda: cluster.world.now_ms)
+    victim.files = SimulatedFileSystem(cluster.clock.random, now_ms=lambda: cluster.clock.now_ms)
     victim.files.make_directory("/node")
     victim.start()
     check_all_is_well(stopped, cluster)

@@ -18,10 +18,10 @@ def cluster():
 
 
 def until(cluster, condition, limit_ms=20_000):
-    end_ms = cluster.world.now_ms + limit_ms
+    end_ms = cluster.clock.now_ms + limit_ms
     while not condition():
-        assert cluster.world.now_ms < end_ms, cluster.describe()
-        cluster.run_until(cluster.world.now_ms + 10)
+        assert cluster.clock.now_ms < end_ms, cluster.describe()
+        cluster.run_until(cluster.clock.now_ms + 10)
 
 
 def test_who_cannot_read_a_producers_block_does_not_lead_until_it_can(cluster):

@@ -79,10 +79,10 @@ class Group(SimulatedCluster):
         return Replica(group, core, opened, environment, limits, Sick())
 
     def until(self, condition, limit_ms=30_000):
-        end_ms = self.world.now_ms + limit_ms
+        end_ms = self.clock.now_ms + limit_ms
         while not condition():
-            assert self.world.now_ms < end_ms, self.describe()
-            self.run_until(self.world.now_ms + 10)
+            assert self.clock.now_ms < end_ms, self.describe()
+            self.run_until(self.clock.now_ms + 10)
 
     def machine(self, node):
         return node.running.applier.machine
@@ -391,7 +391,7 @@ def test_a_machine_that_keeps_its_state_applies_again_once_the_disk_has_room():
     try:
         machine.ails["apply"] = NoSpaceError("the disk is full")
         answers = group.append()
-        group.run_until(group.world.now_ms + 1_500)
+        group.run_until(group.clock.now_ms + 1_500)
         assert not answers
         assert not applier.failed_text
         del machine.ails["apply"]
@@ -429,7 +429,7 @@ def test_a_machine_without_descriptors_ends_nothing_says_so_and_goes_on_later(ca
         group.until(lambda: status_text(node))
         assert "Too many open files" in status_text(node)
         assert "entries cannot be applied now" in caplog.text
-        group.run_until(group.world.now_ms + 2_500)
+        group.run_until(group.clock.now_ms + 2_500)
         assert not applier.failed_text
         assert group.rebuilds() == {"n0": 0}
         del machine.ails[call]
@@ -551,14 +551,14 @@ def test_questions_do_not_wait_for_longer_than_they_may_while_a_machine_is_made_
     distrust(node)
     group.settled(15)
     distrust(node)  # which waits for a minute now
-    began_ms = group.world.now_ms
+    began_ms = group.clock.now_ms
     asked = group.ask(node, **how)
     group.until(lambda: asked)
     code, text, _, _ = asked[0]
     assert code is ResponseCode.TIMEOUT
     assert "made again" in text
     waits_ms = QUERY_WAIT_MS + how.get("wait_ms", 0)
-    assert waits_ms <= group.world.now_ms - began_ms <= waits_ms + 50
+    assert waits_ms <= group.clock.now_ms - began_ms <= waits_ms + 50
     group.until(lambda: node.running.applier.is_eligible, 90_000)
     later = group.ask(node, **how)
     group.until(lambda: later)
@@ -572,8 +572,8 @@ def test_a_machine_that_failed_has_nothing_to_do_any_more():
     group.machine(node).ails["apply"] = ValueError("a bug")
     group.append()
     group.until(lambda: node.running.applier.failed_text)
-    group.run_until(group.world.now_ms + 20_000)  # beyond the next scrub
-    assert node.running.applier.next_deadline_ms() > group.world.now_ms
+    group.run_until(group.clock.now_ms + 20_000)  # beyond the next scrub
+    assert node.running.applier.next_deadline_ms() > group.clock.now_ms
 
 
 def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
@@ -581,13 +581,13 @@ def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
     group.fill(5)
     replica = group.leader().running
     replica.health_text = "a write failed"
-    group.run_until(group.world.now_ms + 60_000)
+    group.run_until(group.clock.now_ms + 60_000)
     woken = []
     environment = replace(replica._environment, wake_at=woken.append)
     replica._environment, replica._looks_ms = environment, 0
     replica.wake()
     assert woken
-    assert min(woken) > group.world.now_ms
+    assert min(woken) > group.clock.now_ms
 
 
 class _Crowded:
@@ -678,7 +678,7 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
     group.until(lambda: saved)
     environment = applier._environment
     beside = {
-        "background": _Beside(environment.executor),
+        "executor": _Beside(environment.executor),
         "machines": _Beside(environment.machines),
     }
     for part in (applier, applier.snapshotter, applier.scrub):

@@ -96,12 +96,12 @@ class Group(SimulatedCluster):
         return Replica(group, core, opened, environment, limits, machine)
 
     def passes(self, milliseconds):
-        self.run_until(self.world.now_ms + milliseconds)
+        self.run_until(self.clock.now_ms + milliseconds)
 
     def until(self, condition, limit_ms=20_000):
-        end_ms = self.world.now_ms + limit_ms
+        end_ms = self.clock.now_ms + limit_ms
         while not condition():
-            assert self.world.now_ms < end_ms, self.describe()
+            assert self.clock.now_ms < end_ms, self.describe()
             self.passes(10)
 
     @property
@@ -217,7 +217,7 @@ def test_entries_do_not_wait_for_endless_questions(monkeypatch):
 def test_nothing_is_applied_beyond_what_is_committed_and_durable_here():
     group = Group(3)
     group.filled(10)
-    group.node.stalled_until_us = group.world.now_us + 400_000
+    group.node.stalled_until_us = group.clock.now_us + 400_000
     group.append(b"1", b"1")
     was_ahead = False
     for _ in range(80):
@@ -291,21 +291,21 @@ def test_questions_of_one_turn_share_one_proof(monkeypatch):
 
 def test_a_question_whose_index_never_comes_is_refused_in_time():
     group = Group()
-    waiting, begin_ms = group.ask(index=10_000), group.world.now_ms
+    waiting, begin_ms = group.ask(index=10_000), group.clock.now_ms
     code, text, applied, answer = group.answered(waiting)
     assert (code, applied, answer) == (ResponseCode.TIMEOUT, group.applier.applied_index, b"")
     assert "10000 is not applied here yet" in text
-    assert QUERY_WAIT_MS - 5 <= group.world.now_ms - begin_ms <= QUERY_WAIT_MS + 50
+    assert QUERY_WAIT_MS - 5 <= group.clock.now_ms - begin_ms <= QUERY_WAIT_MS + 50
 
 
 @pytest.mark.parametrize("wait_ms", [0, 300])
 def test_a_patient_question_is_answered_at_its_deadline(wait_ms):
     group = Group()
     group.filled(2)
-    waiting, begin_ms = group.ask(index=10_000, wait_ms=wait_ms), group.world.now_ms
+    waiting, begin_ms = group.ask(index=10_000, wait_ms=wait_ms), group.clock.now_ms
     code, _, applied, answer = group.answered(waiting)
     assert (code, applied, answer) == (OK, group.applier.applied_index, b"2")
-    assert wait_ms - 5 <= group.world.now_ms - begin_ms <= wait_ms + 50
+    assert wait_ms - 5 <= group.clock.now_ms - begin_ms <= wait_ms + 50
 
 
 def test_a_question_is_answered_as_soon_as_its_index_is_applied():

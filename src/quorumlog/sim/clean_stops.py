@@ -66,7 +66,7 @@ class CleanStops:
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], None]) -> None:
         delay_ms = self._random.uniform(*range_ms)
-        self._cluster.world.after_ms(delay_ms, lambda: action() if self.is_on else None)
+        self._cluster.clock.after_ms(delay_ms, lambda: action() if self.is_on else None)
 
     def _begin(self) -> None:
         """Ask a node to stop, mostly who leads."""
@@ -78,7 +78,7 @@ class CleanStops:
         node = random.choice(up)
         if leader is not None and leader in up and random.random() < LEADERS:
             node = leader
-        now_ms = self._cluster.world.now_ms
+        now_ms = self._cluster.clock.now_ms
         self._stop = stop = _Stop(node, node.life, now_ms + LEAVE_MS)
         self.happened.append(f"{now_ms} ms {node.node_id} ({node.core.role.value}) is to stop")
         node.enter(node.running.leave)
@@ -89,7 +89,7 @@ class CleanStops:
             if self.is_on:
                 self._look(stop)
 
-        self._cluster.world.after_ms(LEAVE_STEP_MS, look)
+        self._cluster.clock.after_ms(LEAVE_STEP_MS, look)
 
     def _look(self, stop: _Stop) -> None:
         """Go on with a stop as far as it may."""
@@ -101,7 +101,7 @@ class CleanStops:
             self._look_later(stop)
 
     def _go_on(self, stop: _Stop) -> None:
-        node, now_ms = stop.node, self._cluster.world.now_ms
+        node, now_ms = stop.node, self._cluster.clock.now_ms
         replica, is_late = node.running, now_ms >= stop.deadline_ms
         if not stop.is_left and (replica.may_leave or is_late):
             if not is_late:
@@ -124,7 +124,7 @@ class CleanStops:
         replica, owed = node.running, node.unanswered
         is_hopeless = replica.core.role is Role.LEADER and not replica.core.may_commit
         is_excused = is_hopeless or replica.health_text
-        self.happened.append(f"{self._cluster.world.now_ms} ms {node.node_id} has left")
+        self.happened.append(f"{self._cluster.clock.now_ms} ms {node.node_id} has left")
         if owed and not is_excused:
             raise Finding(
                 "clean_stop", f"{node.node_id} may stop, and owes {owed} appends an answer"

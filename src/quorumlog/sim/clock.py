@@ -3,19 +3,19 @@
 from collections.abc import Callable
 
 EPOCH_MS = 1_700_000_000_000
-"""What the calendar's clock of a machine shows when the world begins."""
+"""What the calendar's clock of a machine shows when the simulation starts."""
 HOUR_MS = 3_600_000
 
 
 class Clock:
-    """Local time of one machine, derived from the world's.
+    """Local time of one machine, derived from the time of the simulation.
 
     The monotonic clock runs at `rate` and never goes back; the calendar's clock is it plus `skew`.
     """
 
-    def __init__(self, world_us: Callable[[], int]) -> None:
-        self._world_us = world_us
-        self._base_world_us = world_us()
+    def __init__(self, simulation_us: Callable[[], int]) -> None:
+        self._simulation_us = simulation_us
+        self._base_simulation_us = simulation_us()
         self._base_us = 0
         self.rate = 1.0
         self._stopped_us: int | None = None
@@ -26,7 +26,7 @@ class Clock:
         """Microseconds of the monotonic clock."""
         if self._stopped_us is not None:
             return self._stopped_us
-        return self._base_us + int((self._world_us() - self._base_world_us) * self.rate)
+        return self._base_us + int((self._simulation_us() - self._base_simulation_us) * self.rate)
 
     @property
     def now_ms(self) -> int:
@@ -45,7 +45,7 @@ class Clock:
 
     def run_at(self, rate: float) -> None:
         """Go on from the present time at another rate."""
-        self._base_us, self._base_world_us = self.now_us, self._world_us()
+        self._base_us, self._base_simulation_us = self.now_us, self._simulation_us()
         self.rate = rate
 
     def stop(self) -> None:
@@ -55,9 +55,9 @@ class Clock:
     def go_on(self) -> None:
         """Go on from where it stands."""
         if self._stopped_us is not None:
-            self._base_us, self._base_world_us = self._stopped_us, self._world_us()
+            self._base_us, self._base_simulation_us = self._stopped_us, self._simulation_us()
             self._stopped_us = None
 
-    def world_delay_us(self, local_us: int) -> int:
-        """Return how long it takes in the world's time until a local time."""
+    def simulation_delay_us(self, local_us: int) -> int:
+        """Return how long the simulation takes until a local time."""
         return max(0, int((local_us - self.now_us) / self.rate) + 1)

@@ -17,6 +17,7 @@ from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
+from quorumlog.sim.client_connections import ClientConnections
 from quorumlog.sim.clients import Clients
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.invariants import all_invariants
@@ -73,8 +74,8 @@ class SimulatedCluster:
         has_transactions: bool = False,
         **settings: object,
     ) -> None:
-        self.world = SimulationClock(seed)
-        self.network = SimulatedNetwork(self.world)
+        self.clock = SimulationClock(seed)
+        self.network = SimulatedNetwork(self.clock)
         self.touched: SimulatedNode | None = None
         self.founders = [f"n{number}" for number in range(count)]
         self.spares = [f"n{number}" for number in range(count, count + spares)]
@@ -82,13 +83,17 @@ class SimulatedCluster:
             node_id: SimulatedNode(self, node_id, self._config(node_id, settings))
             for node_id in [*self.founders, *self.spares]
         }
-        self.has_sessions = has_sessions
-        self.has_transactions = has_transactions
         self.rotten_machines: set[str] = set()
         self.state_machine = str(settings.get("state_machine", ""))
         # chance of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)
-        self.clients = Clients(self)
+        connections = ClientConnections(self.clock, self.network, self.nodes, self.invariants)
+        self.clients = Clients(
+            connections,
+            self.state_machine,
+            has_sessions=has_sessions,
+            has_transactions=has_transactions,
+        )
 
     def _config(self, node_id: str, settings: dict[str, object]) -> NodeConfig:
         ids = list(dict.fromkeys([*self.founders, node_id]))
@@ -158,8 +163,8 @@ class SimulatedCluster:
         """A process ends and its machine does not: others see connections closed, then refused."""
         for node_id in self.nodes:
             if node_id != gone.node_id:
-                delay_us = self.world.random.randint(*NOTICED_US)
-                self.world.after_us(delay_us, partial(self.lose, node_id, gone.node_id))
+                delay_us = self.clock.random.randint(*NOTICED_US)
+                self.clock.after_us(delay_us, partial(self.lose, node_id, gone.node_id))
 
     def lose(self, node_id: str, peer_id: str, *, is_there: bool = False) -> None:
         """Let a node see that nobody listens at a peer; `is_there`: although the peer runs."""
@@ -172,7 +177,7 @@ class SimulatedCluster:
 
     def run_until(self, end_ms: int) -> None:
         """Let everything happen up to a time, judged after each event."""
-        self.world.run_until(end_ms, self._judge)
+        self.clock.run_until(end_ms, self._judge)
 
     def _judge(self) -> None:
         node, self.touched = self.touched, None
@@ -180,7 +185,7 @@ class SimulatedCluster:
             return
         node.note_alarms()
         for invariant in self.invariants:
-            invariant.looked_at(node)
+            invariant.after_event(node)
 
     # -- views ------------------------------------------------------------------------------
 
@@ -218,10 +223,10 @@ class SimulatedCluster:
 
         Raises `Finding` when that takes longer.
         """
-        end_ms = self.world.now_ms + limit_ms
+        end_ms = self.clock.now_ms + limit_ms
         probe = -1
-        while self.world.now_ms < end_ms:
-            self.run_until(self.world.now_ms + STEP_MS)
+        while self.clock.now_ms < end_ms:
+            self.run_until(self.clock.now_ms + STEP_MS)
             if not self._is_at_rest():
                 continue
             if probe >= 0 and self.clients.floor >= probe:
@@ -236,13 +241,13 @@ class SimulatedCluster:
 
         Raises `Finding` when that takes longer.
         """
-        end_ms, before = self.world.now_ms + limit_ms, self.clients.floor
+        end_ms, before = self.clock.now_ms + limit_ms, self.clients.floor
         while self.clients.floor <= before:
-            self.run_until(self.world.now_ms + STEP_MS)
+            self.run_until(self.clock.now_ms + STEP_MS)
             leader = self.leader()
             if leader is not None and leader.core.is_ready:
                 self.clients.append(1, 20)
-            if self.world.now_ms >= end_ms:
+            if self.clock.now_ms >= end_ms:
                 text = f"no append was served within {limit_ms} ms by a majority"
                 raise Finding("liveness", f"{text}; {self.describe()}")
 
@@ -252,7 +257,7 @@ class SimulatedCluster:
         Raises `Finding` otherwise: somebody who has no say disturbs (R9).
         """
         before = {node.node_id: node.core.term for node in self.members()}
-        self.run_until(self.world.now_ms + duration_ms)
+        self.run_until(self.clock.now_ms + duration_ms)
         after = {node.node_id: node.core.term for node in self.members() if node.is_up}
         if before != after:
             text = f"terms rose from {before} to {after} although nothing was wrong"
@@ -263,12 +268,12 @@ class SimulatedCluster:
 
         Raises `Finding` when that does not come: an idle group would cost as much as a busy one.
         """
-        end_ms = self.world.now_ms + limit_ms
+        end_ms = self.clock.now_ms + limit_ms
         while awake := [node.node_id for node in self.members() if not node.core.is_quiescent]:
-            if self.world.now_ms >= end_ms:
+            if self.clock.now_ms >= end_ms:
                 text = f"nothing happens, and {awake} beat or wait for heartbeats of their own"
                 raise Finding("liveness", f"{text}; {self.describe()}")
-            self.run_until(self.world.now_ms + STEP_MS)
+            self.run_until(self.clock.now_ms + STEP_MS)
 
     def _is_at_rest(self) -> bool:
         leader = self.leader()

@@ -1,11 +1,10 @@
-"""Commands and questions of simulated clients to a state machine, remembered as a history.
+"""Commands and queries of simulated clients to a state machine, kept as a history.
 
 With sessions a client sends a command until it learns what became of it, and only then another.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
@@ -13,16 +12,12 @@ from quorumlog.model.errors import Outcome, error_for
 from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.sessions.entries import encode_session_block
+from quorumlog.sim.client_connections import ClientConnections
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.machines import adapter_of
 from quorumlog.sim.operations import Kind, Operation
 from quorumlog.sim.producers import NEVER_OF_ONE
 from quorumlog.sim.register import Command
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Clients
-    from quorumlog.sim.cluster import SimulatedCluster
-    from quorumlog.sim.node import SimulatedNode
 
 KEYS_AT_A_TIME = 3
 OPERATIONS_A_KEY = 60
@@ -44,7 +39,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Session:
-    """Of one client; `waiting`: the command whose fate it does not know yet."""
+    """The session of one client; `waiting`: the command whose outcome it does not know yet."""
 
     producer_id: int
     next_sequence: int = 0
@@ -58,13 +53,15 @@ class _Session:
 
 
 class Commands:
-    """Of all clients of a cluster. `history` holds what was told, and what nobody was told."""
+    """The commands of all clients. `history` holds operations whose outcome a client was told."""
 
-    def __init__(self, cluster: "SimulatedCluster", clients: "Clients") -> None:
-        self._cluster = cluster
-        self._clients = clients
-        self._world = cluster.world
-        self._dialect = adapter_of(cluster.state_machine)
+    def __init__(
+        self, connections: ClientConnections, state_machine: str, *, has_sessions: bool
+    ) -> None:
+        self._connections = connections
+        self._clock = connections.clock
+        self._adapter = adapter_of(state_machine)
+        self._has_sessions = has_sessions
         self._sessions: dict[str, _Session] = {}
         self._sent = 0
         self._open: dict[int, Operation] = {}
@@ -73,11 +70,11 @@ class Commands:
 
     def _key(self) -> bytes:
         age = self._sent // (KEYS_AT_A_TIME * OPERATIONS_A_KEY)
-        return b"%d/%d" % (age, self._world.random.randrange(KEYS_AT_A_TIME))
+        return b"%d/%d" % (age, self._clock.random.randrange(KEYS_AT_A_TIME))
 
     def send(self, name: str, done: Callable[[], None]) -> None:
-        """Send one command or question."""
-        random = self._world.random
+        """Send one command or query."""
+        random = self._clock.random
         session = self._sessions.get(name)
         if session is not None and session.waiting is not None:
             self._send(name, session.waiting, done)
@@ -104,7 +101,7 @@ class Commands:
         """An answer came; what did not happen is forgotten."""
         operation = self._open.pop(number, None)
         if operation is not None and happened:
-            self.history.append(replace(operation, returned=self._world.now_us, result=result))
+            self.history.append(replace(operation, returned=self._clock.now_us, result=result))
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -115,16 +112,16 @@ class Commands:
                 _number_of(name),
                 command.key,
                 kind,
-                self._world.now_us,
+                self._clock.now_us,
                 None,
                 command.value,
                 command.expected,
             )
         )
-        body = self._dialect.command(command)
-        self._clients.asked.add(body)
+        body = self._adapter.command(command)
+        self._connections.asked.add(body)
         sent = _Sent(number, command, encode_block([body]), 1)
-        if self._cluster.has_sessions:
+        if self._has_sessions:
             session = self._sessions.setdefault(name, _Session(SESSIONS_FROM + len(self._sessions)))
             block = encode_session_block(
                 session.producer_id, session.next_sequence, [body], keeps_results=True
@@ -134,7 +131,7 @@ class Commands:
 
     def _send(self, name: str, sent: "_Sent", done: Callable[[], None]) -> None:
         """Send a command, for the first time or again."""
-        node, session = self._clients.target(leader=True), self._sessions.get(name)
+        node, session = self._connections.target(leader=True), self._sessions.get(name)
         if node is None:
             if session is None:
                 self._ended(sent.number, happened=False, result=None)
@@ -144,7 +141,7 @@ class Commands:
 
         def take(response: AppendResponse, result: bytes) -> None:
             if response.code == ResponseCode.SUCCESS:
-                took = sent.command.compares and self._dialect.took_place(result)
+                took = sent.command.compares and self._adapter.took_place(result)
                 told = took if sent.command.compares else None
                 self._ended(sent.number, happened=True, result=told)
                 if session is not None:
@@ -156,27 +153,27 @@ class Commands:
                 self._ended(sent.number, happened=False, result=None)
             done()
 
-        answered = self._clients.answering(node, name, take)
+        answered = self._connections.answering(node, name, take)
 
-        self._clients.propose(name, node, request, sent.data, answered)
+        self._connections.propose(name, node, request, sent.data, answered)
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def _ask(self, name: str, key: bytes, done: Callable[[], None]) -> None:
-        node = self._clients.target(leader=self._world.random.random() < 0.7)
+        node = self._connections.target(leader=self._clock.random.random() < 0.7)
         if node is None:
             done()
             return
-        number = self._began(Operation(_number_of(name), key, Kind.GET, self._world.now_us, None))
-        request, question = QueryRequest(group="g"), self._dialect.question(key)
+        number = self._began(Operation(_number_of(name), key, Kind.GET, self._clock.now_us, None))
+        request, question = QueryRequest(group="g"), self._adapter.question(key)
 
         def take(response: QueryResponse, value: bytes) -> None:
             happened = response.code == ResponseCode.SUCCESS
-            found = self._dialect.value(value) if happened else None
+            found = self._adapter.value(value) if happened else None
             self._ended(number, happened=happened, result=found)
             done()
 
-        answered = self._clients.answering(node, name, take)
+        answered = self._connections.answering(node, name, take)
 
         def answer(code: ResponseCode, text: str, applied_index: int, value: bytes) -> None:
             answered(QueryResponse(code=code, text=text, applied_index=applied_index), [value])
@@ -184,18 +181,7 @@ class Commands:
         def arrive() -> None:
             node.enter(lambda: node.running.query(request, question, answer))
 
-        self._carry(name, node, request, question, arrive)
-
-    def _carry(
-        self,
-        name: str,
-        node: "SimulatedNode",
-        request: AppendRequest | QueryRequest,
-        data: bytes,
-        arrive: Callable[[], None],
-    ) -> None:
-        once = self._clients.once(node, arrive)
-        self._cluster.network.carry(name, node.node_id, request, data, once)
+        self._connections.carry(name, node, request, question, arrive)
 
 
 def _number_of(name: str) -> int:

@@ -57,7 +57,7 @@ def _a_spare(cluster: SimulatedCluster) -> SimulatedNode | None:
 
 def _wait(cluster: SimulatedCluster, condition: Callable[[], bool]) -> bool:
     for _ in range(STEPS_MAX):
-        cluster.run_until(cluster.world.now_ms + STEP_MS)
+        cluster.run_until(cluster.clock.now_ms + STEP_MS)
         if condition():
             return True
     return False

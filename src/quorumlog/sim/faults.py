@@ -48,8 +48,8 @@ class Faults:
         self._cluster = cluster
         # chance of its own: what clocks show changes nothing else that happens
         self._clock_random = Random(f"clocks {seed}")  # noqa: S311  (nothing secret)
-        self._world = cluster.world
-        self._random: Random = cluster.world.random
+        self._clock = cluster.clock
+        self._random: Random = cluster.clock.random
         every: list[Callable[[], None]] = [
             *(self.kill, self.power_loss, self.crash_inside_a_call, self.stop_all),
             *(self.partition, self.split, self.one_way, self.flap, self.break_connections),
@@ -99,13 +99,13 @@ class Faults:
         self._note_return()
         if self.kinds:
             [kind] = self._random.choices(self.kinds, self._weights)
-            self.happened.append(f"{self._world.now_ms} ms {kind.__name__}")
+            self.happened.append(f"{self._clock.now_ms} ms {kind.__name__}")
             kind()
         self._after((PAUSE_MS_MIN, self._pause_ms_max), self._disturb)
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], object]) -> None:
         """Have something happen later, but not once faults have ended."""
-        self._world.after_ms(
+        self._clock.after_ms(
             self._random.uniform(*range_ms), lambda: action() if self.is_on else None
         )
 
@@ -126,7 +126,7 @@ class Faults:
 
     def lull(self) -> None:
         """Clients ask nothing for a while, so that groups come to rest in the midst of faults."""
-        self._cluster.clients.pause_until(self._world.now_ms + self._random.randint(500, 8_000))
+        self._cluster.clients.pause_until(self._clock.now_ms + self._random.randint(500, 8_000))
 
     # -- machines ---------------------------------------------------------------------------
 
@@ -206,8 +206,8 @@ class Faults:
         for node in chosen:
             node.clock.skew_ms += step_ms
         names = " ".join(node.node_id for node in chosen)
-        self.happened.append(f"{self._world.now_ms} ms clocks of {names} set by {step_ms} ms")
-        self._world.after_ms(random.uniform(*CLOCK_PAUSE_MS), self._set_clocks)
+        self.happened.append(f"{self._clock.now_ms} ms clocks of {names} set by {step_ms} ms")
+        self._clock.after_ms(random.uniform(*CLOCK_PAUSE_MS), self._set_clocks)
 
     def drift(self) -> None:
         """Let a machine's clock run faster or slower."""
@@ -271,7 +271,7 @@ class Faults:
         node = self._any_up()
         if node is not None:
             duration_us = int(self._random.uniform(10_000, 6_000_000))
-            node.stalled_until_us = self._world.now_us + duration_us
+            node.stalled_until_us = self._clock.now_us + duration_us
 
     def disk_error(self) -> None:
         """Fail one of a machine's next writes or syncs; some times, of its term and vote."""

@@ -53,7 +53,7 @@ class Impostors:
 
     def _speak_later(self) -> None:
         pause_ms = self._random.uniform(*PAUSE_MS)
-        self._cluster.world.after_ms(pause_ms, lambda: self._speak() if self.is_on else None)
+        self._cluster.clock.after_ms(pause_ms, lambda: self._speak() if self.is_on else None)
 
     def _speak(self) -> None:
         node = self._random.choice(list(self._cluster.nodes.values()))
@@ -74,7 +74,7 @@ class Impostors:
         made = make(node, sender)
         if made is not None:
             message, data = made
-            now_ms = self._cluster.world.now_ms
+            now_ms = self._cluster.clock.now_ms
             told = f"{type(message).__name__} to {node.node_id} in the name of {message.local_id}"
             self.happened.append(f"{now_ms} ms: {told}")
             node.enter(lambda: node.receive(message, memoryview(bytearray(data))))

@@ -46,7 +46,7 @@ class MachineFaults:
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], None]) -> None:
         delay_ms = self._random.uniform(*range_ms)
-        self._cluster.world.after_ms(delay_ms, lambda: action() if self.is_on else None)
+        self._cluster.clock.after_ms(delay_ms, lambda: action() if self.is_on else None)
 
     def _disturb(self) -> None:
         node = self._node

@@ -24,9 +24,9 @@ class SimulatedNetwork:
     through. `trace` is a digest of everything that was delivered, and when.
     """
 
-    def __init__(self, world: SimulationClock) -> None:
-        self._world = world
-        self._random: Random = world.random
+    def __init__(self, clock: SimulationClock) -> None:
+        self._clock = clock
+        self._random: Random = clock.random
         self._encode = msgspec.msgpack.Encoder().encode
         self._epochs: dict[tuple[str, str], int] = {}
         self.cut: set[tuple[str, str]] = set()
@@ -70,9 +70,9 @@ class SimulatedNetwork:
                 self._note(pair, message, data)
                 deliver()
 
-            self._world.after_us(delay, arrive)
+            self._clock.after_us(delay, arrive)
 
     def _note(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
         self.delivered += 1
-        told = f"{self._world.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
+        told = f"{self._clock.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
         self.trace = zlib.crc32(data, zlib.crc32(told + self._encode(message), self.trace))

@@ -4,11 +4,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Protocol, TypeVar
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
+from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
@@ -18,19 +20,18 @@ from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.proposals import Answer
 from quorumlog.node.replica.replica import Replica
+from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.sessions.entries import SystemEntry
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.machines import Machines
+from quorumlog.sim.views import ClusterView, Remains
 from quorumlog.storage.files.write_plans import WritePlan
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
 from quorumlog.storage.metadata.checkpoint import CheckpointFile
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimulatedCluster
 
 T = TypeVar("T")
 DIRECTORY = "/node"
@@ -42,13 +43,42 @@ STALL_LOOK_US = 20_000
 """How often a stalled disk is looked at."""
 
 
-class Remains(NamedTuple):
-    """What is left of a replica; `chain_crc` None: not known there."""
+class Simulation(ClusterView, Protocol):
+    """What a node needs of the cluster it belongs to. `touched`: the node of the present event."""
 
-    term: int
-    vote: str | None
-    end_index: int
-    chain_crc: int | None
+    touched: "SimulatedNode | None"
+
+    def send(
+        self,
+        node: "SimulatedNode",
+        receiver: str,
+        message: PeerMessage | NodeMessage,
+        data: bytes,
+    ) -> None:
+        """Carry a message to another node."""
+        ...
+
+    def ended(self, gone: "SimulatedNode") -> None:
+        """Take note that a process has ended while its machine goes on."""
+        ...
+
+    def make_core(
+        self, config: RaftConfig, boot: BootState, random: Random, now_ms: int
+    ) -> RaftCore:
+        """Return the core of a node that starts."""
+        ...
+
+    def make_replica(
+        self,
+        group: GroupConfig,
+        core: RaftCore,
+        opened: OpenedGroup,
+        environment: Environment,
+        limits: Limits,
+        machine: StateMachine | None,
+    ) -> Replica:
+        """Return the replica of a node that starts."""
+        ...
 
 
 class _Disk:
@@ -69,8 +99,8 @@ class _Disk:
 
     @property
     def waits_us(self) -> int:
-        """How long the oldest write that the core waits for has waited, of the world's time."""
-        now_us = self._node.cluster.world.now_us
+        """How long the oldest write that the core waits for has been waiting."""
+        now_us = self._node.cluster.clock.now_us
         waiting = (since_us for item, since_us in self._queue if item.token is not None)
         return now_us - next(waiting, now_us)
 
@@ -80,7 +110,7 @@ class _Disk:
         if not self._failed:
             self.queued_bytes += plan.size_bytes
             submission = Submission(owner, token, plan)
-            self._queue.append((submission, self._node.cluster.world.now_us))
+            self._queue.append((submission, self._node.cluster.clock.now_us))
             self._begin()
 
     def _begin(self) -> None:
@@ -164,21 +194,21 @@ class _Observer:
 class SimulatedNode:
     """A machine that can be stopped, paused and started; its disk outlives its process.
 
-    `slow` multiplies the time of writes; until `stalled_until_us` (the world's time) none ends.
+    `slow` multiplies the time of writes; none ends before the simulation reaches
+    `stalled_until_us`.
     `unanswered` counts the appends of clients to which this life of the process owes an answer.
     """
 
-    def __init__(self, cluster: "SimulatedCluster", node_id: str, config: NodeConfig) -> None:
+    def __init__(self, cluster: Simulation, node_id: str, config: NodeConfig) -> None:
         self.cluster = cluster
         self.node_id = node_id
         self.config = config
         self.life = 0
         self.incarnation = 0
-        self.clock = Clock(lambda: cluster.world.now_us)
+        self.clock = Clock(lambda: cluster.clock.now_us)
         self.replica: Replica | None = None
         self.liveness: NodeLiveness | None = None
         self.why_stopped = ""
-        self.is_retired = False
         self.slow = 1
         self.stalled_until_us = 0
         self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
@@ -186,7 +216,6 @@ class SimulatedNode:
         self.unanswered = 0
         self.machines = Machines()
         self._paused: deque[Callable[[], object]] | None = None
-        self._opened: OpenedGroup | None = None
         self._disk: _Disk | None = None
         self._wake_us: int | None = None
         self._alarms_seen = 0
@@ -194,7 +223,7 @@ class SimulatedNode:
 
     def wipe(self) -> None:
         """Put an empty disk into a machine that is down; nobody knows its number yet."""
-        random, clock = self.cluster.world.random, self.clock
+        random, clock = self.cluster.clock.random, self.clock
         self.incarnation = -1
         self.files = SimulatedFileSystem(random, now_ms=lambda: clock.wall_ms)
         self.files.make_directory(DIRECTORY)
@@ -236,12 +265,12 @@ class SimulatedNode:
 
     def disk_us(self) -> int:
         """Return how long the next group commit, or read, takes."""
-        return self.cluster.world.random.randint(100, 1_500) * self.slow
+        return self.cluster.clock.random.randint(100, 1_500) * self.slow
 
     @property
     def is_stalled(self) -> bool:
         """Whether no write ends at present."""
-        return self.cluster.world.now_us < self.stalled_until_us
+        return self.cluster.clock.now_us < self.stalled_until_us
 
     # -- what happens to it -----------------------------------------------------------------
 
@@ -253,7 +282,7 @@ class SimulatedNode:
             if self.life == life and self.is_up:
                 self.enter(action)
 
-        self.cluster.world.after_us(delay_us, happen)
+        self.cluster.clock.after_us(delay_us, happen)
 
     def enter(self, action: Callable[[], object]) -> None:
         """Do something in this process now, or once it is no longer paused."""
@@ -296,7 +325,7 @@ class SimulatedNode:
 
     def start(self) -> None:
         """Open the data and take part; what cannot be opened stays down, with the reason."""
-        if self.is_up or self.is_retired:
+        if self.is_up:
             return
         self.cluster.touched = self
         group = self.config.groups[0]
@@ -311,7 +340,7 @@ class SimulatedNode:
         except StorageError as error:
             self.stop(power=False, why=str(error))
             return
-        self._opened, self.incarnation, self.why_stopped = opened, opened.incarnation, ""
+        self.incarnation, self.why_stopped = opened.incarnation, ""
         replicas: dict[str, Replica] = {}
         self.liveness = beats = self._make_beats(replicas)
         try:
@@ -340,7 +369,7 @@ class SimulatedNode:
 
     def _wake_beats_at(self, deadline_ms: int) -> None:
         beats = self.liveness
-        delay_us = self.clock.world_delay_us(deadline_ms * 1_000)
+        delay_us = self.clock.simulation_delay_us(deadline_ms * 1_000)
         self.later(delay_us, lambda: None if beats is None else beats.tick())
 
     def receive(self, message: PeerMessage | NodeMessage, attachment: memoryview) -> None:
@@ -372,7 +401,7 @@ class SimulatedNode:
         clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
         core = self.cluster.make_core(
-            config, boot_state(opened), self.cluster.world.random, clock.now_ms
+            config, boot_state(opened), self.cluster.clock.random, clock.now_ms
         )
         self._disk = disk = _Disk(self)
 
@@ -405,8 +434,8 @@ class SimulatedNode:
         return Random(f"{self.node_id}/{self.life}")  # noqa: S311  (nothing secret)
 
     def _wake_at(self, deadline_ms: int) -> None:
-        world = self.cluster.world
-        deadline_us = world.now_us + self.clock.world_delay_us(deadline_ms * 1_000)
+        simulation = self.cluster.clock
+        deadline_us = simulation.now_us + self.clock.simulation_delay_us(deadline_ms * 1_000)
         if self._wake_us is not None and self._wake_us <= deadline_us:
             return
         self._wake_us = deadline_us
@@ -416,7 +445,7 @@ class SimulatedNode:
                 self._wake_us = None
                 self.replica.tick()
 
-        self.later(deadline_us - world.now_us, tick)
+        self.later(deadline_us - simulation.now_us, tick)
 
     def broken(self, reason: str) -> None:
         """The replica must not go on: the process ends, and an operator starts it again."""
@@ -434,7 +463,7 @@ class SimulatedNode:
                 self.cluster.ended(self)
         self.life += 1
         self.why_stopped = why
-        self.replica = self.liveness = self._opened = self._wake_us = self._paused = None
+        self.replica = self.liveness = self._wake_us = self._paused = None
         self.clock.go_on()
         self.machines.ended(closes=closes)
         self.alarms, self._alarms_seen, self.unanswered = [], 0, 0

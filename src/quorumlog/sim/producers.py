@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.sessions.entries import encode_session_block
+from quorumlog.sim.client_connections import ClientConnections
+from quorumlog.sim.client_requests import Append
 from quorumlog.sim.finding import Finding
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Append, Clients
-    from quorumlog.sim.cluster import SimulatedCluster
 
 NEVER_OF_ONE = (
     ResponseCode.SEQUENCE_GAP,
@@ -28,18 +25,17 @@ class _Producer:
 
     producer_id: int
     next_sequence: int = 0
-    waiting: "tuple[Append, bytes] | None" = None
+    waiting: tuple[Append, bytes] | None = None
 
 
 class Producers:
-    """Of all clients of a cluster; that nothing is stored twice, `acknowledged_kept` looks at."""
+    """The idempotent producers of all clients; `acknowledged_kept` finds what is stored twice."""
 
-    def __init__(self, cluster: "SimulatedCluster", clients: "Clients") -> None:
-        self._cluster = cluster
-        self._clients = clients
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
         self._producers: dict[str, _Producer] = {}
 
-    def append(self, name: str, make: "Callable[[], Append]", done: Callable[[], None]) -> None:
+    def append(self, name: str, make: Callable[[], Append], done: Callable[[], None]) -> None:
         """Send the block that waits, or the one that `make` gives."""
         producer = self._producers.setdefault(name, _Producer(len(self._producers) + 1))
         if producer.waiting is None:
@@ -49,7 +45,7 @@ class Producers:
             )
             producer.waiting = (append, block)
         append, data = producer.waiting
-        node = self._clients.target(leader=True)
+        node = self._connections.target(leader=True)
         if node is None:
             done()
             return
@@ -59,11 +55,11 @@ class Producers:
             self._answered(producer, append, response)
             done()
 
-        answered = self._clients.answering(node, name, take)
+        answered = self._connections.answering(node, name, take)
 
-        self._clients.propose(name, node, request, data, answered)
+        self._connections.propose(name, node, request, data, answered)
 
-    def _answered(self, producer: _Producer, append: "Append", response: AppendResponse) -> None:
+    def _answered(self, producer: _Producer, append: Append, response: AppendResponse) -> None:
         """Take an answer, unless an earlier or later one of this block came before."""
         if producer.waiting is None or producer.waiting[0] is not append:
             return
@@ -72,4 +68,4 @@ class Producers:
         if response.code == ResponseCode.SUCCESS:
             producer.waiting = None
             producer.next_sequence += len(append.bodies)
-            self._clients.acknowledged(append, response.first_index + 1, response.last_index)
+            self._connections.acknowledged(append, response.first_index + 1, response.last_index)

@@ -102,14 +102,14 @@ def run_seed(
         # anything unforeseen is a finding, too: a broken check, a bug that only shows as an error
         finding = Finding("no_error", repr(error))
         finding.__cause__ = error
-    world = cluster.world
+    clock = cluster.clock
     return Outcome(
         seed,
-        world.now_ms,
-        world.events,
+        clock.now_ms,
+        clock.events,
         cluster.clients.appended,
         cluster.clients.reads,
-        f"{cluster.network.trace:08x}-{world.events}-{world.now_us}",
+        f"{cluster.network.trace:08x}-{clock.events}-{clock.now_us}",
         [kind.__name__ for kind in faults.kinds]
         + ["clean_stops"] * has_stops
         + ["impostors"] * has_lies,
@@ -182,15 +182,15 @@ def _live_through(
     for other in others:
         other.end()
     faults.end()
-    cluster.run_until(cluster.world.now_ms + STARTING_MS)  # what crashed while it was started
+    cluster.run_until(cluster.clock.now_ms + STARTING_MS)  # what crashed while it was started
     faults.end()
     cluster.read_everything()
-    absent = faults.keep_one_down() if cluster.world.random.random() < MINORITIES_DOWN else None
+    absent = faults.keep_one_down() if cluster.clock.random.random() < MINORITIES_DOWN else None
     if absent is not None:
         cluster.run_until_served(HEALING_MS)
         absent.start()
     cluster.run_until_equal(HEALING_MS)
-    chance = cluster.world.random.random()
+    chance = cluster.clock.random.random()
     if chance < IDLE_WIPES:
         lose_a_disk_while_idle(cluster, faults, HEALING_MS)
     elif chance < IDLE_WIPES + PROMOTIONS:

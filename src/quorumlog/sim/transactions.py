@@ -5,8 +5,8 @@ dies is followed by another run, which does not know what became of the batch, a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from isal.isal_zlib import crc32
 
@@ -15,7 +15,6 @@ from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
-    AcceptedAttempt,
     EndTransaction,
     InitTransactions,
     TransactionPart,
@@ -23,11 +22,9 @@ from quorumlog.sessions.entries import (
     crc_of,
     encode_session_block,
 )
+from quorumlog.sim.client_connections import ClientConnections
+from quorumlog.sim.client_requests import Attempt
 from quorumlog.sim.finding import Finding
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Clients
-    from quorumlog.sim.cluster import SimulatedCluster
 
 PRODUCERS_FROM = 1 << 40
 """Producer ids of attempts begin here; those below are of other clients."""
@@ -41,36 +38,6 @@ NEVER = (
     ResponseCode.UNEXPECTED_ARGUMENT,
 )
 """What the present run, which sends one block at a time, must not be told."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """What one task appended: `rows` are (row of the batch, body), `places` their indexes.
-
-    `named`: an end that accepts it was sent; `has_ended`: and was acknowledged.
-    """
-
-    producer_id: int
-    batch_id: int
-    partition: int
-    rows: list[tuple[int, bytes]]
-    places: list[int] = field(default_factory=list)
-    first_index: int = -1
-    last_index: int = -1
-    crc: int = 0
-    named: bool = False
-    has_ended: bool = False
-
-    def accepted(self) -> AcceptedAttempt:
-        """Return what the end of the batch has to say of it."""
-        return AcceptedAttempt(
-            self.partition,
-            self.producer_id,
-            self.first_index,
-            self.last_index,
-            len(self.places),
-            self.crc,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +55,9 @@ class Step:
 class TransactionalWriter:
     """One transactional id. `attempts` are all there ever were."""
 
-    def __init__(self, cluster: "SimulatedCluster", clients: "Clients") -> None:
-        self._cluster = cluster
-        self._clients = clients
-        self._random = cluster.world.random
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
+        self._random = connections.clock.random
         self._id = b"simulated query "
         self._run = 0
         self._epoch = 0
@@ -110,7 +76,7 @@ class TransactionalWriter:
         if self._step is None:
             self._step = next(self._steps)
         step = self._step
-        node = self._clients.target(leader=True)
+        node = self._connections.target(leader=True)
         if node is None:
             done()
             return
@@ -120,17 +86,17 @@ class TransactionalWriter:
                 self._answered(step, response)
             done()
 
-        answered = self._clients.answering(node, name, take)
+        answered = self._connections.answering(node, name, take)
         if step.block:
             request = AppendRequest(group="g", count=step.count)
-            self._clients.propose(name, node, request, step.block, answered)
+            self._connections.propose(name, node, request, step.block, answered)
             return
         ask = TransactionalRequest(group="g", transactional_id=self._id, run_id=self._run_id)
 
         def arrive() -> None:
             node.enter(lambda: node.running.transactions.tell(ask, answered))
 
-        self._cluster.network.carry(name, node.node_id, ask, b"", self._clients.once(node, arrive))
+        self._connections.carry(name, node, ask, b"", arrive)
 
     def _answered(self, step: Step, response: Response) -> None:
         code = response.code
@@ -191,7 +157,7 @@ class TransactionalWriter:
     def _attempt(self, partition: int, rows: list[int]) -> Attempt:
         number = len(self.attempts)
         bodies = [f"transaction {self._batch_id} {row} {number}".encode() for row in rows]
-        self._clients.asked.update(bodies)
+        self._connections.asked.update(bodies)
         numbered = list(zip(rows, bodies, strict=True))
         attempt = Attempt(PRODUCERS_FROM + number, self._batch_id, partition, numbered)
         self.attempts.append(attempt)
@@ -200,13 +166,13 @@ class TransactionalWriter:
     def _send(self, attempt: Attempt) -> Iterator[Step]:
         part = TransactionPart(self._id, self._epoch, attempt.batch_id, attempt.partition)
         bodies = [body for _, body in attempt.rows]
-        while (sent := len(attempt.places)) < len(bodies):
+        while (sent := len(attempt.indexes)) < len(bodies):
             some = bodies[sent : sent + self._random.randint(1, 5)]
             block = encode_session_block(attempt.producer_id, sent, some, part=part)
             crc = continued_crc(attempt.crc, crc_of(map(crc32, some)))
 
             def stored(response: AppendResponse, crc: int = crc) -> None:
-                attempt.places += range(response.first_index + 1, response.last_index + 1)
+                attempt.indexes += range(response.first_index + 1, response.last_index + 1)
                 attempt.crc = crc
                 attempt.last_index = response.last_index
                 if attempt.first_index < 0:

@@ -1,14 +1,10 @@
 """No acknowledged append is ever missing, and none is stored twice."""
 
-from typing import TYPE_CHECKING
-
 from quorumlog.model.block import decode_entries
+from quorumlog.sim.client_requests import Append
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Append
-    from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.views import ClusterView
 
 
 class AcknowledgedKept(Invariant):
@@ -19,13 +15,13 @@ class AcknowledgedKept(Invariant):
     def __init__(self) -> None:
         self._values: dict[int, bytes] = {}
 
-    def acknowledged(self, append: "Append") -> None:
+    def acknowledged(self, append: Append) -> None:
         """See `Invariant`."""
         for index, body in enumerate(append.bodies, append.first_index):
             known = self._values.setdefault(index, body)
             self.require(known == body, f"{known!r} and {body!r} were both acknowledged at {index}")
 
-    def ended(self, cluster: "SimulatedCluster") -> None:
+    def ended(self, cluster: ClusterView) -> None:
         """See `Invariant`."""
         clients = cluster.clients
         for node in cluster.members():

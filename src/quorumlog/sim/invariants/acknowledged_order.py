@@ -1,11 +1,7 @@
 """The log's order respects real time: an append that began after another ended comes behind it."""
 
-from typing import TYPE_CHECKING
-
+from quorumlog.sim.client_requests import Append
 from quorumlog.sim.invariants.base import Invariant
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Append
 
 
 class AcknowledgedOrder(Invariant):
@@ -13,7 +9,7 @@ class AcknowledgedOrder(Invariant):
 
     name = "acknowledged_order"
 
-    def acknowledged(self, append: "Append") -> None:
+    def acknowledged(self, append: Append) -> None:
         """See `Invariant`."""
         self.require(
             append.first_index > append.floor,

@@ -1,14 +1,9 @@
 """What every invariant is told. Each file states one; none knows how the others do it."""
 
-from typing import TYPE_CHECKING
-
 from quorumlog.model.messages.peer import PeerMessage
+from quorumlog.sim.client_requests import Append, Read
 from quorumlog.sim.finding import Finding
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Append, Read
-    from quorumlog.sim.cluster import SimulatedCluster
-    from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import ClusterView, NodeView
 
 
 class Invariant:
@@ -21,17 +16,17 @@ class Invariant:
         if not condition:
             raise Finding(self.name, text)
 
-    def looked_at(self, node: "SimulatedNode") -> None:
+    def after_event(self, node: NodeView) -> None:
         """A node that runs has just handled something."""
 
-    def sent(self, node: "SimulatedNode", message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """A node sends a message to a peer."""
 
-    def acknowledged(self, append: "Append") -> None:
+    def acknowledged(self, append: Append) -> None:
         """A client was told that its append is kept."""
 
-    def read(self, read: "Read") -> None:
+    def read(self, read: Read) -> None:
         """A client's read was answered."""
 
-    def ended(self, cluster: "SimulatedCluster") -> None:
+    def ended(self, cluster: ClusterView) -> None:
         """Everything has come to rest."""

@@ -3,7 +3,7 @@
 from quorumlog.node.replica.pending_requests import ASKED_MAX
 from quorumlog.raft.event_history import HISTORY_LINES_MAX
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class Bounds(Invariant):
@@ -11,7 +11,7 @@ class Bounds(Invariant):
 
     name = "bounds"
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         replica, limits = node.running, node.config.limits
         replica.core.validate()

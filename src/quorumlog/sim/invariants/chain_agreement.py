@@ -3,7 +3,7 @@
 from quorumlog.model.messages.peer import HeartBeatRequest, PeerMessage
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class ChainAgreement(Invariant):
@@ -14,7 +14,7 @@ class ChainAgreement(Invariant):
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if not isinstance(message, HeartBeatRequest) or not message.committed_chain_crc:
             return
@@ -25,7 +25,7 @@ class ChainAgreement(Invariant):
                 f"{node.node_id} has another chain CRC at {message.committed_index}, committed",
             )
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         told = [text for text in node.alarms if "differ from" in text or "other committed" in text]
         self.require(not told, f"{node.node_id} reports: {told[:1]}")

@@ -2,7 +2,7 @@
 
 from quorumlog.model.block import headers
 from quorumlog.model.errors import CorruptionError
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 from quorumlog.storage.entries.entry_runs import EntryRun
 
 READ_BYTES = 1 << 20
@@ -16,7 +16,7 @@ class Committed:
         self.last_index = -1
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def news_of(self, node: SimulatedNode) -> list[tuple[int, tuple[int, int]]]:
+    def news_of(self, node: NodeView) -> list[tuple[int, tuple[int, int]]]:
         """Return the entries that a node called committed since it was last asked."""
         log, committed = node.log, node.core.committed_index
         life, seen = self._seen.get(node.node_id, (-1, -1))

@@ -1,12 +1,8 @@
 """What was committed is never lost: at the end every member holds all of it, unchanged."""
 
-from typing import TYPE_CHECKING
-
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES, Committed, entries_of
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.views import ClusterView
 
 
 class CommittedKept(Invariant):
@@ -17,7 +13,7 @@ class CommittedKept(Invariant):
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
 
-    def ended(self, cluster: "SimulatedCluster") -> None:
+    def ended(self, cluster: ClusterView) -> None:
         """See `Invariant`."""
         for node in cluster.members():
             log = node.log

@@ -1,12 +1,8 @@
 """Readers see committed entries only, and linearizable reads see all acknowledged before them."""
 
-from typing import TYPE_CHECKING
-
+from quorumlog.sim.client_requests import Read
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
-
-if TYPE_CHECKING:
-    from quorumlog.sim.clients import Read
 
 
 class CommittedReads(Invariant):
@@ -17,7 +13,7 @@ class CommittedReads(Invariant):
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
 
-    def read(self, read: "Read") -> None:
+    def read(self, read: Read) -> None:
         """See `Invariant`."""
         for index, identity in read.entries:
             known = self._committed.entries.get(index)

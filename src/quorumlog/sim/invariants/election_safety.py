@@ -2,7 +2,7 @@
 
 from quorumlog.model.codes import Role
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class ElectionSafety(Invariant):
@@ -13,7 +13,7 @@ class ElectionSafety(Invariant):
     def __init__(self) -> None:
         self._leaders: dict[int, tuple[str, int]] = {}
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core = node.core
         if core.role is Role.LEADER:

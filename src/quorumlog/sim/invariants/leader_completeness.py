@@ -3,7 +3,7 @@
 from quorumlog.model.codes import Role
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class LeaderCompleteness(Invariant):
@@ -15,7 +15,7 @@ class LeaderCompleteness(Invariant):
         self._committed = committed
         self._looked: dict[str, tuple[int, int]] = {}
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core = node.core
         if core.role is not Role.LEADER or self._looked.get(node.node_id) == (core.term, node.life):

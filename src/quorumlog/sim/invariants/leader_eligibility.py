@@ -3,7 +3,7 @@
 from quorumlog.model.codes import Role
 from quorumlog.node.node import LEAVE_MS
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 SLACK_MS = 1_000
 """Above the bound that the configuration names, on the node's own clock."""
@@ -17,7 +17,7 @@ class LeaderEligibility(Invariant):
     def __init__(self) -> None:
         self._since: dict[tuple[str, int, str], int] = {}
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core, group = node.core, node.config.groups[0]
         leads = core.role is Role.LEADER
@@ -35,7 +35,7 @@ class LeaderEligibility(Invariant):
         self._bound(node, "leadership is being handed over", handing_ms, handing)
         self._bound(node, "it is no voter any more", 0, leads and settled and not voter)
 
-    def _bound(self, node: SimulatedNode, what: str, limit_ms: int, holds: bool) -> None:
+    def _bound(self, node: NodeView, what: str, limit_ms: int, holds: bool) -> None:
         key = (node.node_id, node.life, what)
         if not holds:
             self._since.pop(key, None)

@@ -1,12 +1,8 @@
 """What clients saw of the state machine is as if each operation had happened at one moment."""
 
-from typing import TYPE_CHECKING
-
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.linearizability import RegisterModel, check
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.views import ClusterView
 
 
 class Linearizable(Invariant):
@@ -14,8 +10,7 @@ class Linearizable(Invariant):
 
     name = "linearizable"
 
-    def ended(self, cluster: "SimulatedCluster") -> None:
+    def ended(self, cluster: ClusterView) -> None:
         """See `Invariant`."""
-        commands = cluster.clients.commands
-        violation = check([*commands.history, *commands.unknown()], RegisterModel())
+        violation = check(cluster.clients.operations, RegisterModel())
         self.require(violation is None, "" if violation is None else violation.reason)

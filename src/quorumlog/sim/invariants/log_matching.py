@@ -3,7 +3,7 @@
 from quorumlog.model.codes import PushType
 from quorumlog.model.messages.peer import PeerMessage, PushRequest
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class LogMatching(Invariant):
@@ -15,7 +15,7 @@ class LogMatching(Invariant):
         self._chains: dict[tuple[int, int], tuple[int, str]] = {}
         self._ends: dict[str, tuple[int, int]] = {}
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         log = node.log
         end = (log.end_index, log.end_chain_crc)
@@ -25,7 +25,7 @@ class LogMatching(Invariant):
             if runs and end[1]:
                 self._note(node.node_id, end[0], runs[-1][0], end[1])
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if not isinstance(message, PushRequest) or message.prev_term < 0:
             return

@@ -6,7 +6,7 @@ machine is made again where nothing has rotted.
 """
 
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class MachineAgreement(Invariant):
@@ -19,7 +19,7 @@ class MachineAgreement(Invariant):
         self._seen: dict[str, tuple[tuple[int, int], int]] = {}
         self._committed = -1
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         applier = node.running.applier
         self._committed = max(self._committed, node.core.committed_index)

@@ -6,7 +6,7 @@ from quorumlog.raft.membership_change import PROMOTE_LAG_MAX
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class MembershipSafety(Invariant):
@@ -20,7 +20,7 @@ class MembershipSafety(Invariant):
         self._last: dict[str, tuple[int, int]] = {}
         self._voters: dict[tuple[int, int], tuple[str, ...]] = {}
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core, name = node.core, node.node_id
         key = (core.membership_index, node.life)
@@ -33,7 +33,7 @@ class MembershipSafety(Invariant):
         self._voters[key] = (*core.membership.voters, *core.membership.outgoing)
         self._all_overlap(node)
 
-    def _all_overlap(self, node: SimulatedNode) -> None:
+    def _all_overlap(self, node: NodeView) -> None:
         """Compare what all running nodes go by, unless it is known to be superseded."""
         self._indexes.add(node.core.membership_index)
         committed = [index for index in self._indexes if index <= self._committed.last_index]
@@ -48,7 +48,7 @@ class MembershipSafety(Invariant):
                 if one != two:
                     self._overlap(one, two)
 
-    def _caught_up(self, node: SimulatedNode, before: tuple[str, ...], current: Membership) -> None:
+    def _caught_up(self, node: NodeView, before: tuple[str, ...], current: Membership) -> None:
         """Require that new voters hold nearly all entries: else no majority could serve (R16)."""
         end_index = node.log.end_index - 1  # without the entry that makes it one
         for voter in current.voters if before else ():

@@ -3,7 +3,7 @@
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import PeerMessage, PushResponse, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class Monotonic(Invariant):
@@ -15,7 +15,7 @@ class Monotonic(Invariant):
         self._terms: dict[tuple[str, int], int] = {}
         self._committed: dict[tuple[str, int], int] = {}
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         asks = isinstance(message, VoteRequest) and not message.pre_vote
         grants = isinstance(message, VoteResponse) and message.vote_result.accepts
@@ -24,7 +24,7 @@ class Monotonic(Invariant):
             identity = (node.node_id, node.incarnation)
             self._terms[identity] = max(self._terms.get(identity, -1), message.term)
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core, log, name = node.core, node.log, node.node_id
         identity, life = (name, node.incarnation), (name, node.life)

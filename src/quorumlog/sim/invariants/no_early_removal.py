@@ -5,7 +5,7 @@ count, and their clocks run wrong by up to a tenth.
 """
 
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 RATE_MAX = 1.1
 """How fast a simulated clock can run (`faults.CLOCK_RATES`)."""
@@ -22,7 +22,7 @@ class NoEarlyRemoval(Invariant):
         self._removed: dict[str, tuple[int, int, int]] = {}
         self.removals = 0
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         self._note_entries(node)
         log, name = node.log, node.node_id
@@ -35,7 +35,7 @@ class NoEarlyRemoval(Invariant):
         if files == before or log.before_begin_index <= begin or config.retention_bytes:
             return
         self.removals += 1
-        now_ms = node.cluster.world.now_ms
+        now_ms = node.cluster.clock.now_ms
         index, term = log.before_begin_index, log.before_begin_term
         age_ms = now_ms - self._since_ms.get((index, term), now_ms)
         self.require(
@@ -44,7 +44,7 @@ class NoEarlyRemoval(Invariant):
             f"{config.reserved_ms}",
         )
 
-    def _note_entries(self, node: SimulatedNode) -> None:
+    def _note_entries(self, node: NodeView) -> None:
         """Remember when entries came to be: whoever leads is the first to hold them."""
         log = node.log
         runs, end = log.term_runs(), log.end_index
@@ -54,7 +54,7 @@ class NoEarlyRemoval(Invariant):
         if first > end:
             return
         self._seen[node.node_id] = (node.life, runs, end)
-        now_ms = node.cluster.world.now_ms
+        now_ms = node.cluster.clock.now_ms
         lasts = [*(begin - 1 for _, begin in runs[1:]), end]
         for (term, begin), last in zip(runs, lasts, strict=True):
             for index in range(max(first, begin), last + 1):

@@ -8,7 +8,7 @@ from random import Random
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import PeerMessage, PushResponse
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 LOOKS_AFTER_REMOVAL = 12
 LOOKS_ONE_IN = 2_000
@@ -26,7 +26,7 @@ class NoRetraction(Invariant):
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
         self._looks: dict[tuple[str, int], int] = {}
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS:
             key = (node.node_id, node.life)
@@ -34,7 +34,7 @@ class NoRetraction(Invariant):
             index = max(index, message.match_index) if term == message.term else message.match_index
             self._acknowledged[key] = (message.term, index)
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         key, end = (node.node_id, node.life), node.log.end_index
         term, index = self._acknowledged.get(key, (-1, -1))
@@ -52,14 +52,14 @@ class NoRetraction(Invariant):
         elif node.core.durable_index == end and not self._random.randrange(LOOKS_ONE_IN):
             self._look_at_disk(node)
 
-    def _removed(self, node: SimulatedNode, end: int, chain_crc: int) -> bool:
+    def _removed(self, node: NodeView, end: int, chain_crc: int) -> bool:
         """Whether entries that were there at the last look are gone, or others in their place."""
         log = node.log
         if not log.before_begin_index < end <= log.end_index or log.end_chain_crc == chain_crc:
             return end > log.end_index
         return log.is_in_memory(end) and log.chain_crc_at(end) != chain_crc
 
-    def _look_at_disk(self, node: SimulatedNode) -> None:
+    def _look_at_disk(self, node: NodeView) -> None:
         durable, log = node.core.durable_index, node.log
         found = node.after_power_loss(self._random, durable)
         if found is None:

@@ -2,7 +2,7 @@
 
 from quorumlog.model.messages.peer import PeerMessage, VoteRequest, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class OneVotePerTerm(Invariant):
@@ -13,7 +13,7 @@ class OneVotePerTerm(Invariant):
     def __init__(self) -> None:
         self._votes: dict[tuple[str, int, int], str] = {}
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if isinstance(message, VoteRequest) and not message.pre_vote:
             self._note(node, message.term, node.node_id)
@@ -23,7 +23,7 @@ class OneVotePerTerm(Invariant):
         if message.vote_result.accepts:
             self._note(node, message.request_term, message.remote_id)
 
-    def _note(self, node: SimulatedNode, term: int, candidate: str) -> None:
+    def _note(self, node: NodeView, term: int, candidate: str) -> None:
         known = self._votes.setdefault((node.node_id, node.incarnation, term), candidate)
         self.require(
             known == candidate, f"{node.node_id} voted for {known} and {candidate} in term {term}"

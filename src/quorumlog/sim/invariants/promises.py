@@ -9,7 +9,7 @@ from typing import TypeGuard
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import PeerMessage, PushResponse, VoteResponse
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 ENTRIES_ONE_IN = 150
 VOTES_ONE_IN = 7
@@ -29,7 +29,7 @@ class Promises(Invariant):
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def sent(self, node: SimulatedNode, message: PeerMessage) -> None:
+    def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS:
             if message.match_index >= 0 and not self._random.randrange(ENTRIES_ONE_IN):
@@ -40,7 +40,7 @@ class Promises(Invariant):
         ):
             self._check_vote(node, message)
 
-    def _check_entries(self, node: SimulatedNode, message: PushResponse) -> None:
+    def _check_entries(self, node: NodeView, message: PushResponse) -> None:
         found = node.after_power_loss(self._random)
         if found is None:
             return  # damaged: what bits rotted says nothing of promises
@@ -51,7 +51,7 @@ class Promises(Invariant):
             f"without power it would hold {end_index} entries in term {term}",
         )
 
-    def _check_vote(self, node: SimulatedNode, message: VoteResponse) -> None:
+    def _check_vote(self, node: NodeView, message: VoteResponse) -> None:
         found = node.after_power_loss(self._random)
         if found is None:
             return

@@ -2,7 +2,7 @@
 
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import Committed
-from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.views import NodeView
 
 
 class StateMachineSafety(Invariant):
@@ -13,7 +13,7 @@ class StateMachineSafety(Invariant):
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
 
-    def looked_at(self, node: SimulatedNode) -> None:
+    def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         for index, identity in self._committed.news_of(node):
             known = self._committed.add(index, identity)

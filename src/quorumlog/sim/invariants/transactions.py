@@ -1,15 +1,10 @@
 """What a transaction accepted is read once and whole, what it did not accept never is."""
 
-from typing import TYPE_CHECKING
-
 from quorumlog.model.block import decode_entries
+from quorumlog.sim.client_requests import Attempt
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimulatedCluster
-    from quorumlog.sim.node import SimulatedNode
-    from quorumlog.sim.transactions import Attempt
+from quorumlog.sim.views import ClusterView, NodeView
 
 REJECTED_MAX = 100_000
 
@@ -19,12 +14,12 @@ class Transactions(Invariant):
 
     name = "transactions"
 
-    def ended(self, cluster: "SimulatedCluster") -> None:
+    def ended(self, cluster: ClusterView) -> None:
         """See `Invariant`."""
-        writer = cluster.clients.transactions
-        if writer is None:
+        attempts = cluster.clients.attempts
+        if attempts is None:
             return
-        by_body = {body: one for one in writer.attempts for _, body in one.rows}
+        by_body = {body: one for one in attempts for _, body in one.rows}
         seen: dict[int, bytes] = {}
         for node in cluster.members():
             first, visible = node.log.before_begin_index + 1, _visible(node)
@@ -35,14 +30,14 @@ class Transactions(Invariant):
                 if first <= index <= node.running.sessions.stable_index:
                     shown = visible.get(index) == body
                     self.require(shown, f"{node.node_id} does not show {body!r} at {index}")
-            self._judge(node, visible, by_body, writer.attempts, first)
+            self._judge(node, visible, by_body, attempts, first)
 
     def _judge(
         self,
-        node: "SimulatedNode",
+        node: NodeView,
         visible: dict[int, bytes],
-        by_body: dict[bytes, "Attempt"],
-        attempts: list["Attempt"],
+        by_body: dict[bytes, Attempt],
+        attempts: list[Attempt],
         first: int,
     ) -> None:
         rows = set()
@@ -60,7 +55,7 @@ class Transactions(Invariant):
                 self.require(not missing, f"{node.node_id} does not show {missing}, accepted")
 
 
-def _visible(node: "SimulatedNode") -> dict[int, bytes]:
+def _visible(node: NodeView) -> dict[int, bytes]:
     """Return index → body of everything that a reader of committed transactions is given."""
     log, sessions = node.log, node.running.sessions
     index, last = log.before_begin_index + 1, sessions.stable_index
