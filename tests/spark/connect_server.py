@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyspark
 
-from quorumlog.spark.runtime.session import JAVA_OPTIONS, prepare_environment
+from quorumlog.spark.runtime.java import JAVA_OPTIONS
+from quorumlog.spark.runtime.session import prepare_environment
 
 START_SECONDS = 120.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

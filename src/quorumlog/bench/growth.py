@@ -8,9 +8,9 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 from quorumlog.bench import events, loads
+from quorumlog.bench.cases import Bench
 from quorumlog.bench.figures import (
     MEGABYTE,
     Figure,
@@ -24,9 +24,6 @@ from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import KIB, MIB, Limits
-
-if TYPE_CHECKING:
-    from quorumlog.bench.suite import Bench
 
 BODY_BYTES = 1_024
 FILLED_BODY_BYTES = 16 * KIB
@@ -46,7 +43,7 @@ LOOKS = 10
 
 
 @asynccontextmanager
-async def _cluster(bench: "Bench", name: str, **layout: object) -> AsyncIterator[LocalCluster]:
+async def _cluster(bench: Bench, name: str, **layout: object) -> AsyncIterator[LocalCluster]:
     """Make a cluster beside the one that is measured, start it, and leave nothing of it.
 
     Where a case fails, what there is is left to whoever made the directory of both (`guarded`).
@@ -59,7 +56,7 @@ async def _cluster(bench: "Bench", name: str, **layout: object) -> AsyncIterator
     await asyncio.to_thread(shutil.rmtree, directory)
 
 
-async def clients(bench: "Bench") -> AsyncIterator[Figure]:
+async def clients(bench: Bench) -> AsyncIterator[Figure]:
     """So many clients, each with connections of its own and one append in flight."""
     for count in bench.plan.client_counts:
         samples = []
@@ -73,7 +70,7 @@ async def clients(bench: "Bench") -> AsyncIterator[Figure]:
         yield rate_figure(f"append, {count} clients", samples, BODY_BYTES)
 
 
-async def groups(bench: "Bench") -> AsyncIterator[Figure]:
+async def groups(bench: Bench) -> AsyncIterator[Figure]:
     """So many groups: until all are led, idle, and 64 appends in flight over all of them."""
     for count in bench.plan.group_counts:
         names = [f"g{number}" for number in range(count)]
@@ -113,7 +110,7 @@ async def _over_groups(cluster: LocalCluster, names: list[str], seconds: float) 
         return usage.into(await loads.spread_appends(logs, BODY_BYTES, IN_FLIGHT, seconds))
 
 
-async def length(bench: "Bench") -> AsyncIterator[Figure]:
+async def length(bench: Bench) -> AsyncIterator[Figure]:
     """A log of so many GiB: producer, single entries anywhere, restart."""
     lengths = sorted(bench.plan.lengths_gib)
     async with _cluster(bench, "length", data_file_bytes=LONG_FILE_BYTES) as cluster:
@@ -146,7 +143,7 @@ async def length(bench: "Bench") -> AsyncIterator[Figure]:
             yield pause_figure(f"restart, log of {gib:g} GiB, to the first append", [taken])
 
 
-async def steady(bench: "Bench") -> AsyncIterator[Figure]:
+async def steady(bench: Bench) -> AsyncIterator[Figure]:
     """Memory while 64 appends are in flight, a reader follows and retention removes old files."""
     seconds = bench.plan.steady_seconds
     async with _cluster(

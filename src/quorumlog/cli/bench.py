@@ -20,8 +20,8 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB
 
 if TYPE_CHECKING:
+    from quorumlog.bench.cases import Plan, Target
     from quorumlog.bench.figures import Figure
-    from quorumlog.bench.suite import Plan, Target
 
 GROUP = "bench"
 DATA_FILE_BYTES = 256 * MIB
@@ -87,8 +87,8 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
 def _plan(
     seconds: float, rounds: int, sizes: str, gib: str, plot: Path | None, *, quick: bool
 ) -> "Plan":
+    from quorumlog.bench.cases import Plan  # noqa: PLC0415
     from quorumlog.bench.report import check_plot  # noqa: PLC0415
-    from quorumlog.bench.suite import Plan  # noqa: PLC0415
 
     if plot is not None:
         check_plot(plot)
@@ -136,7 +136,7 @@ def _target(
     directory: Path | None, servers: str | None, group: str | None
 ) -> Iterator[tuple["Target", Path | None]]:
     """Yield the group to measure, and the directory whose disk its nodes use, if that is here."""
-    from quorumlog.bench.suite import Target  # noqa: PLC0415
+    from quorumlog.bench.cases import Target  # noqa: PLC0415
 
     if directory is not None or servers is not None:
         found = find_target(directory, servers, group, TIMEOUT_S)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from quorumlog.model.errors import ConfigError
 
+JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+"""What every JVM of a session is started with."""
 VERSION_MIN = 17
 _VERSION = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 _VERSION_SECONDS = 30

@@ -20,11 +20,10 @@ from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.data_source import QuorumlogSource
 from quorumlog.spark.runtime.class_archive import class_archive_options
-from quorumlog.spark.runtime.java import JavaChoice, java_home
+from quorumlog.spark.runtime.java import JAVA_OPTIONS, JavaChoice, java_home
 from quorumlog.spark.source.listener import PositionListener
 from quorumlog.spark.store.source import QuorumlogStoreSource
 
-JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 LOOPBACK = "127.0.0.1"
 CONNECT_PORT = 15_002
 CONNECT_SECONDS = 5.0

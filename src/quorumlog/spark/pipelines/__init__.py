@@ -1,1 +1,0 @@
-"""Spark jobs on whole logs: archive, replay, audit, stats and export."""
