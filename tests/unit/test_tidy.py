@@ -3,19 +3,27 @@
 import ast
 import re
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 import quorumlog
+from import_graph import import_graph, modules, rings
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
+CLASS_LINES_MAX = 400
+CLASS_ATTRIBUTES_MAX = 20
+SMALL_MODULE_LINES = 60
+"""A module with fewer lines and a single importer belongs into that importer, or has a reason."""
 LINE_COLUMNS_MAX = 100
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
+EXCEPTIONS = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text())
+RINGS = EXCEPTIONS["rings"]
 UNFINISHED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"]))
 
 
@@ -32,6 +40,37 @@ def canonical(requirement):
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement)[0]).lower()
 
 
+def lines_of(node):
+    return node.end_lineno - node.lineno + 1
+
+
+def attributes_of(tree):
+    """Return what a class assigns to `self`, and the fields it declares."""
+    fields = {
+        node.target.id
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and "ClassVar" not in ast.unparse(node.annotation)
+    }
+    return fields | {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def classes():
+    """Yield (module:class, its tree) for every class in src."""
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield f"{name}:{node.name}", node
+
+
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
 def test_file_keeps_the_limits(path):
     lines = path.read_text().splitlines()
@@ -46,13 +85,51 @@ def test_source_keeps_the_limits(path):
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in functions}
-    assert {name: n for name, n in lengths.items() if n > FUNCTION_LINES_MAX} == {}
+    lengths = [(lines_of(node), node.name) for node in functions]
+    assert [pair for pair in lengths if pair[0] > FUNCTION_LINES_MAX] == []
     assert ast.get_docstring(tree), "a module says what lives in it"
     assert path.stem not in BANNED_NAMES
     assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), (
         "use model.errors.check"
     )
+
+
+def test_classes_keep_the_limits():
+    excepted = EXCEPTIONS["large_classes"] | EXCEPTIONS["records"]
+    large = {
+        name: f"{lines_of(tree)} lines, {len(attributes_of(tree))} attributes"
+        for name, tree in classes()
+        if lines_of(tree) > CLASS_LINES_MAX or len(attributes_of(tree)) > CLASS_ATTRIBUTES_MAX
+    }
+    assert {name: size for name, size in large.items() if name not in excepted} == {}
+    assert sorted(set(excepted) - set(large)) == [], "small enough now: remove from tests/tidy.toml"
+
+
+def test_a_small_module_has_several_importers_or_a_reason():
+    graph, reasons = import_graph(), EXCEPTIONS["small_modules"]
+    importers = {name: [one for one in graph if name in graph[one]] for name in graph}
+    small = {
+        name: importers[name][0]
+        for name, path in modules().items()
+        if path.name not in ("__init__.py", "__main__.py")
+        and len(importers[name]) == 1
+        and len(path.read_text().splitlines()) < SMALL_MODULE_LINES
+    }
+    matched = {name: [one for one in reasons if fnmatchcase(name, one)] for name in small}
+    assert {name: small[name] for name in small if not matched[name]} == {}
+    unneeded = set(reasons) - {one for found in matched.values() for one in found}
+    assert sorted(unneeded) == [], "no longer needed: remove from tests/tidy.toml"
+
+
+def test_no_modules_import_each_other():
+    found = {".".join(min(ring).split(".")[:2]): sorted(ring) for ring in rings(import_graph())}
+    assert {package: ring for package, ring in found.items() if package not in RINGS} == {}
+    assert sorted(set(RINGS) - set(found)) == [], "open now: remove from tests/tidy.toml"
+
+
+def test_a_ring_of_imports_is_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
+    assert rings(graph) == [{"a", "b", "c"}]
 
 
 def test_exported_names_exist_and_are_all_that_is_public():

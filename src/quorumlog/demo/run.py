@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from quorumlog.demo.analyse import Analysis, analyse, delay_table
 from quorumlog.demo.failover import FailOver, kill_leader_and_restart
 from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
 from quorumlog.demo.load import Loaded, load
 from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_content
-from quorumlog.demo.report import report
 from quorumlog.local import LocalCluster, ending_in_order, guarded
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.runtime.java import java_home
@@ -128,7 +128,7 @@ def _steps(
         compare_replicas(proof, cluster, GROUP)
         cluster.down()
         compare_files(proof, cluster, GROUP)
-    report(loaded, fail_over, analysis, proof, console)
+    _report(loaded, fail_over, analysis, proof, console)
     return EXIT_FAILED if proof.failures else EXIT_OK
 
 
@@ -144,3 +144,37 @@ def _show(analysis: Analysis, console: Console) -> None:
     console.print(delay_table("Departure delay by carrier", "carrier", analysis.by_carrier))
     console.print(delay_table("Departure delay by hour", "hour", analysis.by_hour))
     console.print(f"  chart: {analysis.chart}", soft_wrap=True)
+
+
+def _report(
+    loaded: Loaded, fail_over: FailOver, analysis: Analysis, proof: Proof, console: Console
+) -> None:
+    """Print a short table of figures, and what failed, if anything did."""
+    table = Table(title="Figures", title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    rate = loaded.entries / loaded.seconds
+    for name, value in (
+        ("records acknowledged", f"{loaded.entries:,}"),
+        ("appended in, fail-over included", f"{loaded.seconds:.1f} s"),
+        ("rate", f"{rate:,.0f} entries/s, {loaded.body_bytes / loaded.seconds / 1e6:.1f} MB/s"),
+        ("appends stood still for", f"{loaded.longest_pause_seconds:.2f} s"),
+        ("new leader after", f"{fail_over.seconds_to_new_leader:.2f} s"),
+        ("killed node back and caught up in", f"{fail_over.seconds_to_catch_up:.2f} s"),
+        ("Spark start, job", f"{analysis.start_seconds:.1f} s, {analysis.job_seconds:.1f} s"),
+        ("records in Parquet", f"{proof.in_parquet:,}"),
+        ("missing", f"{proof.missing:,}"),
+        ("sent again around the kill", f"{loaded.stats.entries_resent_after_unknown:,}"),
+        ("there more than once", f"{proof.duplicates:,}"),
+        ("content digest (SHA-256)", proof.content_digest[:16] + "…"),
+        ("replicas with identical logs", f"{proof.replicas} up to {proof.committed_index:,}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    for failure in proof.failures:
+        console.print(f"[bold red]FAILED[/bold red] {failure}")
+    if not proof.failures:
+        console.print(
+            "[bold green]PROVED[/bold green] every acknowledged record is in Parquet exactly as "
+            "sent; the replicas' logs are identical."
+        )

@@ -1,6 +1,6 @@
 """Ordered append streams: the blocks of one producer are stored in the order it sent them.
 
-Once a block of a stream is refused, those sent behind it must be refused as well, or they would be
+Once a block of a stream is refused, those sent after it must be refused as well, or they would be
 stored before it. A stream lives as long as its connection.
 """
 
@@ -8,7 +8,7 @@ from quorumlog.model.errors import OutOfOrderError, UnexpectedArgumentError
 
 
 class OrderedStreams:
-    """Next expected sequence of each stream of one connection."""
+    """The next expected sequence number of each stream of one connection."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
