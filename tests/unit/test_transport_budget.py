@@ -560,25 +560,17 @@ async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(sha
             client.connection._read_again()
 
 
-async def test_large_frames_one_after_the_other_make_busy_beyond_a_share_of_the_rate(share, limits):
-    hand = ByHand(share, SLICE_S / 4)
-    fast, slow = await hand.clients(2, limits)
-    frame = append(256 * KIB)
-    unsent = memoryview(frame)
-    for _ in range(4_000):
-        hand.turn()
-        if fast.transport.is_read:
-            unsent = unsent[fast.receive(unsent) :] or memoryview(frame)
-        fast.asked.clear()
-    assert fast.connection.kind is Kind.BUSY
-    for _ in range(10):
-        hand.now_s += 0.1
-        unsent = memoryview(frame)
-        while unsent:
+async def test_who_sends_a_large_frame_is_busy_for_a_while(share, limits):
+    """What is left behind of large frames cannot be seen, and each takes longer than a slice."""
+    hand = ByHand(share, 0.0)
+    (client,) = await hand.clients(1, limits)
+    for unsent in (append(10), append(256 * KIB)):
+        assert client.connection.kind is Kind.PROMPT
+        while unsent := unsent[client.receive(unsent) :]:
             hand.turn()
-            if slow.transport.is_read:
-                unsent = unsent[slow.receive(unsent) :]
-    assert slow.connection.kind is Kind.PROMPT, "2.5 MiB a second are no bulk"
+    assert client.connection.kind is Kind.BUSY
+    hand.now_s += 1.01 * BUSY_FOR_S
+    assert client.connection.kind is Kind.PROMPT
 
 
 async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limits):

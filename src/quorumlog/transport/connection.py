@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._space = 0
         self._since = 0.0
         self._is_granted = False
-        self._pace = Pace(share.now, share.bulk) if share is not None else None
+        self._pace = Pace(share.now) if share is not None else None
         self._has_more = False
         self.frame_began = 0.0
         """When the frame that is not whole yet began to arrive; 0: there is none."""
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         # there is more to be read, as a rule; the rest of a large frame says nothing
         self._has_more = nbytes == self._space and self._decoder.is_staging
         if self._pace is not None and not self._decoder.is_staging and not self.is_member:
-            self._pace.received_of_large_frame(nbytes)
+            self._pace.received_of_large_frame()
         self._take_frames()
 
     def _take_frames(self) -> None:
@@ -307,8 +307,6 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_unfinished()
         if self._share is not None:
             self._share.budgets.answers.forget(self)
-        if self._pace is not None:
-            self._pace.forget()
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
             reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets
-from quorumlog.transport.pace import BulkSenders
 from quorumlog.transport.turns import Turns
 
 RECEIVED_BYTES_MAX = 64 * 1024
@@ -31,5 +30,4 @@ class Share:
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn
         self.now = time.monotonic
-        self.bulk = BulkSenders()
         self.turns = Turns(asyncio.get_running_loop(), self.now)
