@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from quorumlog.client import SyncProducer
+from quorumlog import SyncProducer
 from quorumlog.demo.analyse import FLIGHT_SCHEMA
 from quorumlog.demo.flights import flight_bodies
 from quorumlog.local import Guard, LocalCluster

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from quorumlog.client import SyncProducer
+from quorumlog import SyncProducer
 from quorumlog.demo.flights import flight_bodies
 from quorumlog.local import Guard, LocalCluster
 from quorumlog.spark import session

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SyncKV,
         SyncProducer,
         TransactionOutcome,
+        Transactions,
     )
     from quorumlog.errors import (
         EventsForgottenError,
@@ -77,6 +78,7 @@ __all__ = [
     "SyncKV",
     "SyncProducer",
     "TransactionOutcome",
+    "Transactions",
     "__version__",
     "errors",
 ]

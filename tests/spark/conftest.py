@@ -21,11 +21,12 @@ def spark(tmp_path_factory):
 def cluster(tmp_path_factory):
     """Three nodes; group `g` holds ENTRIES bodies b"0", b"1" …, group `empty` nothing.
 
-    Streams read what they append to `live` themselves; `other` is there for reading several.
+    Streams read what they append to `live` themselves; `other` is there for reading several, and
+    `results` for the examples.
     """
     made = LocalCluster.create(
         tmp_path_factory.mktemp("cluster") / "nodes",
-        groups=("g", "empty", "live", "other"),
+        groups=("g", "empty", "live", "other", "results"),
         data_file_bytes=8 << 20,
     )
     made.up()

@@ -1,0 +1,107 @@
+"""The programs in examples/ that need no Spark: each runs as its first lines say."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.client import SyncClient
+from quorumlog.local import LocalCluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LINES_MAX = 60
+LONGER = {"lock_service.py", "spark_flights.py"}
+"""Shows rather than starting points."""
+
+pytestmark = pytest.mark.processes
+
+
+def run(name, *arguments, text=None):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout.splitlines()
+
+
+def bodies(cluster):
+    with SyncClient(cluster.servers, "g") as client:
+        return [entry.body for entry in client.read(follow=False)]
+
+
+def consumed(cluster, position, count):
+    """Start the consumer, read so many of its lines, and interrupt it as Ctrl-C does."""
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "consume.py"), cluster.servers, "g", str(position)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        lines = [process.stdout.readline().split()[1] for _ in range(count)]
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert errors == ""
+    assert process.returncode == 0
+    return lines + [line.split()[1] for line in rest.splitlines()]
+
+
+def test_produced_lines_are_stored_in_order(cluster):
+    text = "".join(f"line {number}\n" for number in range(1000))
+    (last,) = run("produce.py", cluster.servers, "g", text=text)
+    assert re.fullmatch(r"the last line is at index \d+", last)
+    assert bodies(cluster) == text.encode().splitlines()
+    assert run("produce.py", cluster.servers, "g", text="") == []
+
+
+def test_a_consumer_continues_where_the_run_before_stopped(cluster, tmp_path):
+    position = tmp_path / "position"
+    run("produce.py", cluster.servers, "g", text="a\nb\nc\n")
+    assert consumed(cluster, position, 3) == ["a", "b", "c"]
+    run("produce.py", cluster.servers, "g", text="d\ne\n")
+    continued = consumed(cluster, position, 2)
+    assert continued == ["d", "e"] or continued[-2:] == ["d", "e"], "the last block may come again"
+
+
+def test_a_batch_is_seen_as_a_whole_and_written_once(cluster):
+    hidden, shown = run("transactions.py", cluster.servers, "g", "0")
+    assert hidden.endswith("readers see 0 more entries")
+    assert shown.endswith("readers see 200 more entries")
+    assert run("transactions.py", cluster.servers, "g", "0") == ["batch 0 was written before"]
+    assert len(bodies(cluster)) == 200
+
+
+def test_a_machine_of_ones_own_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    )
+    made = LocalCluster.create(tmp_path / "counted", state_machine="counter:Counters")
+    made.up()
+    try:
+        assert run("counter.py", made.servers, "apples", "apples", "pears") == [
+            "apples 2",
+            "pears 1",
+        ]
+        assert run("counter.py", made.servers, "pears") == ["pears 2"]
+    finally:
+        made.down()
+
+
+def test_examples_are_short_and_listed():
+    page = (EXAMPLES / "README.md").read_text()
+    for example in EXAMPLES.glob("*.py"):
+        assert f"]({example.name})" in page
+        if example.name not in LONGER:
+            assert len(example.read_text().splitlines()) <= LINES_MAX, example.name

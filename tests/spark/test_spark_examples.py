@@ -1,0 +1,76 @@
+"""The Spark programs in examples/, run as they are, in the session of these tests."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import quorumlog.spark
+from quorumlog.client import SyncClient, SyncProducer
+from quorumlog.spark import LagListener
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+
+class SharedSession:
+    """The session of all tests, which goes on when an example has stopped it."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        """The other tests need it."""
+
+
+@pytest.fixture
+def run(spark, monkeypatch, capsys):
+    """Run an example with arguments; return what it printed."""
+    listeners = []
+
+    def made_listener():
+        listeners.append(LagListener(registry=CollectorRegistry()))
+        return listeners[-1]
+
+    monkeypatch.setattr(quorumlog.spark, "session", lambda _: SharedSession(spark))
+    monkeypatch.setattr(quorumlog.spark, "LagListener", made_listener)
+
+    def run_example(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield run_example
+    for listener in listeners:
+        spark.streams.removeListener(listener)
+
+
+def stored(cluster, group):
+    with SyncClient(cluster.servers, group) as client:
+        return [entry.body for entry in client.read(follow=False)]
+
+
+def test_a_batch_reads_one_group_and_writes_to_another(run, cluster):
+    before = len(stored(cluster, "results"))
+    shown = run("spark_batch.py", cluster.servers, "g", "results")
+    assert "|entries|" in shown
+    rows = [json.loads(body) for body in stored(cluster, "results")[before:]]
+    assert sum(row["entries"] for row in rows) == len(stored(cluster, "g"))
+
+
+def test_a_stream_continues_and_writes_each_entry_once(run, cluster, tmp_path):
+    present = len(stored(cluster, "results"))
+    for more in (50, 7):
+        with SyncProducer(cluster.servers, "results") as producer:
+            for number in range(more):
+                producer.send(b"row %d" % number)
+        present += more
+        shown = run("spark_stream.py", cluster.servers, "results", str(tmp_path / "out"))
+        assert f"{present} entries, {present} indexes" in shown
