@@ -21,7 +21,6 @@ class FailOver:
 
     killed: str
     new_leader: str
-    new_term: int
     seconds_to_new_leader: float
     seconds_to_catch_up: float
 
@@ -47,7 +46,7 @@ def kill_leader_and_restart(cluster: LocalCluster, group: str, console: Console)
         f"  {killed} restarted and caught up in {to_catch_up:.2f} s"
         + (f" (it was {behind:,} entries behind)" if behind else "")
     )
-    return FailOver(killed, new_leader, term, to_leader, to_catch_up)
+    return FailOver(killed, new_leader, to_leader, to_catch_up)
 
 
 def _wait_for_leader(client: SyncClient, killed: str) -> tuple[str, int]:

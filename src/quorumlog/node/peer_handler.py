@@ -24,8 +24,6 @@ class PeerHandlerCounters:
 
     unknown_group: int = 0
     unknown_member: int = 0
-    wrong_identity: int = 0
-    wrong_address: int = 0
     not_a_peer_message: int = 0
 
 
@@ -140,7 +138,6 @@ class PeerHandler:
         own, said = core.identity, self._groups.get(group)
         member = core.membership.member(peer)
         if own and said is not None and said.identity not in (b"", own):
-            self._counters.wrong_identity += 1
             code = ResponseCode.WRONG_CLUSTER
             text = (
                 f"group {group} of {self._self_id} has the identity {own.hex()}, that of {peer} "
@@ -157,7 +154,6 @@ class PeerHandler:
             and said.membership_index <= core.committed_membership_index
             and _differ(said.address, member.address)
         ):
-            self._counters.wrong_address += 1
             code = ResponseCode.UNEXPECTED_MEMBER
             text = (
                 f"{peer} is at {member.address} according to the log of group {group}; this one "

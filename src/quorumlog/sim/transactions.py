@@ -67,7 +67,6 @@ class TransactionalWriter:
         self._step: Step | None = None
         self._accepted: list[Attempt] = []
         self.attempts: list[Attempt] = []
-        self.batches_ended = 0
 
     def go_on(self, name: str, done: Callable[[], None]) -> None:
         """Send the block whose turn it is: again, until it is acknowledged."""
@@ -197,7 +196,6 @@ class TransactionalWriter:
         self._next_batch()
 
     def _next_batch(self) -> None:
-        self.batches_ended += 1
         self._batch_id += 1
         self._rows = 0
 

@@ -45,10 +45,7 @@ class TransportCounters:
 
     accepted: int = 0
     frames_in: int = 0
-    frames_out: int = 0
-    refused_frames: int = 0
     garbage: int = 0
-    refused_handshakes: int = 0
     late_frames: int = 0
     ended_for_places: int = 0
     refused_places: int = 0
@@ -322,7 +319,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _frame(self, frame: Frame | RefusedFrame) -> None:
         if isinstance(frame, RefusedFrame):
-            self._counters.refused_frames += 1
             self._say_refused(frame)
             response = Response(code=frame.code, text=frame.text)
             self.send(response, correlation_id=frame.correlation_id)
@@ -356,7 +352,6 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._handler = self._greet(message)
         except RemoteProtocolError as error:
-            self._counters.refused_handshakes += 1
             log_event(
                 logger,
                 logging.WARNING,
@@ -421,7 +416,6 @@ class Connection(asyncio.BufferedProtocol):
             frame = encode_frame(
                 message, correlation_id=correlation_id, attachments=parts, limits=self._limits
             )
-            self._counters.frames_out += 1
             self.bytes_out += sum(len(part) for part in frame)
             if len(frame) == 1:
                 self._transport.write(frame[0])

@@ -37,7 +37,6 @@ KNOWN = {
     "batchId": "of a batch write: its number, rising with every batch of a transactionalId",
     "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
 }
-STREAM_EXCLUDED = ("transactionalId", "batchId")
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "body": ((BinaryType, StringType), "binary or string"),
