@@ -27,7 +27,13 @@ from quorumlog.model.errors import (
     OutOfDescriptorsError,
     StorageError,
 )
-from quorumlog.storage.files.os_files import FILE_MODE, OUT_OF_DESCRIPTORS, SPARES, OsFileSystem
+from quorumlog.storage.files.os_files import (
+    FILE_MODE,
+    OUT_OF_DESCRIPTORS,
+    SPARES,
+    OsFileSystem,
+    require_file,
+)
 
 CLOSED_NAME = "closed"
 """SHA-256 of the database and its length, from closing it to opening it again."""
@@ -85,8 +91,10 @@ def named(path: str) -> Iterator[None]:
 def open_environment(path: str, **options: Any) -> lmdb.Environment:
     """Open a database file; with spare descriptors, or later, if no other is free.
 
-    Raises `lmdb.Error`, also if there was none later.
+    Raises `lmdb.Error`, also if there was none later, and `NotAFileError`.
     """
+    for one in (path, f"{path}-lock"):  # LMDB would wait for the other end of a FIFO
+        require_file(one)
     refused: list[lmdb.Error] = []
 
     def call() -> lmdb.Environment:

@@ -18,6 +18,7 @@
     ├── StorageError                  bytes on disk cannot be used or written
     │   ├── CorruptionError           which file, which byte, what to do
     │   ├── NoSpaceError              the disk or the quota is full
+    │   ├── NotAFileError             something else lies where one of our files must be
     │   ├── OutOfDescriptorsError     nothing more can be opened now; later it can
     │   └── StoreLockedError          another process has the directory open
     ├── RemoteProtocolError           the other side sent bytes that are no frame of ours
@@ -82,6 +83,10 @@ class StoreLockedError(StorageError):
 
 class NoSpaceError(StorageError):
     """The disk, or what the user may have of it, is full; nothing was changed."""
+
+
+class NotAFileError(StorageError):
+    """A directory, FIFO, socket, device or dangling link lies where a file must be."""
 
 
 class OutOfDescriptorsError(StorageError):

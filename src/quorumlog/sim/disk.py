@@ -18,8 +18,8 @@ from typing import Final, Literal, NoReturn
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.sim.content import PAGE_BYTES, SECTOR_BYTES, Content, Survival, Survivors, room_of
-from quorumlog.sim.names import Change, Directory, Names, Node
-from quorumlog.storage.files.os_files import Space, storage_error
+from quorumlog.sim.names import Change, Directory, Names, Node, Obstacle
+from quorumlog.storage.files.os_files import DANGLING_LINK, Space, not_a_file, storage_error
 
 NEW_FILE_BYTES: Final = 4_096
 """Room that must be free for a new file."""
@@ -352,8 +352,8 @@ class SimulatedFileSystem:
 
     def _content(self, path: str, operation: str) -> Content:
         node = self._node(path, operation)
-        if isinstance(node, Directory):
-            _refuse(path, operation, errno.EISDIR)
+        if not isinstance(node, Content):
+            raise not_a_file(path, self.obstacle(path))
         return node
 
     def _change(self, path: str, operation: str, change: Change) -> None:
@@ -376,7 +376,8 @@ class SimulatedFileSystem:
 
     def _make_directory(self, path: str, name: str) -> None:
         if name in self._names.now:
-            _refuse(path, "mkdir", errno.EEXIST)
+            found = self.obstacle(path) or "a file"
+            raise StorageError(f"{path} is {found} where a directory must be; move it away")
         self._change(path, "mkdir", {name: Directory(self._now_ms())})
 
     def names(self, path: str) -> list[str]:
@@ -389,7 +390,17 @@ class SimulatedFileSystem:
         """See `FileSystem`."""
         self.check_on()
         self.reads += 1
-        return _absolute(path) in self._names.now
+        node = self._names.now.get(_absolute(path))
+        return node is not None and node != Obstacle(DANGLING_LINK)
+
+    def obstacle(self, path: str) -> str:
+        """See `FileSystem`."""
+        self.check_on()
+        self.reads += 1
+        node = self._names.now.get(_absolute(path))
+        if isinstance(node, Obstacle):
+            return node.text
+        return "a directory" if isinstance(node, Directory) else ""
 
     def is_directory(self, path: str) -> bool:
         """See `FileSystem`."""

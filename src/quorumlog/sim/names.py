@@ -13,7 +13,15 @@ class Directory:
     modified_ms: int
 
 
-Node = Content | Directory
+@dataclass
+class Obstacle:
+    """Something that is neither a file nor a directory; `text` says what, such as "a FIFO"."""
+
+    text: str
+    modified_ms: int = 0
+
+
+Node = Content | Directory | Obstacle
 Change = dict[str, Node | None]
 """Names that change as one, to what they have then; None: nothing has the name."""
 

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from typing import Protocol, TypeVar
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
     NoSpaceError,
+    NotAFileError,
     OutOfDescriptorsError,
     StorageError,
     StoreLockedError,
@@ -123,8 +125,12 @@ class FileSystem(Protocol):
         """Whether there is a directory."""
         ...
 
+    def obstacle(self, path: str) -> str:
+        """Say what lies here that is no file, such as "a directory"; empty: a file, or nothing."""
+        ...
+
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; with `create` it may be new."""
+        """Open a file; with `create` it may be new. Raises `NotAFileError` for anything else."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -167,6 +173,40 @@ def storage_error(path: str, operation: str, error: OSError) -> StorageError:
     elif is_out_of_descriptors(error):
         kind = OutOfDescriptorsError
     return kind(f"{path}: {operation} failed: {error.strerror or error}")
+
+
+def not_a_file(path: str, obstacle: str) -> NotAFileError:
+    """Return the error for something that lies where a file must be."""
+    return NotAFileError(f"{path} is {obstacle} where a file must be; move it away")
+
+
+_OBSTACLES = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+DANGLING_LINK = "a link that leads nowhere"
+
+
+def obstacle_at(path: str) -> str:
+    """Say what lies at a path that is no file; empty: a file, or nothing. Raises `OSError`."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return DANGLING_LINK if os.path.islink(path) else ""
+        raise
+    return _OBSTACLES.get(stat.S_IFMT(mode), "")
+
+
+def require_file(path: str) -> None:
+    """Raise `NotAFileError` if something lies at a path that is no file."""
+    with _named(path, "stat"):
+        obstacle = obstacle_at(path)
+    if obstacle:
+        raise not_a_file(path, obstacle)
 
 
 @contextmanager
@@ -388,6 +428,8 @@ class OsLock:
 
 
 def _opened(path: str, flags: int) -> int:
+    """Open something without waiting: to open a FIFO would take until somebody else opens it."""
+    flags |= os.O_NONBLOCK
     return SPARES.use(path, lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
 
@@ -399,6 +441,9 @@ class OsFileSystem:
         parent = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(path):
             self.make_directory(parent)
+            if os.path.lexists(path):
+                found = obstacle_at(path) or "a file"
+                raise StorageError(f"{path} is {found} where a directory must be; move it away")
             with _named(path, "mkdir"):
                 os.mkdir(path, DIRECTORY_MODE)
         self.sync_directory(parent)  # a crash may have come between making it and this
@@ -418,12 +463,16 @@ class OsFileSystem:
         """See `FileSystem`."""
         return os.path.isdir(path)
 
+    def obstacle(self, path: str) -> str:
+        """See `FileSystem`."""
+        with _named(path, "stat"):
+            return obstacle_at(path)
+
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """See `FileSystem`."""
         flags = os.O_RDWR if writable else os.O_RDONLY
+        require_file(path)  # before it is opened: to open a device may do something
         with _named(path, "open"):
-            if os.path.isdir(path):  # which may be opened for reading
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return OsFile(path, _opened(path, flags | (os.O_CREAT if create else 0)))
 
     def sync_directory(self, path: str) -> None:
@@ -462,6 +511,8 @@ class OsFileSystem:
         """See `FileSystem`."""
         is_directory = os.path.isdir(path)
         flags = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_RDWR | os.O_CREAT
+        if not is_directory:
+            require_file(path)
         with _named(path, "open"):
             descriptor = _opened(path, flags)
         try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from quorumlog.model.errors import StorageError, check
-from quorumlog.storage.files.os_files import File, FileSystem
+from quorumlog.storage.files.os_files import File, FileSystem, not_a_file
 
 NAME_DIGITS = 20
 BESIDE = ".new"
@@ -78,8 +78,8 @@ class SequenceFile:
     def _make(self) -> None:
         """Write it under another name first: it is never seen at another size (etcd #6368)."""
         beside = self.path + BESIDE
-        if self._files.is_directory(self.path):
-            raise StorageError(f"{self.path} is a directory where a file must be; move it away")
+        if obstacle := self._files.obstacle(self.path):
+            raise not_a_file(self.path, obstacle)
         file = self._files.open(beside, create=True)
         try:
             file.resize(0)
