@@ -305,7 +305,7 @@ def test_default_columns_and_wrong_ones():
 
 
 def test_batches_are_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(range_reader, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(range_reader, "RUN_BYTES", 1_000)
     bodies = [b"x" * 100] * 20 + [b"y" * 3_000] + [b"z"]
     reader, parts = parts_of(build(tmp_path / "g", bodies), ("body",))
     batches = [batch for part in parts for batch in reader.read(part)]

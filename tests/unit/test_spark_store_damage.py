@@ -276,7 +276,7 @@ def test_entries_without_crcs_behind_entries_with_them_are_told(ours):
 def test_a_body_of_zeroed_crcs_is_not_taken_for_one_of_the_original(ours):
     path, pos = place_of(rows_of(ours)[25])
     overwrite(path, pos + 36, bytes(8))
-    with pytest.raises(CorruptionError, match="entry 25: an entry without CRCs behind"):
+    with pytest.raises(CorruptionError, match="entry 25: an entry without CRCs after"):
         rows_of(ours)
     assert damaged_of(rows_of(ours, mode="permissive")) == [25]
 

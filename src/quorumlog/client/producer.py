@@ -33,7 +33,7 @@ from quorumlog.client.delivery import (
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.retry import Backoff
 from quorumlog.log_events import describe_error
-from quorumlog.model.block import HEADER_SIZE, Buffer
+from quorumlog.model.block import HEADER, HEADER_SIZE, Buffer
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import (
@@ -59,7 +59,6 @@ from quorumlog.sessions.producer_table import BLOCKS_REMEMBERED
 
 logger = logging.getLogger(__name__)
 
-_HEADER = struct.Struct(">iiqqqIIIi")
 _NORMAL = int(Magic.NORMAL)
 _STREAM = 1
 BATCH_BYTES = 256 * 1024
@@ -308,7 +307,7 @@ class Producer:
             self.check(body)
         crc = crc32(body)
         try:
-            header = _HEADER.pack(_NORMAL, size, 0, 0, 0, channel, 0, crc, length)
+            header = HEADER.pack(_NORMAL, size, 0, 0, 0, channel, 0, crc, length)
         except struct.error:
             _check_channel(channel)
             raise

@@ -16,7 +16,7 @@ agree at an index are equal up to there.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,8 +32,13 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Pieces: TypeAlias = npt.NDArray[Any]
 """Rows that numpy copies whole: items of a void type."""
 
-HEADER_SIZE = 48
-INDEX_RECORD_SIZE = 32
+HEADER: Final = struct.Struct(">iiqqqIIIi")
+"""A header; `EntryHeader` names its fields. Where speed counts, the plain tuples are used."""
+HEADER_SIZE: Final = HEADER.size
+MAGIC_AND_SIZE: Final = struct.Struct(">ii")
+"""What headers and blank records start with."""
+ENTRY_MAGICS: Final = frozenset((int(Magic.NORMAL), int(Magic.NOOP), int(Magic.CONFIG_CHANGE)))
+"""What an entry starts with; they are consecutive numbers."""
 HEADER_DTYPE = np.dtype(
     [
         ("magic", ">i4"),
@@ -47,6 +52,7 @@ HEADER_DTYPE = np.dtype(
         ("body_size", ">i4"),
     ]
 )
+INDEX_RECORD_SIZE = 32
 INDEX_RECORD_DTYPE = np.dtype(
     [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )
@@ -63,7 +69,6 @@ _CHAIN_DTYPE = np.dtype(
 HEADER_VOID = np.dtype(f"V{HEADER_SIZE}")
 _CHAIN_FIELDS = ("magic", "index", "term", "channel", "body_size", "body_crc")
 _CHAIN_VOID = np.dtype(f"V{_CHAIN_DTYPE.itemsize}")
-_HEADER = struct.Struct(">iiqqqIIIi")
 _CHAIN = struct.Struct(">iqqIiI")
 _INDEX_TERM_POS = struct.Struct(">qqq")
 _U32 = struct.Struct(">I")
@@ -75,6 +80,30 @@ _RUN = 16
 """So many repetitions of a size, and the entries behind are asked for it many at a time:"""
 _WINDOW = 64
 """so many at first, then twice as many each time, so that short runs cost little."""
+
+
+class EntryHeader(msgspec.Struct, frozen=True):
+    """The fields of a header, in their order."""
+
+    magic: int
+    size: int
+    index: int
+    term: int
+    pos: int
+    channel: int
+    chain_crc: int
+    body_crc: int
+    body_size: int
+
+    def chain_crc_after(self, before: int) -> int:
+        """Return the chain CRC that the entry must have after one with the chain CRC `before`."""
+        row = (self.magic, self.index, self.term, self.channel, self.body_size, self.body_crc)
+        return crc32(_CHAIN.pack(*row), before)
+
+
+def header_at(data: Buffer, offset: int) -> EntryHeader:
+    """Return the header at an offset, whatever it says."""
+    return EntryHeader(*HEADER.unpack_from(data, offset))
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -104,7 +133,7 @@ def encode_entry(
 ) -> bytes:
     """Return one unstamped entry: header with body CRC, index, term, pos and chain CRC zero."""
     size = len(body)
-    header = _HEADER.pack(magic, HEADER_SIZE + size, 0, 0, 0, channel, 0, crc32(body), size)
+    header = HEADER.pack(magic, HEADER_SIZE + size, 0, 0, 0, channel, 0, crc32(body), size)
     return header + body
 
 
@@ -123,7 +152,7 @@ def encode_block(bodies: Iterable[Buffer], *, channel: int = 0) -> bytes:
 def encode_checked(bodies: Iterable[tuple[Buffer, int]], *, channel: int = 0) -> bytes:
     """Return the unstamped entries of bodies whose body CRCs are known."""
     parts: list[Buffer] = []
-    pack = _HEADER.pack
+    pack = HEADER.pack
     normal = int(Magic.NORMAL)
     for body, crc in bodies:
         size = len(body)
@@ -289,24 +318,24 @@ def headers(block: Block) -> npt.NDArray[Any]:
 def _few_headers(block: Block) -> list[tuple[int, ...]]:
     """Return the fields of each header, in the order of `HEADER_DTYPE`; for few entries."""
     data = block.data
-    return [_HEADER.unpack_from(data, offset) for offset in block.offsets.tolist()]
+    return [HEADER.unpack_from(data, offset) for offset in block.offsets.tolist()]
 
 
 def first_index_of(block: Block) -> int:
     """Return the index of the first entry of a stamped block."""
-    index: int = _HEADER.unpack_from(block.data, int(block.offsets[0]))[2]
+    index: int = HEADER.unpack_from(block.data, int(block.offsets[0]))[2]
     return index
 
 
 def first_channel_of(block: Block) -> int:
     """Return the channel of the first entry."""
-    channel: int = _HEADER.unpack_from(block.data, int(block.offsets[0]))[5]
+    channel: int = HEADER.unpack_from(block.data, int(block.offsets[0]))[5]
     return channel
 
 
 def last_term_and_chain_of(block: Block) -> tuple[int, int]:
     """Return the term and the chain CRC of the last entry of a stamped block."""
-    header = _HEADER.unpack_from(block.data, int(block.offsets[-1]))
+    header = HEADER.unpack_from(block.data, int(block.offsets[-1]))
     return header[3], header[6]
 
 
@@ -328,7 +357,7 @@ def config_entries_of(block: Block) -> list[tuple[int, bytes]]:
         offsets = block.offsets[headers(block)["magic"] == config].tolist()
     found = []
     for offset in offsets:
-        header = _HEADER.unpack_from(data, offset)
+        header = HEADER.unpack_from(data, offset)
         found.append((header[2], bytes(data[offset + HEADER_SIZE : offset + header[1]])))
     return found
 
@@ -373,7 +402,7 @@ def stamp(block: Block, first_index: int, term: int, positions: Int64s, chain_cr
 def _stamp_few(block: Block, first_index: int, term: int, positions: Int64s, chain: int) -> int:
     data = block.data
     for ordinal, offset in enumerate(block.offsets.tolist()):
-        header = _HEADER.unpack_from(data, offset)
+        header = HEADER.unpack_from(data, offset)
         index = first_index + ordinal
         chain = crc32(_CHAIN.pack(header[0], index, term, header[5], header[8], header[7]), chain)
         _INDEX_TERM_POS.pack_into(data, offset + 8, index, term, int(positions[ordinal]))
@@ -412,7 +441,7 @@ def index_records(block: Block, positions: Int64s) -> bytes:
         data = block.data
         parts = []
         for offset, pos in zip(block.offsets.tolist(), positions.tolist(), strict=True):
-            header = _HEADER.unpack_from(data, offset)
+            header = HEADER.unpack_from(data, offset)
             parts.append(_INDEX_RECORD.pack(header[0], pos, header[1], header[2], header[3]))
         return b"".join(parts)
     table = headers(block)
@@ -467,7 +496,7 @@ def check_proposal(block: Block, *, begin: int = 0) -> None:
 def decode_entries(block: Block) -> Iterator[Entry]:
     """Yield every entry of a stamped block, body copied out of the block's memory."""
     data = block.data
-    unpack = _HEADER.unpack_from
+    unpack = HEADER.unpack_from
     for offset, size in zip(block.offsets.tolist(), block.sizes.tolist(), strict=True):
         magic, _, index, term, pos, channel, chain, body_crc, _ = unpack(data, offset)
         body = bytes(data[offset + HEADER_SIZE : offset + size])

@@ -8,6 +8,7 @@ bodies have the CRCs stated. In the same way all chain CRCs are one CRC over sho
 """
 
 import threading
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from quorumlog.model.block import (
     HEADER_VOID,
     Block,
     Pieces,
+    chain_crc_rows,
     everywhere,
     headers,
     uniform_size,
@@ -37,6 +39,10 @@ MAGIC, SIZE, INDEX, TERM, CHANNEL, CHAIN_CRC, BODY_CRC, BODY_SIZE = 0, 1, 2, 4, 
 _INDEX_AND_TERM: Final = np.dtype("V16")
 _CHAIN_COLUMNS: Final = 9
 """What a chain CRC covers: magic, index, term, channel, body size, body CRC; then it itself."""
+
+FOREIGN: Final = "an entry without CRCs after one with CRCs"
+WRONG_CHAIN: Final = "the chain CRC does not fit"
+WRONG_BODY: Final = "the body does not fit its CRC"
 
 
 class _Scratch(threading.local):
@@ -118,6 +124,33 @@ def bodies_agree(block: Block, words: Words) -> bool:
         places[offsets] = _NO_ROW
     found = crc32(_NO_ROW, crc32(block.data, 0xFFFFFFFF)) ^ 0xFFFFFFFF
     return found == remainder
+
+
+def wrong_crcs(
+    block: Block, chain_before: int | None, *, bodies: bool = True
+) -> Iterator[tuple[int, str]]:
+    """Yield the place in the block of each entry whose CRCs are wrong, and the reason.
+
+    For when `all_agree` says no: it goes one by one. `chain_before` is the chain CRC of the entry
+    before the block; None: it is not known. Nor is that of an entry whose chain CRC is wrong, so
+    nothing is said of the chain CRC of the next. Entries of DLedger carry no CRCs.
+    """
+    table, data, chain = headers(block), block.data, chain_before
+    chains, body_crcs = table["chain_crc"].tolist(), table["body_crc"].tolist()
+    starts = (block.offsets + HEADER_SIZE).tolist()
+    ends = (block.offsets + block.sizes).tolist()
+    rows = chain_crc_rows(block)
+    for ordinal, (stored, body_crc) in enumerate(zip(chains, body_crcs, strict=True)):
+        before, chain = chain, stored
+        if not stored and not body_crc:
+            if before:
+                chain = None
+                yield ordinal, FOREIGN
+        elif before is not None and crc32(rows[ordinal], before) != stored:
+            chain = None
+            yield ordinal, WRONG_CHAIN
+        elif bodies and crc32(data[starts[ordinal] : ends[ordinal]]) != body_crc:
+            yield ordinal, WRONG_BODY
 
 
 def first_damaged(block: Block) -> int | None:

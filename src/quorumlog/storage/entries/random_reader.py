@@ -1,19 +1,17 @@
 """Reading entries from their files by index: checked against everything there is before use."""
 
 import struct
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
     HEADER_SIZE,
     INDEX_RECORD_SIZE,
     Block,
+    EntryHeader,
     Int64s,
-    chain_crc_rows,
-    headers,
+    header_at,
 )
 from quorumlog.model.errors import CorruptionError, OutOfDescriptorsError, StorageError
 from quorumlog.storage.entries.checksums import (
@@ -23,13 +21,14 @@ from quorumlog.storage.entries.checksums import (
     INDEX,
     SIZE,
     TERM,
+    WRONG_CHAIN,
     Words,
     all_agree,
     header_words,
+    wrong_crcs,
 )
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.index_records import Records, record_at, records_of
-from quorumlog.storage.entries.scanner import FOREIGN
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import REPAIR
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
@@ -38,12 +37,7 @@ _SAME = ((SIZE, 3), (INDEX, 4), (INDEX + 1, 5), (TERM, 6), (TERM + 1, 7))
 """Columns of `header_words` and of index records that state the same."""
 _AT_ONCE = 4_096
 """Entries examined together: what is worked out of them stays in the processor's cache."""
-_HEADER = struct.Struct(">iiqqqIIIi")
-_CHAIN = struct.Struct(">iqqIiI")
 _POS_SIZE = struct.Struct(">qi")
-
-Header: TypeAlias = tuple[int, ...]
-"""Magic, size, index, term, pos, channel, chain CRC, body CRC and body size of an entry."""
 
 
 class DiskReader:
@@ -100,20 +94,22 @@ class DiskReader:
 
     def _examine(self, block: Block, records: Words, first_index: int) -> tuple[int, str] | None:
         """Return the first entry whose header, index record or CRCs do not agree, and how."""
-        is_continued, chain = self.continues(first_index, header_of(block, 0))
+        is_continued, chain = self.continues(
+            first_index, header_at(block.data, int(block.offsets[0]))
+        )
         if is_continued and _are_sound(block, records, first_index, chain):
             return None
         words = header_words(block)
         agrees = _headers_agree(block, words, records, first_index)
         count = block.count if agrees.all() else int(np.argmin(agrees))
         if count and not is_continued:
-            return 0, "the chain CRC does not fit"
-        wrong = _first_misfit(block, count, chain)
+            return 0, WRONG_CHAIN
+        wrong = next(wrong_crcs(block.slice(0, count), chain), None) if count else None
         if wrong is None and count < block.count:
             return count, "header and index record disagree"
         return wrong
 
-    def continues(self, index: int, header: Header) -> tuple[bool, int | None]:
+    def continues(self, index: int, header: EntryHeader) -> tuple[bool, int | None]:
         """Whether an entry with this header may follow, and which chain CRC it is proven by.
 
         The entry before may be damaged in its chain CRC, or elsewhere: what continues either the
@@ -121,7 +117,7 @@ class DiskReader:
         continues neither is not served, since nothing else tells of a wrong channel or chain CRC.
         Nothing proves one that carries no CRC, nor what follows no chain CRC that is known.
         """
-        before, stored = index - 1, header[6]
+        before, stored = index - 1, header.chain_crc
         if _keeps_no_crc(header):
             known = self.chain_before(index)
             return not (self._stated_before(before) if known is None else known), None
@@ -129,15 +125,15 @@ class DiskReader:
             chain = self._stated_before(index)
             if chain is None:
                 return True, None
-            fits = _chain_behind(header, chain) == stored
+            fits = header.chain_crc_after(chain) == stored
             return fits, chain if fits else None
         earlier = self._header_in_place(before)
         if earlier is None:
             return False, None
-        if _chain_behind(header, earlier[6]) == stored:
-            return True, earlier[6]
+        if header.chain_crc_after(earlier.chain_crc) == stored:
+            return True, earlier.chain_crc
         expected = self._expected_chain(before, earlier)
-        if expected is not None and _chain_behind(header, expected) == stored:
+        if expected is not None and header.chain_crc_after(expected) == stored:
             return True, expected
         return False, None
 
@@ -157,15 +153,15 @@ class DiskReader:
         header = self._header(before)
         if header is None:
             return None
-        chain = int(header[6])
+        chain = header.chain_crc
         if _keeps_no_crc(header):  # the chain begins anew behind it
             return None if self._stated_before(before) else 0
         expected = self._expected_chain(before, header)
         return chain if expected == chain else None
 
-    def _expected_chain(self, index: int, header: Header) -> int | None:
+    def _expected_chain(self, index: int, header: EntryHeader) -> int | None:
         before = self._stated_before(index)
-        return None if before is None else _chain_behind(header, before)
+        return None if before is None else header.chain_crc_after(before)
 
     def _stated_before(self, index: int) -> int | None:
         """Return the chain CRC that the entry before one states, right or not."""
@@ -173,17 +169,17 @@ class DiskReader:
             chain = self.boundary.chain_crc
             return None if chain == UNKNOWN_CRC else chain
         earlier = self._header(index - 1)
-        return None if earlier is None else int(earlier[6])
+        return None if earlier is None else earlier.chain_crc
 
-    def _header(self, index: int) -> Header | None:
+    def _header(self, index: int) -> EntryHeader | None:
         """Return the header of an entry if it is where the index says and says so itself."""
         record = record_at(self._index, index)
         if record is None or int(record["index"]) != index:
             return None
         header = self._header_at(int(record["pos"]))
-        return header if header is not None and header[2] == index else None
+        return header if header is not None and header.index == index else None
 
-    def _header_in_place(self, index: int) -> Header | None:
+    def _header_in_place(self, index: int) -> EntryHeader | None:
         """Return what lies where the header of an entry belongs, whatever it says.
 
         Where that is, its index record and the one before it tell; either may be damaged.
@@ -198,17 +194,16 @@ class DiskReader:
         elif before is not None:
             places += self._data.places_behind(int(before["pos"]) + int(before["size"]))
         there = [found for found in map(self._header_at, places) if found is not None]
-        stated = [found for found in there if found[2] == index]
+        stated = [found for found in there if found.index == index]
         return next(iter(stated + there), None)
 
-    def _header_at(self, position: int) -> Header | None:
+    def _header_at(self, position: int) -> EntryHeader | None:
         if position < 0 or not self._data.has(position):
             return None
         start, view = self._data.map_at(position)
         if position - start + HEADER_SIZE > len(view):
             return None
-        header: Header = _HEADER.unpack_from(view, position - start)
-        return header
+        return header_at(view, position - start)
 
     def is_plausible(self, index: int) -> bool:
         """Whether the index record of an entry continues the one before it."""
@@ -226,14 +221,14 @@ class DiskReader:
         header, record = self._header(index), record_at(self._index, index)
         if header is None or record is None or not self.is_where_stated(index):
             return None
-        return Mark(index, int(record["pos"]) + int(record["size"]), int(header[6]), int(header[3]))
+        return Mark(index, int(record["pos"]) + int(record["size"]), header.chain_crc, header.term)
 
     def is_where_stated(self, index: int) -> bool:
         """Whether header and index record of an entry agree."""
         header, record = self._header(index), record_at(self._index, index)
         if header is None or record is None:
             return False
-        return (header[1], header[3]) == (int(record["size"]), int(record["term"]))
+        return (header.size, header.term) == (int(record["size"]), int(record["term"]))
 
     def unchecked(self, index: int) -> Block:
         """Return an entry as it lies there. Raises `CorruptionError` if nothing tells where."""
@@ -261,10 +256,10 @@ class DiskReader:
         header, record = self._header(index), record_at(self._index, index)
         stated = record is not None and int(record["index"]) == index
         if header is not None and record is not None and stated:
-            if int(record["term"]) == header[3]:
-                return int(header[3])
-            if header[6] and self._expected_chain(index, header) == header[6]:
-                return int(header[3])
+            if int(record["term"]) == header.term:
+                return header.term
+            if header.chain_crc and self._expected_chain(index, header) == header.chain_crc:
+                return header.term
         if record is None or not stated:
             place = index * INDEX_RECORD_SIZE
             raise self.damaged(index, place, "the index record is damaged", index=True)
@@ -329,24 +324,12 @@ class DiskReader:
         )
 
 
-def header_of(block: Block, ordinal: int) -> Header:
-    """Return the header of an entry of a block."""
-    header: Header = _HEADER.unpack_from(block.data, int(block.offsets[ordinal]))
-    return header
-
-
-def _keeps_no_crc(header: Header) -> bool:
+def _keeps_no_crc(header: EntryHeader) -> bool:
     """Whether it was written by the original; ours have none only where the chain CRC is damaged.
 
     The chain CRC before tells which: behind an entry with CRCs there is none without.
     """
-    return not header[6] and not header[7]
-
-
-def _chain_behind(header: Header, before: int) -> int:
-    """Return the chain CRC that an entry must have behind one with the chain CRC `before`."""
-    magic, _, index, term, _, channel, _, body_crc, body_size = header
-    return crc32(_CHAIN.pack(magic, index, term, channel, body_size, body_crc), before)
+    return not header.chain_crc and not header.body_crc
 
 
 def _are_sound(block: Block, records: Words, first_index: int, chain: int | None) -> bool:
@@ -389,27 +372,6 @@ def _headers_agree(
     for ours, theirs in _SAME:
         agrees &= words[:, ours] == records[:, theirs]
     return agrees
-
-
-def _first_misfit(block: Block, count: int, chain: int | None) -> tuple[int, str] | None:
-    """Return the first of `count` entries whose CRCs do not fit, and which, going one by one."""
-    table = headers(block)
-    chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
-    rows, data = chain_crc_rows(block), block.data
-    starts = (block.offsets + HEADER_SIZE).tolist()
-    ends = (block.offsets + block.sizes).tolist()
-    for ordinal in range(count):
-        stored = chains[ordinal]
-        if not stored and not bodies[ordinal]:
-            if chain:
-                return ordinal, FOREIGN
-        else:
-            if chain is not None and crc32(rows[ordinal], chain) != stored:
-                return ordinal, "the chain CRC does not fit"
-            if crc32(data[starts[ordinal] : ends[ordinal]]) != bodies[ordinal]:
-                return ordinal, "the body does not fit its CRC"
-        chain = stored
-    return None
 
 
 def _fitting(view: memoryview, offset: int, count: int, bytes_max: int) -> int:

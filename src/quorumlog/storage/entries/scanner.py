@@ -1,27 +1,32 @@
-"""Reading data files a stretch of entries at a time, checking all that can be checked."""
+"""Reading data files a run of entries at a time, checking all that can be checked."""
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE, Block, chain_crc_rows, headers
+from quorumlog.model.block import (
+    ENTRY_MAGICS,
+    HEADER_SIZE,
+    MAGIC_AND_SIZE,
+    Block,
+    headers,
+)
 from quorumlog.model.codes import Magic
-from quorumlog.storage.entries.checksums import BODY_CRC, CHAIN_CRC, all_agree, header_words
+from quorumlog.storage.entries.checksums import (
+    BODY_CRC,
+    CHAIN_CRC,
+    all_agree,
+    header_words,
+    wrong_crcs,
+)
+from quorumlog.storage.entries.run_scanner import BLANK_SIZE_MIN, RUN_BYTES, walked_sizes
 from quorumlog.storage.files.file_sequence import FileSequence
 
-_KNOWN = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
-_MAGIC_SIZE = struct.Struct(">ii")
-BLANK_SIZE_MIN = 8
 SECTOR = 512
-STRETCH_BYTES = 4 * 1024 * 1024
-STRETCH_ENTRIES = 8_192
-
-FOREIGN = "an entry without CRCs behind one with CRCs"
+RUN_ENTRIES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +95,9 @@ class Scanner:
                 break
             _, view = self._sequence.map_at(start)
             while self.stop is None and self.position < start + len(view):
-                stretch = self._next(view, self.position - start)
-                if stretch is not None:
-                    yield stretch
+                run = self._next(view, self.position - start)
+                if run is not None:
+                    yield run
             if self.stop is not None:
                 break
             self.position = start + self._sequence.file_size
@@ -116,41 +121,26 @@ class Scanner:
 
     def _next(self, view: memoryview, offset: int) -> ScannedRun | None:
         """Return the entries from an offset of a file on; None after a blank or at the end."""
-        sizes = self._walk(view, offset)
-        if sizes:
-            return self._checked(view, offset, np.array(sizes, dtype=np.int64))
+        limit = min(len(view), self._sequence.file_size - BLANK_SIZE_MIN)
+        sizes = walked_sizes(view, offset, limit, RUN_ENTRIES, RUN_BYTES)
+        if len(sizes):
+            return self._checked(view, offset, sizes)
         left = self._sequence.file_size - offset
         if len(view) - offset < BLANK_SIZE_MIN:
             self._end("the file ends inside a header" if any(view[offset:]) else "")
             return None
-        magic, size = _MAGIC_SIZE.unpack_from(view, offset)
+        magic, size = MAGIC_AND_SIZE.unpack_from(view, offset)
         if magic == Magic.BLANK and BLANK_SIZE_MIN <= size <= left:
             self.position += size
         elif magic == 0 and size == 0:
             self._end("no magic" if any(view[offset : offset + HEADER_SIZE]) else "")
         elif magic == Magic.BLANK:
             self._end(f"a blank record of {size} bytes with {left} left")
-        elif magic in _KNOWN and HEADER_SIZE <= size <= left - BLANK_SIZE_MIN:
+        elif magic in ENTRY_MAGICS and HEADER_SIZE <= size <= left - BLANK_SIZE_MIN:
             self._end("the file ends inside an entry")
         else:
             self._end(f"magic {magic}, size {size} is no entry")
         return None
-
-    def _walk(self, view: memoryview, offset: int) -> list[int]:
-        """Follow the size fields; return the sizes of what look like entries."""
-        sizes: list[int] = []
-        limit = min(len(view), self._sequence.file_size - BLANK_SIZE_MIN)
-        until = min(limit, offset + STRETCH_BYTES)
-        unpack = _MAGIC_SIZE.unpack_from
-        while offset + HEADER_SIZE <= limit and len(sizes) < STRETCH_ENTRIES:
-            magic, size = unpack(view, offset)
-            if magic not in _KNOWN or size < HEADER_SIZE or offset + size > limit:
-                break
-            sizes.append(size)
-            offset += size
-            if offset >= until:
-                break
-        return sizes
 
     def _checked(
         self, view: memoryview, offset: int, sizes: npt.NDArray[np.int64]
@@ -162,13 +152,13 @@ class Scanner:
         count, reason = self._shape(table)
         if count:
             count, reason = self._crcs(block.slice(0, count), table[:count], reason)
-        stretch = None
+        run = None
         if count:
             good = block if count == block.count else block.slice(0, count)
-            stretch = self._taken(good, table, count)
+            run = self._taken(good, table, count)
         if reason:
             self._end(reason)
-        return stretch
+        return run
 
     def _taken(self, block: Block, table: npt.NDArray[Any], count: int) -> ScannedRun:
         last = table[count - 1]
@@ -200,26 +190,13 @@ class Scanner:
 
     def _crcs(self, block: Block, table: npt.NDArray[Any], reason: str) -> tuple[int, str]:
         """Return how many entries have the chain and body CRCs they should, and what is wrong."""
-        data, chain = block.data, self.chain_crc
+        chain = self.chain_crc
         if self.index is None:
             chain = 0 if int(table["index"][0]) == 0 else None
         words = header_words(block)
         if (words[:, CHAIN_CRC] | words[:, BODY_CRC]).all() and all_agree(block, words, chain):
             return len(table), reason
-        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
-        starts = (block.offsets + HEADER_SIZE).tolist()
-        ends = (block.offsets + block.sizes).tolist()
-        rows = chain_crc_rows(block)
-        for ordinal, (stored, body_crc) in enumerate(zip(chains, bodies, strict=True)):
-            if stored or body_crc:
-                if chain is not None and stored != crc32(rows[ordinal], chain):
-                    return ordinal, "the chain CRC does not fit"
-                if crc32(data[starts[ordinal] : ends[ordinal]]) != body_crc:
-                    return ordinal, "the body CRC does not fit"
-            elif chain:
-                return ordinal, FOREIGN
-            chain = stored
-        return len(chains), reason
+        return next(wrong_crcs(block, chain), (len(table), reason))
 
 
 def looks_torn(view: memoryview, offset: int, size: int) -> bool:

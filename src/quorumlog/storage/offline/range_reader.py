@@ -5,44 +5,46 @@ missing or wrong, the entries' own sizes are followed. What is read is checked a
 there is: header against index record and the header before, the chain of CRCs, and the bodies.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
+    ENTRY_MAGICS,
     HEADER_DTYPE,
     HEADER_SIZE,
     HEADER_VOID,
     INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
     Block,
-    Int64s,
-    chain_crc_rows,
     everywhere,
-    headers,
+    header_at,
 )
 from quorumlog.model.codes import Magic
 from quorumlog.storage.entries.checksums import (
     BODY_CRC,
     CHAIN_CRC,
+    FOREIGN,
+    WRONG_CHAIN,
     Words,
     bodies_agree,
     chain_agrees,
-    header_table,
-    header_words,
+    wrong_crcs,
 )
 from quorumlog.storage.entries.index_records import Records
-from quorumlog.storage.entries.scanner import FOREIGN
+from quorumlog.storage.entries.run_scanner import (
+    RUN_BYTES,
+    HeaderRun,
+    entry_header,
+    find_run,
+    stated_sizes,
+)
 from quorumlog.storage.files.mapped_files import MappedFiles
 from quorumlog.storage.offline.range_planner import FileRange
 
-PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes of entries in a piece, unless a single one is larger."""
 PIECE_ENTRIES = 32_768
 FIRST_PIECE_ENTRIES = 1_024
 """As many are looked at first; then twice as many as the piece before turned out to have."""
@@ -51,9 +53,6 @@ LISTED_MIN = 2
 SET_ASIDE = "the replica has set it aside as damaged"
 MISSING = "it is missing"
 DISAGREE = "header and index record disagree"
-_KNOWN = (int(Magic.NORMAL), int(Magic.NOOP), int(Magic.CONFIG_CHANGE))
-_HEADER = struct.Struct(">iiqqqIIIi")
-_MAGIC_SIZE = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +117,13 @@ class RangeReader:
             left = self._part.last - self._index + 1
             if self._believes_index:
                 records = self._records(self._index, min(PIECE_ENTRIES, left))
-                records = records[: len(self._stated_sizes(records))]
+                records = records[: self._count_in_order(records)]
                 if self._is_in_order(records):
                     yield self._listed(records)
                     continue
             count = min(self._expected, left)
             records = self._records(self._index, count)
-            sizes = self._stated_sizes(records, PIECE_BYTES)
-            piece = self._piece(sizes, records) or self._piece(self._walked_sizes(count), records)
+            piece = self._piece(records)
             if piece is not None:
                 yield piece
             else:
@@ -157,32 +155,10 @@ class RangeReader:
         there &= (sizes >= HEADER_SIZE) & (positions >= begin) & (positions <= end - sizes)
         return there
 
-    def _stated_sizes(self, records: Records, bytes_max: int | None = None) -> Int64s:
-        """Return the sizes of the next entries as index records have them, as far as they fit."""
-        sizes = records["size"].astype(np.int64)
-        ends = np.cumsum(sizes)
-        fits = self._are_there(records, self._index)
-        fits &= records["pos"] == self._part.start + self._offset + ends - sizes
-        fits &= self._offset + ends <= self._limit
-        count = len(fits) if fits.all() else int(np.argmin(fits))
-        if bytes_max is not None and count > 1 and ends[count - 1] > bytes_max:
-            count = max(1, int(np.searchsorted(ends[:count], bytes_max, side="right")))
-        return sizes[:count]
-
-    def _walked_sizes(self, count: int) -> Int64s:
-        """Return the sizes of the next entries as they say themselves."""
-        sizes: list[int] = []
-        offset, until = self._offset, self._offset + PIECE_BYTES
-        unpack = _MAGIC_SIZE.unpack_from
-        while offset + HEADER_SIZE <= self._limit and len(sizes) < count:
-            magic, size = unpack(self._view, offset)
-            if magic not in _KNOWN or size < HEADER_SIZE or offset + size > self._limit:
-                break
-            sizes.append(size)
-            offset += size
-            if offset >= until:
-                break
-        return np.array(sizes, dtype=np.int64)
+    def _count_in_order(self, records: Records) -> int:
+        """Return how many of the next entries lie one after the other as index records have it."""
+        position, room = self._part.start + self._offset, self._limit - self._offset
+        return len(stated_sizes(records, self._index, position, room))
 
     # -- good entries -----------------------------------------------------------------------------
 
@@ -208,21 +184,25 @@ class RangeReader:
         self._term, self._chain = int(records["term"][-1]), None
         return listing
 
-    def _piece(self, sizes: Int64s, records: Records) -> Piece | None:
-        """Return the entries of these sizes up to the first without a good header, if any."""
-        if not len(sizes):
+    def _piece(self, records: Records) -> Piece | None:
+        """Return the next entries up to the first without a good header, if any."""
+        run = find_run(
+            self._view,
+            self._offset,
+            self._limit,
+            records,
+            first_index=self._index,
+            position=self._part.start + self._offset,
+            bytes_max=RUN_BYTES,
+        )
+        if run is None:
             return None
-        ends = np.cumsum(sizes)
-        data = self._view[self._offset : self._offset + int(ends[-1])]
-        block = Block(data, ends - sizes, sizes)
-        words = header_words(block)
-        table = header_table(words)
-        good = self._good_headers(block, table, records[: len(sizes)])
-        count = len(good) if good.all() else int(np.argmin(good))
+        good = self._good_headers(run, records[: run.block.count])
+        count = run.block.count if good.all() else int(np.argmin(good))
         if not count:
             return None
-        if count < len(good):
-            block, table, words = block.slice(0, count), table[:count], words[:count]
+        run = run.start(count)
+        block, table, words = run.block, run.table, run.words
         wrong = self._wrong(block, words)
         self._set_aside(wrong, count)
         piece = Piece(self._index, self._offset, block, table, wrong)
@@ -234,26 +214,22 @@ class RangeReader:
         self._expected = min(PIECE_ENTRIES, 2 * count)  # more would be looked at in vain
         return piece
 
-    def _good_headers(
-        self, block: Block, table: npt.NDArray[Any], records: Records
-    ) -> npt.NDArray[np.bool_]:
-        """Return which headers are possible where they are, and do not differ from the index.
+    def _good_headers(self, run: HeaderRun, records: Records) -> npt.NDArray[np.bool_]:
+        """Return which headers follow the one before, and do not differ from the index.
 
         Where no CRC decides, an entry must agree with its index record, if that is there, in term
         and magic.
         """
+        table = run.table
         magic, terms = table["magic"], table["term"]
-        good: npt.NDArray[np.bool_] = (magic >= min(_KNOWN)) & (magic <= max(_KNOWN))
-        good &= table["size"] == block.sizes
-        good &= table["body_size"] == block.sizes - HEADER_SIZE
-        good &= table["index"] == np.arange(self._index, self._index + block.count)
-        good[0] &= terms[0] >= self._term
-        good[1:] &= terms[1:] >= terms[:-1]
+        good: npt.NDArray[np.bool_] = np.ones(run.block.count, dtype=bool)
+        good[0] = terms[0] >= self._term
+        good[1:] = terms[1:] >= terms[:-1]
         # the original's index may say NORMAL of a NOOP
         is_noop = (magic == int(Magic.NOOP)) & (records["magic"] == int(Magic.NORMAL))
         agrees = (terms == records["term"]) & ((magic == records["magic"]) | is_noop)
         if not agrees.all():
-            positions = self._part.start + self._offset + block.offsets
+            positions = run.position + run.block.offsets
             stated = self._are_there(records, self._index) & (records["pos"] == positions)
             decided = (table["chain_crc"] != 0) | (table["body_crc"] != 0)
             decided &= self._checks.crcs
@@ -275,25 +251,10 @@ class RangeReader:
         elif not checked.any() and not self._chain:
             self._chain = 0
             return {}
-        return self._wrong_one_by_one(block)
-
-    def _wrong_one_by_one(self, block: Block) -> dict[int, str]:
-        table = headers(block)
-        chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
-        starts = (block.offsets + HEADER_SIZE).tolist()
-        ends = (block.offsets + block.sizes).tolist()
-        rows, data, chain = chain_crc_rows(block), block.data, self._chain
-        wrong: dict[int, str] = {}
-        for ordinal, (stored, body_crc) in enumerate(zip(chains, bodies, strict=True)):
-            before, chain = chain, stored
-            if not stored and not body_crc:
-                if before:
-                    wrong[ordinal], chain = FOREIGN, None
-            elif before is not None and crc32(rows[ordinal], before) != stored:
-                wrong[ordinal], chain = "the chain CRC does not fit", None
-            elif self._checks.bodies and crc32(data[starts[ordinal] : ends[ordinal]]) != body_crc:
-                wrong[ordinal] = "the body does not fit its CRC"
-        self._chain = chain
+        wrong = dict(wrong_crcs(block, self._chain, bodies=self._checks.bodies))
+        last = block.count - 1
+        is_known = wrong.get(last) not in (FOREIGN, WRONG_CHAIN)
+        self._chain = int(words[last, CHAIN_CRC].byteswap()) if is_known else None
         return wrong
 
     def _set_aside(self, wrong: dict[int, str], count: int) -> None:
@@ -323,23 +284,24 @@ class RangeReader:
             return "its file is missing"
         if self._offset + HEADER_SIZE > self._limit:
             return MISSING
-        magic, size, index, term, *_, body_size = _HEADER.unpack_from(self._view, self._offset)
+        header = header_at(self._view, self._offset)
+        magic, size = header.magic, header.size
         if magic == Magic.BLANK:
             return MISSING
-        if magic not in _KNOWN or not HEADER_SIZE <= size <= self._limit - self._offset:
+        if magic not in ENTRY_MAGICS or not HEADER_SIZE <= size <= self._limit - self._offset:
             return f"magic {magic}, size {size} is no entry"
-        if size != HEADER_SIZE + body_size:
-            return f"body size {body_size} of {size}"
-        if index != self._index:
-            return f"index {index} stands there"
-        return f"term {term} follows a higher one" if term < self._term else DISAGREE
+        if size != HEADER_SIZE + header.body_size:
+            return f"body size {header.body_size} of {size}"
+        if header.index != self._index:
+            return f"index {header.index} stands there"
+        return f"term {header.term} follows a higher one" if header.term < self._term else DISAGREE
 
     def _next_good(self) -> tuple[int, int, int] | None:
         """Return index, offset and term of the next entry that is beyond doubt."""
         if self._offset + HEADER_SIZE <= self._limit and self._index < self._part.last:
-            _, size, *_, body_size = _HEADER.unpack_from(self._view, self._offset)
+            header = header_at(self._view, self._offset)
             record = self._records(self._index, 1)[0]
-            for length in (size, HEADER_SIZE + body_size, int(record["size"])):
+            for length in (header.size, HEADER_SIZE + header.body_size, int(record["size"])):
                 term = self._term_at(self._offset + length, self._index + 1)
                 if length >= HEADER_SIZE and term is not None:
                     return self._index + 1, self._offset + length, term
@@ -351,12 +313,10 @@ class RangeReader:
 
     def _term_at(self, offset: int, index: int) -> int | None:
         """Return the term of an entry, if its header is at an offset and nothing is wrong in it."""
-        if not 0 <= offset <= self._limit - HEADER_SIZE:
+        header = entry_header(self._view, offset, self._limit)
+        if header is None or header.index != index or header.term < self._term:
             return None
-        magic, size, stated, term, *_, body_size = _HEADER.unpack_from(self._view, offset)
-        good = magic in _KNOWN and stated == index and term >= self._term
-        good = good and size == HEADER_SIZE + body_size and offset + size <= self._limit
-        return int(term) if good and body_size >= 0 else None
+        return header.term
 
     def _first_agreed(self, first: int, count: int) -> tuple[int, int, int] | None:
         """Return the first of some entries whose header and index record agree, as above."""

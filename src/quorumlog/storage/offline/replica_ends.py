@@ -1,14 +1,12 @@
 """Where the log in a replica's files begins and ends, from what was noted and from the entries."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorumlog.model.block import HEADER_SIZE
-from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.entries.index_records import last_record, record_at
-from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, ScannedRun, looks_torn
+from quorumlog.storage.entries.run_scanner import BLANK_SIZE_MIN, blank_length, entry_header
+from quorumlog.storage.entries.scanner import ScannedRun, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
 from quorumlog.storage.offline.store_files import StoreFiles
@@ -16,8 +14,6 @@ from quorumlog.storage.recovery.damage_scan import DamageScan
 
 FILES_LOOKED_AT = 3
 """Newest data files in which the end of a log is looked for that left no note of it."""
-KNOWN_MAGICS = frozenset(int(magic) for magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE))
-_HEADER = struct.Struct(">iiqqqIIIi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +25,12 @@ class Tail:
     reason: str
 
 
-def entry_header(view: memoryview, offset: int, limit: int) -> tuple[int, int] | None:
-    """Return (index, size) of the entry whose header lies at an offset, None if none does.
-
-    It has to end at or before `limit`.
-    """
-    if offset + HEADER_SIZE > limit:
-        return None
-    magic, size, index, term, _, _, _, _, body_size = _HEADER.unpack_from(view, offset)
-    is_entry = (
-        magic in KNOWN_MAGICS
-        and body_size >= 0
-        and size == HEADER_SIZE + body_size
-        and offset + size <= limit
-        and index >= 0
-        and term >= 0
-    )
-    return (index, size) if is_entry else None
-
-
 def entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
     """Return (index, size) of the entry at a position, or behind a blank record there."""
     start, view = data.map_at(position)
     offset, limit = position - start, min(len(view), data.file_size - BLANK_SIZE_MIN)
-    if len(view) >= offset + BLANK_SIZE_MIN:
-        magic, size = struct.unpack_from(">ii", view, offset)
-        if magic == Magic.BLANK and size >= BLANK_SIZE_MIN:
-            offset += size
-    return entry_header(view, offset, limit)
+    header = entry_header(view, offset + blank_length(view, offset), limit)
+    return (header.index, header.size) if header is not None else None
 
 
 def begin_of(opened: StoreFiles, firsts: Sequence[tuple[int, int]]) -> int:

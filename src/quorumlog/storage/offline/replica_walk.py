@@ -4,23 +4,24 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from quorumlog.model.block import HEADER_SIZE, Block, Int64s, headers
-from quorumlog.model.codes import Magic
+from quorumlog.model.block import HEADER_SIZE, MAGIC_AND_SIZE
 from quorumlog.storage.entries.index_records import Records, records_of
-from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN
-from quorumlog.storage.offline.replica_ends import KNOWN_MAGICS, entry_header
+from quorumlog.storage.entries.run_scanner import (
+    BLANK_SIZE_MIN,
+    RUN_BYTES,
+    HeaderRun,
+    blank_length,
+    entry_header,
+    find_run,
+)
 from quorumlog.storage.offline.replica_files import ReplicaPart
 
-STRETCH_BYTES = 4 * 1024 * 1024
-"""Bytes read and compared at a time."""
-STRETCH_ENTRIES = 16_384
+RUN_ENTRIES = 16_384
 RECORDS_MIN = 256
-"""Index records looked at for one stretch, at least."""
+"""Index records looked at for one run, at least."""
 LOOK_BACK_ENTRIES = 65_536
 """Index records looked at for an entry to begin with, if that of the wanted one is of no use."""
 RESYNC_ENTRIES = 4
@@ -29,7 +30,6 @@ RESYNC_ENTRIES = 4
 MISSING = "missing"
 DAMAGED = "damaged"
 INDEX_ORDER = "index-order"
-_MAGIC_SIZE = struct.Struct(">ii")
 _INDEX = struct.Struct(">q")
 
 
@@ -49,21 +49,6 @@ class Fault:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Entries with possible headers that lie together in one file; consecutive indexes."""
-
-    first: int
-    block: Block
-    table: npt.NDArray[Any]
-    position: int
-
-    @property
-    def last(self) -> int:
-        """Index of the last entry."""
-        return self.first + self.block.count - 1
-
-
 class ReplicaWalk:
     """A cursor in a part of a replica, at entry `at`; what it cannot read goes into `faults`.
 
@@ -79,7 +64,7 @@ class ReplicaWalk:
         self.term = -1
         self.faults: list[Fault] = []
         self._position = -1
-        self._likely = STRETCH_ENTRIES
+        self._likely = RUN_ENTRIES
         self._seek(part.walk_from)
         if self.at == 0:
             self.chains = (0,)
@@ -116,63 +101,40 @@ class ReplicaWalk:
                 continue
             if offset + BLANK_SIZE_MIN > len(view):
                 return None
-            magic, length = _MAGIC_SIZE.unpack_from(view, offset)
+            length = blank_length(view, offset)
             # a blank record fills a file, or what a reset left before the first entry
-            fits = length == size - offset or (not offset and BLANK_SIZE_MIN <= length < size)
-            if magic != Magic.BLANK or not fits:
+            if not length or not (length == size - offset or (not offset and length < size)):
                 return view, offset, limit
             self._position += length
         return None
 
-    def run(self, last: int, bytes_max: int = STRETCH_BYTES) -> Run | None:
+    def run(self, last: int) -> HeaderRun | None:
         """Return the next entries up to `last`, at least one; None: none lies where it should."""
         place = self.place()
         if place is None:
             return None
         view, offset, limit = place
         count = min(last - self.at + 1, self._likely)
-        run = self._run_of(view, offset, self._indexed_sizes(count, limit - offset, bytes_max))
-        if run is None:
-            run = self._run_of(view, offset, _walked_sizes(view, offset, count, limit, bytes_max))
-        if run is not None:  # the next stretch will have about as many, so look at no more records
-            self._likely = min(max(RECORDS_MIN, run.block.count * 5 // 4), STRETCH_ENTRIES)
-        return run
-
-    def _indexed_sizes(self, count: int, room: int, bytes_max: int) -> Int64s:
-        """Return sizes of the next entries as their index records have them."""
         records = records_of(self._index, self.at, self.at + count - 1)
-        sizes = records["size"].astype(np.int64)
-        ends = np.cumsum(sizes)
-        good = (records["index"] == np.arange(self.at, self.at + count)) & (sizes >= HEADER_SIZE)
-        good &= (records["pos"] == self._position + ends - sizes) & (ends <= room)
-        number = count if good.all() else int(np.argmin(good))
-        within = int(np.searchsorted(ends[:number], bytes_max, side="right"))
-        return sizes[: max(min(number, 1), within)]
-
-    def _run_of(self, view: memoryview, offset: int, sizes: Int64s) -> Run | None:
-        """Return the entries of these sizes, as far as their headers are possible."""
-        if not len(sizes):
-            return None
-        ends = np.cumsum(sizes)
-        block = Block(view[offset : offset + int(ends[-1])], ends - sizes, sizes)
-        table = headers(block)
-        magic = table["magic"]
-        good = (magic >= int(Magic.NORMAL)) & (magic <= int(Magic.CONFIG_CHANGE))
-        good &= (table["size"] == sizes) & (table["body_size"] == sizes - HEADER_SIZE)
-        good &= (table["index"] == np.arange(self.at, self.at + len(sizes))) & (table["term"] >= 0)
-        count = len(sizes) if good.all() else int(np.argmin(good))
-        if not count:
-            return None
-        if count < len(sizes):
-            block, table = block.slice(0, count), table[:count]
-        return Run(self.at, block, table, self._position)
+        run = find_run(
+            view,
+            offset,
+            limit,
+            records,
+            first_index=self.at,
+            position=self._position,
+            bytes_max=RUN_BYTES,
+        )
+        if run is not None:  # the next run will have about as many, so look at no more records
+            self._likely = min(max(RECORDS_MIN, run.block.count * 5 // 4), RUN_ENTRIES)
+        return run
 
     def take(self, count: int, size: int) -> None:
         """Go on behind `count` entries of `size` bytes in all, which lie together."""
         self.at += count
         self._position += size
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[HeaderRun]:
         """Yield all entries that can be read."""
         while self.at <= self.part.last:
             run = self.run(self.part.last)
@@ -235,7 +197,7 @@ class ReplicaWalk:
         start, view = self.data.map_at(position)
         limit = min(len(view), self.data.file_size - BLANK_SIZE_MIN)
         header = entry_header(view, position - start, limit)
-        return header is not None and header[0] == index
+        return header is not None and header.index == index
 
     def _entry_from(self, position: int) -> tuple[int, int] | None:
         """Return (index, position) of the entry at a position or behind blank records there."""
@@ -243,7 +205,7 @@ class ReplicaWalk:
         place = self.place()
         position, self._position = self._position, kept
         header = entry_header(*place) if place is not None else None
-        return (header[0], position) if header is not None else None
+        return (header.index, position) if header is not None else None
 
     # -- getting past damage --------------------------------------------------------------------
 
@@ -261,23 +223,23 @@ class ReplicaWalk:
         elif place is not None:
             header = entry_header(*place)
             if header is not None:
-                following = self._entry_from(self._position + header[1])
-                if self._is_gap(header[0], following):
-                    until = min(header[0] - 1, self.part.last)
-                    text = f"entry {header[0]} follows entry {index - 1}"
+                following = self._entry_from(self._position + header.size)
+                if self._is_gap(header.index, following):
+                    until = min(header.index - 1, self.part.last)
+                    text = f"entry {header.index} follows entry {index - 1}"
                     self._note(MISSING, "no entry is there", until, path, offset, text)
                     return
                 kind, reason = INDEX_ORDER, "another index is in its place"
-                detail = f"index {header[0]}"
+                detail = f"index {header.index}"
                 if following is not None and following[0] == index + 1:
-                    self._position += header[1]
+                    self._position += header.size
                     self._note(kind, reason, index, path, offset, detail)
                     return
             elif len(place[0]) < self.data.file_size:
                 reason = "its data file is too short"
             elif any(place[0][place[1] : place[1] + HEADER_SIZE]):
                 kind, reason = DAMAGED, "its header is damaged"
-                magic, size = _MAGIC_SIZE.unpack_from(place[0], place[1])
+                magic, size = MAGIC_AND_SIZE.unpack_from(place[0], place[1])
                 detail = f"magic {magic}, size {size}"
             else:
                 reason = "only zeros are in its place"
@@ -325,22 +287,6 @@ class ReplicaWalk:
             for match in pattern.finditer(view, offset + 9, limit):
                 at = match.start() - 8
                 header = entry_header(view, at, limit)
-                if header is not None and header[0] == wanted:
+                if header is not None and header.index == wanted:
                     return wanted, start + at
         return None
-
-
-def _walked_sizes(view: memoryview, offset: int, count: int, limit: int, bytes_max: int) -> Int64s:
-    """Follow the size fields from entry to entry."""
-    sizes: list[int] = []
-    until = min(limit, offset + bytes_max)
-    unpack = _MAGIC_SIZE.unpack_from
-    while offset + HEADER_SIZE <= limit and len(sizes) < count:
-        magic, size = unpack(view, offset)
-        if magic not in KNOWN_MAGICS or size < HEADER_SIZE or offset + size > limit:
-            break
-        if sizes and offset + size > until:
-            break
-        sizes.append(size)
-        offset += size
-    return np.array(sizes, dtype=np.int64)

@@ -1,16 +1,22 @@
 """Walking a log past its damage: what is good, what is damaged, and what is only a torn tail."""
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, headers
-from quorumlog.model.codes import Magic
+from quorumlog.model.block import (
+    HEADER_SIZE,
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    header_at,
+    headers,
+)
 from quorumlog.model.errors import CorruptionError
+from quorumlog.storage.entries.checksums import FOREIGN
 from quorumlog.storage.entries.index_records import Records, last_record, record_at, records_of
-from quorumlog.storage.entries.scanner import BLANK_SIZE_MIN, FOREIGN, ScannedRun, Scanner, Stop
+from quorumlog.storage.entries.run_scanner import blank_length
+from quorumlog.storage.entries.scanner import ScannedRun, Scanner, Stop
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
@@ -96,9 +102,8 @@ class DamageScan:
         if not len(self._data):
             return position
         start, view = self._data.map_at(position)
-        magic, size = struct.unpack_from(">ii", view) if len(view) >= BLANK_SIZE_MIN else (0, 0)
-        blank = magic == Magic.BLANK and BLANK_SIZE_MIN <= size < len(view)
-        return start + size if blank else position
+        length = blank_length(view, 0)
+        return start + length if 0 < length < len(view) else position
 
     def _first_indexed(self, position: int) -> int | None:
         """Return the entry that the index has at a position, or None."""
@@ -157,7 +162,7 @@ class DamageScan:
     def _is_whole_foreign(self) -> bool:
         """Whether it is more than the torn header of an entry without a body."""
         start, view = self._data.map_at(self.stop.position)
-        (size,) = struct.unpack_from(">i", view, self.stop.position - start + 4)
+        size = header_at(view, self.stop.position - start).size
         if size > HEADER_SIZE:
             return True
         behind = Scanner(

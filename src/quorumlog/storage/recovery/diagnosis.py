@@ -7,19 +7,18 @@ through it; bytes that fit all of them are that entry (RELIABILITY 2.3), whoever
 from dataclasses import dataclass
 
 import numpy as np
-from isal.isal_zlib import crc32
 
 from quorumlog.model.block import (
     HEADER_SIZE,
     INDEX_RECORD_DTYPE,
     Block,
-    chain_crc_rows,
     chain_crcs,
+    header_at,
     headers,
 )
-from quorumlog.storage.entries.checksums import first_damaged
+from quorumlog.storage.entries.checksums import wrong_crcs
 from quorumlog.storage.entries.index_records import Records, differs, record_at, records_of
-from quorumlog.storage.entries.random_reader import DiskReader, header_of
+from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import Scanner
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.recovery.recovery import derived_records
@@ -57,7 +56,7 @@ def diagnose(
         stretch = next(iter(scanner), None)
         if stretch is not None and stretch.first_index == entry:
             found = derived_records(stretch)[:1]
-            may_follow, chain_crc = reader.continues(entry, header_of(stretch.block, 0))
+            may_follow, chain_crc = reader.continues(entry, header_at(stretch.block.data, 0))
             # where no chain proves it, a header is no better than a record that fits its neighbours
             if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
                 return Finding(found, is_whole=may_follow)
@@ -121,7 +120,6 @@ def misfit(
     known).
     """
     table = headers(block)
-    count = block.count
     for name in ("index", "term", "size"):
         places = table[name] != records[name]
         if places.any():
@@ -130,21 +128,9 @@ def misfit(
             return f"{name} {stated} instead of {expected} in entry {int(records['index'][row])}"
     if (table["body_size"] != table["size"] - HEADER_SIZE).any():
         return "a body size does not fit"
-    wrong = first_damaged(block)
-    if wrong is not None:
-        return f"the body of entry {int(records['index'][wrong])} does not fit its CRC"
-    chains, bodies = table["chain_crc"].tolist(), table["body_crc"].tolist()
-    chain = chain_before
-    rows = chain_crc_rows(block)
-    for ordinal in range(count):
-        if not chains[ordinal] and not bodies[ordinal]:  # written by the original, without CRCs
-            fits = not chain
-        else:
-            fits = chain is None or crc32(rows[ordinal], chain) == chains[ordinal]
-        if not fits:
-            return f"the chain CRC of entry {int(records['index'][ordinal])} does not fit"
-        chain = chains[ordinal]
-    if end_chain_crc is not None and chains[-1] != end_chain_crc:
+    for ordinal, reason in wrong_crcs(block, chain_before):
+        return f"{reason} in entry {int(records['index'][ordinal])}"
+    if end_chain_crc is not None and int(table["chain_crc"][-1]) != end_chain_crc:
         return "the chain CRC at the end of the log does not fit"
     return ""
 

@@ -1,10 +1,10 @@
 """Setting damaged entries aside in an open log, and putting another replica's in their place."""
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of
+from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of, header_at
 from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
 from quorumlog.storage.entries.index_records import Records, records_of
 from quorumlog.storage.entries.placement import blank_record
-from quorumlog.storage.entries.random_reader import DiskReader, header_of
+from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import Scanner
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Do, Step
@@ -160,7 +160,10 @@ class Quarantine:
         if not reason and not self._is_in_place(first, records):
             reason = "its index record is not that of the place behind the entry before it"
         if not reason and following is not None and not continues(block, following):
-            is_proven = self._reader.continues(first, header_of(block, 0))[1] is not None
+            is_proven = (
+                self._reader.continues(first, header_at(block.data, int(block.offsets[0])))[1]
+                is not None
+            )
             if chain_before is not None or is_proven:
                 raise self._damaged_behind(last + 1)
             reason = "the entry behind does not continue the chain CRC"

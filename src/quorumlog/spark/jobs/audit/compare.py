@@ -17,9 +17,10 @@ from isal.isal_zlib import crc32
 from quorumlog.model.block import HEADER_DTYPE, HEADER_SIZE, HEADER_VOID, Block, chain_crc_rows
 from quorumlog.spark.jobs.audit.archive_check import ArchiveComparison, ArchiveRange, Transactions
 from quorumlog.spark.jobs.audit.report import Finding, Findings
-from quorumlog.storage.entries.checksums import BODY_CRC, CHAIN_CRC, Words, all_agree, header_words
+from quorumlog.storage.entries.checksums import BODY_CRC, CHAIN_CRC, Words, all_agree
+from quorumlog.storage.entries.run_scanner import HeaderRun
 from quorumlog.storage.offline.replica_files import ReplicaPart
-from quorumlog.storage.offline.replica_walk import DAMAGED, STRETCH_BYTES, Fault, ReplicaWalk, Run
+from quorumlog.storage.offline.replica_walk import DAMAGED, Fault, ReplicaWalk
 
 CHAIN = "chain"
 DIFFERING = "differing"
@@ -85,14 +86,14 @@ class Rows:
     first: int
     table: Table
     good: Mask
-    runs: list[Run]
+    runs: list[HeaderRun]
     number: npt.NDArray[np.int64]
     """Which of the runs each entry is in."""
 
     def body(self, row: int) -> memoryview:
         """Return the body of an entry."""
         run = self.runs[int(self.number[row])]
-        ordinal = self.first + row - run.first
+        ordinal = self.first + row - run.first_index
         begin = int(run.block.offsets[ordinal])
         return run.block.data[begin + HEADER_SIZE : begin + int(run.block.sizes[ordinal])]
 
@@ -100,7 +101,7 @@ class Rows:
         """Return what is wrong with an entry, which counts as good no more."""
         self.good[row] = False
         run = self.runs[int(self.number[row])]
-        position = run.position + int(run.block.offsets[self.first + row - run.first])
+        position = run.position + int(run.block.offsets[self.first + row - run.first_index])
         index = self.first + row
         return Fault(kind, reason, index, index, *self.walk.place_of(position), detail)
 
@@ -183,7 +184,7 @@ class RangeComparison:
     def _equal_stretch(self, here: Sequence[ReplicaWalk], until: int) -> bool:
         """Compare the next entries at once; False, and nothing is taken, if not all is well."""
         lead = here[0]
-        run = lead.run(until, STRETCH_BYTES)
+        run = lead.run(until)
         if run is None:
             return False
         ends = run.block.offsets + run.block.sizes
@@ -207,7 +208,7 @@ class RangeComparison:
         before = max(walk.term for walk in here)
         if int(terms[0]) < before or bool((terms[1:] < terms[:-1]).any()):
             return False
-        words = header_words(block)
+        words = run.words[:count]
         if not _crcs_agree(block, words, here):
             return False
         unchecked = 0 if int(words[-1, CHAIN_CRC] | words[-1, BODY_CRC]) else count
@@ -215,9 +216,9 @@ class RangeComparison:
         for walk in here:
             walk.take(count, size)
             walk.chains, walk.term = chains, term
-            self._count(walk, run.first, count, size, unchecked)
-        if self._archive is not None and run.first >= self._task.first:
-            self._archive.take(block, run.first)
+            self._count(walk, run.first_index, count, size, unchecked)
+        if self._archive is not None and run.first_index >= self._task.first:
+            self._archive.take(block, run.first_index)
         return True
 
     # -- one by one -----------------------------------------------------------------------------
@@ -225,8 +226,8 @@ class RangeComparison:
     def _each_entry(self, here: Sequence[ReplicaWalk], until: int) -> None:
         """Look at each of the next entries in each replica."""
         at = here[0].at
-        run = here[0].run(until, STRETCH_BYTES)
-        last = run.last if run is not None else min(until, at + ENTRIES_EACH - 1)
+        run = here[0].run(until)
+        last = run.last_index if run is not None else min(until, at + ENTRIES_EACH - 1)
         found = [self._read(walk, at, last) for walk in here]
         if len(found) > 1:
             _compare_entries(found)
@@ -246,13 +247,13 @@ class RangeComparison:
             if run is None:
                 walk.get_past()
                 continue
-            here = slice(run.first - first, run.last + 1 - first)
+            here = slice(run.first_index - first, run.last_index + 1 - first)
             table[here], rows.good[here], number[here] = run.table, True, len(rows.runs)
             rows.runs.append(run)
             walk.take(run.block.count, len(run.block.data))
-            words = header_words(run.block)
+            words = run.words
             unchecked = int(((words[:, CHAIN_CRC] | words[:, BODY_CRC]) == 0).sum())
-            self._count(walk, run.first, run.block.count, len(run.block.data), unchecked)
+            self._count(walk, run.first_index, run.block.count, len(run.block.data), unchecked)
             if _crcs_agree(run.block, words, [walk]):
                 walk.chains = (int(run.table["chain_crc"][-1]),)
             else:
@@ -266,13 +267,13 @@ class RangeComparison:
         taken = np.zeros(len(found[0].good), dtype=bool)
         for rows in found:
             for run in rows.runs:
-                begin = run.first - rows.first
+                begin = run.first_index - rows.first
                 here = slice(begin, begin + run.block.count)
                 wanted = rows.good[here] & ~taken[here]
                 taken[here] |= wanted
                 edges = np.flatnonzero(np.diff(np.concatenate(([False], wanted, [False]))))
                 for start, stop in edges.reshape(-1, 2).tolist():
-                    self._archive.take(run.block.slice(start, stop), run.first + start)
+                    self._archive.take(run.block.slice(start, stop), run.first_index + start)
 
 
 def _crcs_agree(block: Block, words: Words, walks: Sequence[ReplicaWalk]) -> bool:
@@ -290,14 +291,14 @@ def _crcs_agree(block: Block, words: Words, walks: Sequence[ReplicaWalk]) -> boo
     return any(all_agree(block, words, chain) for chain in (before if is_known else (None,)))
 
 
-def _check_crcs(rows: Rows, run: Run) -> None:
+def _check_crcs(rows: Rows, run: HeaderRun) -> None:
     """Find those of a run whose chain or body CRC does not fit.
 
     An entry may continue what the one before has, or what it should have.
     """
     walk, chains = rows.walk, rows.walk.chains
     for ordinal, covered in enumerate(chain_crc_rows(run.block)):
-        row = run.first + ordinal - rows.first
+        row = run.first_index + ordinal - rows.first
         stored = int(run.table["chain_crc"][ordinal])
         body_crc = int(run.table["body_crc"][ordinal])
         if not stored and not body_crc:

@@ -219,7 +219,7 @@ class CountOfStore:
         part, walk = self.part, ReplicaWalk(self.part)
         try:
             for run in walk.runs():
-                counting.take(run.table[max(0, part.first - run.first) :])
+                counting.take(run.table[max(0, part.first - run.first_index) :])
             for fault in walk.take_faults():
                 counting.counts.damaged += max(0, fault.last - max(fault.first, part.first) + 1)
         finally:
