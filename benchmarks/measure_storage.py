@@ -95,9 +95,9 @@ def read_ratio(directory: Path, sizes: list[int], piece: int) -> tuple[float, fl
     for _ in range(ROUNDS):
         begun, index, size = time.perf_counter(), 0, 0
         while index <= last:
-            span = group.log.read(index, last, piece)
-            index += span.count
-            size += len(span.data)
+            run = group.log.read(index, last, piece)
+            index += run.count
+            size += len(run.data)
         reads.append(size / (time.perf_counter() - begun) / 1e9)
         begun = time.perf_counter()
         for start in range(0, len(source) - piece, piece):

@@ -59,8 +59,8 @@ class LogInMemory:
 
     def get(self, index):
         self._check(index)
-        span = self.log.read(index, index, 1)
-        return next(decode_entries(parse_block(span.data, count=1, entry_bytes_max=ENTRY_MAX)))
+        run = self.log.read(index, index, 1)
+        return next(decode_entries(parse_block(run.data, count=1, entry_bytes_max=ENTRY_MAX)))
 
     def blocks(self, first, last):
         while first <= last:
@@ -75,9 +75,9 @@ class LogInMemory:
         data, records = bytearray(), bytearray()
         end = min(last, begin + self.block - 1, self.log.end_index)
         for index in range(begin, end + 1):
-            span = self.log.read(index, index, 1)
-            data += span.data
-            records += span.records
+            run = self.log.read(index, index, 1)
+            data += run.data
+            records += run.records
         data[-1] ^= self.damage
         return FetchedBlock(
             begin,

@@ -173,7 +173,7 @@ class Handler:
                 connection.abort("scripted")
                 return None
             return AppendResponse(
-                first_index=first, last_index=len(world.stored) - 1, term=1, spans=[(first, 0)]
+                first_index=first, last_index=len(world.stored) - 1, term=1, positions=[(first, 0)]
             )
         if message.stream:
             self.streams.refused(message.stream, message.sequence)

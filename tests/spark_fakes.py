@@ -75,8 +75,8 @@ class FakeCluster:
 
     def record(self, group, index):
         self.calls["record"] += 1
-        span = self.group(group).log.read(index, index, 1)
-        (record,) = np.frombuffer(span.records, INDEX_RECORD_DTYPE)
+        run = self.group(group).log.read(index, index, 1)
+        (record,) = np.frombuffer(run.records, INDEX_RECORD_DTYPE)
         return IndexRecord(int(record["term"]), int(record["pos"]), int(record["size"]))
 
     def report(self, group, reader, index):
@@ -99,13 +99,13 @@ class FakeCluster:
             self.calls["leader" if leader_only else "any"] += 1
             if index <= log.before_begin_index:
                 raise IndexRemovedError(f"index {index} is gone")
-            span = log.read(index, last, BLOCK_BYTES)
-            parts = (span.data, span.records)
+            run = log.read(index, last, BLOCK_BYTES)
+            parts = (run.data, run.records)
             if headers_only:
-                parts = (memoryview(headers(span.block()).tobytes()), memoryview(b""))
+                parts = (memoryview(headers(run.block()).tobytes()), memoryview(b""))
             bounds = self._bounds(group)
-            yield FetchedBlock(index, span.count, *parts, *bounds, rejected, headers_only)
-            index = span.last_index + 1
+            yield FetchedBlock(index, run.count, *parts, *bounds, rejected, headers_only)
+            index = run.last_index + 1
 
     def _bounds(self, group):
         bounds = self.group(group).bounds()

@@ -45,11 +45,11 @@ class Opened:
             plan.completed()
 
     def append(self, bodies, term=1, run=True):
-        plan, spans = self.log.append(block_of(bodies), term)
+        plan, positions = self.log.append(block_of(bodies), term)
         self.waiting.append(plan)
         if run:
             self.run()
-        return spans
+        return positions
 
     def truncate(self, from_index, run=True):
         self.waiting.append(self.log.truncate(from_index))
@@ -84,10 +84,10 @@ def entries_of(log, first=None, piece=1 << 20):
     index = log.before_begin_index + 1 if first is None else first
     found = []
     while index <= log.end_index:
-        span = log.read(index, log.end_index, piece)
-        assert span.first_index == index
-        found += decode_entries(block_from_index_records(span.data, span.records))
-        index = span.last_index + 1
+        read = log.read(index, log.end_index, piece)
+        assert read.first_index == index
+        found += decode_entries(block_from_index_records(read.data, read.records))
+        index = read.last_index + 1
     return found
 
 
@@ -95,9 +95,9 @@ def stored_block(log, first, last):
     """Entries first … last as another replica would send them."""
     parts = []
     while first <= last:
-        span = log.read(first, last, 1 << 20)
-        parts.append(bytes(span.data))
-        first = span.last_index + 1
+        read = log.read(first, last, 1 << 20)
+        parts.append(bytes(read.data))
+        first = read.last_index + 1
     data = memoryview(b"".join(parts))
     count = 0
     offset = 0

@@ -29,8 +29,8 @@ def lose_last_file(cluster, node_id):
 def bodies_at(cluster, node_id):
     log, found = cluster.replica(node_id).log, []
     while len(found) <= LAST:
-        span = log.read(len(found), LAST, 1 << 20)
-        found += [(entry.index, entry.term, entry.body) for entry in decode_entries(span.block())]
+        run = log.read(len(found), LAST, 1 << 20)
+        found += [(entry.index, entry.term, entry.body) for entry in decode_entries(run.block())]
     return found
 
 

@@ -55,7 +55,7 @@ async def test_a_repeated_block_gets_its_first_answer_also_from_another_leader(m
             first = answers[0]
             assert first.code == ResponseCode.SUCCESS
             for answer in answers[1:]:
-                assert (answer.code, answer.spans) == (first.code, first.spans)
+                assert (answer.code, answer.positions) == (first.code, first.positions)
                 assert answer.term == first.term < cluster.replica(cluster.leader_id()).core.term
                 assert (answer.first_index, answer.last_index) == (
                     first.first_index,
@@ -198,4 +198,4 @@ async def test_a_repeated_block_that_retention_removed_is_known_but_not_where(ma
             await until(lambda: log.before_begin_index > before.last_index)
             after = await raw.send(7, 0, [b"a"])
             assert (after.code, after.first_index) == (ResponseCode.SUCCESS, before.first_index)
-            assert after.spans == [(before.first_index, -1)]
+            assert after.positions == [(before.first_index, -1)]

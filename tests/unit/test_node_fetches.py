@@ -81,12 +81,12 @@ class World:
 
 
 def test_pieces_in_memory_are_gathered_up_to_the_bound():
-    spans = gather(ToyLog(20), 1, 19, 1_000)
-    assert [(span.first_index, span.count) for span in spans] == [(1, 3), (4, 4), (8, 3)]
+    runs = gather(ToyLog(20), 1, 19, 1_000)
+    assert [(run.first_index, run.count) for run in runs] == [(1, 3), (4, 4), (8, 3)]
 
 
 def test_at_least_one_entry_even_if_it_is_larger_than_the_bound():
-    assert [span.count for span in gather(ToyLog(20), 5, 19, 10)] == [1]
+    assert [run.count for run in gather(ToyLog(20), 5, 19, 10)] == [1]
 
 
 def test_gathering_from_memory_stops_before_a_disk_read():
@@ -95,8 +95,8 @@ def test_gathering_from_memory_stops_before_a_disk_read():
             return index < 8
 
         def read(self, first_index, last_index, bytes_max):
-            span = super().read(first_index, last_index, bytes_max)
-            return EntryRun(first_index, span.count, span.data, span.records, first_index < 8)
+            run = super().read(first_index, last_index, bytes_max)
+            return EntryRun(first_index, run.count, run.data, run.records, first_index < 8)
 
     assert gather(Upside(20), 0, 19, 10_000)[-1].last_index == 7
 

@@ -61,9 +61,9 @@ def test_a_queue_that_is_flushed_early_proposes_nothing_twice():
     assert len(deferred) == 1
 
 
-def pending_of(batch, first_index, spans, wait_ms=2_500):
+def pending_of(batch, first_index, positions, wait_ms=2_500):
     pending = PendingAppends(wait_ms)
-    pending.add(batch, first_index, 3, spans)
+    pending.add(batch, first_index, 3, positions)
     return pending
 
 
@@ -81,8 +81,8 @@ def test_positions_of_members_follow_from_the_spans_of_the_batch():
     (batch,) = batches_of(proposal(2), proposal(4, 6), proposal(8))
     # entries of 50, 52, 54 and 56 bytes; the third one starts a new file at 4096
     pending = pending_of(batch, 100, [(100, 1000), (102, 4096)])
-    spans = [item.spans for item in pending.pop_beyond(-1)]
-    assert spans == [[(100, 1000)], [(101, 1050), (102, 4096)], [(103, 4150)]]
+    positions = [item.positions for item in pending.pop_beyond(-1)]
+    assert positions == [[(100, 1000)], [(101, 1050), (102, 4096)], [(103, 4150)]]
 
 
 def test_81_expired_appends_no_longer_count_as_pending():

@@ -38,12 +38,10 @@ def fill(log, *counts):
 def pushes(log, bytes_max):
     found, index = [], 0
     while index <= log.end_index:
-        spans = gather_whole(log, index, log.end_index, bytes_max)
-        found.append((index, spans[-1].last_index))
-        assert [span.first_index for span in spans[1:]] == [
-            span.last_index + 1 for span in spans[:-1]
-        ]
-        index = spans[-1].last_index + 1
+        runs = gather_whole(log, index, log.end_index, bytes_max)
+        found.append((index, runs[-1].last_index))
+        assert [run.first_index for run in runs[1:]] == [run.last_index + 1 for run in runs[:-1]]
+        index = runs[-1].last_index + 1
     return found
 
 

@@ -71,12 +71,12 @@ def test_a_follower_whose_entries_lie_elsewhere_is_equal(stores, tmp_path, range
     leader = Opened(stores[0], data_file=DATA_FILE, index_file=INDEX_FILE)
     for name, size in (("n3", 1_500), ("n4", 1 << 20)):
         follower = Opened(tmp_path / name, self_id=name, data_file=size, index_file=INDEX_FILE)
-        span = leader.log.read(0, 49, 1 << 20)
-        while span.first_index <= 49:
-            follower.submit(follower.log.append_received(span.block()))
-            if span.last_index == 49:
+        run = leader.log.read(0, 49, 1 << 20)
+        while run.first_index <= 49:
+            follower.submit(follower.log.append_received(run.block()))
+            if run.last_index == 49:
                 break
-            span = leader.log.read(span.last_index + 1, 49, 1 << 20)
+            run = leader.log.read(run.last_index + 1, 49, 1 << 20)
         follower.close()
     leader.close()
     given = [stores[1], tmp_path / "n3", tmp_path / "n4"]

@@ -34,9 +34,9 @@ def joined(log):
     """All of a log as one packed block with its records, as a server sends it."""
     data, records = bytearray(), bytearray()
     for index in range(log.end_index + 1):
-        span = log.read(index, index, 1)
-        data += span.data
-        records += span.records
+        run = log.read(index, index, 1)
+        data += run.data
+        records += run.records
     return memoryview(data), memoryview(records)
 
 
@@ -62,8 +62,8 @@ def test_decoding_gives_what_the_entries_say(bodies):
 
 
 def log_piece(log, index):
-    span = log.read(index, index, 1)
-    return span.data, span.records
+    run = log.read(index, index, 1)
+    return run.data, run.records
 
 
 def test_129_noops_are_left_out():

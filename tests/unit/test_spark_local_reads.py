@@ -114,14 +114,14 @@ def test_entries_that_were_removed_meanwhile_are_not_taken_for_damaged(
 
 
 def test_what_was_rejected_is_told_with_the_blocks_it_lies_in(opened, tmp_path):
-    stretches = [(3, 3), (10, 60), (399, 500)]
-    blocks = read(tmp_path / "g", rejected=stretches)
+    rejected_ranges = [(3, 3), (10, 60), (399, 500)]
+    blocks = read(tmp_path / "g", rejected=rejected_ranges)
     for each in blocks:
         indexes = set(range(each.first_index, each.first_index + each.count))
         assert each.rejected == [
-            one for one in stretches if indexes & set(range(one[0], one[1] + 1))
+            one for one in rejected_ranges if indexes & set(range(one[0], one[1] + 1))
         ]
-    assert {one for each in blocks for one in each.rejected} == set(stretches)
+    assert {one for each in blocks for one in each.rejected} == set(rejected_ranges)
 
 
 def test_a_damaged_entry_is_never_given_out(opened, tmp_path):
@@ -166,9 +166,9 @@ class Servers:
         return self.locating(begin, end) if machine else self.fetched(begin, end)
 
     async def fetched(self, begin, end):
-        span = self.log.read(begin, end, 4_096)
-        self.served.append((begin, span.last_index))
-        return FetchedBlock(begin, span.count, span.data, span.records, 0, COUNT - 1)
+        run = self.log.read(begin, end, 4_096)
+        self.served.append((begin, run.last_index))
+        return FetchedBlock(begin, run.count, run.data, run.records, 0, COUNT - 1)
 
     def each(self, found):
         async def collect():

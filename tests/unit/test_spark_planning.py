@@ -49,7 +49,7 @@ def options_of(**options):
     return parse_options({**required, **options})
 
 
-def spans(parts):
+def ranges(parts):
     return [(part.first, part.last) for part in parts]
 
 
@@ -119,16 +119,16 @@ def test_the_first_of_a_term_is_found(terms, wanted):
 # -- partitions -----------------------------------------------------------------------------------
 
 
-def cut_spans(first, last, **options):
-    return spans(cut([IndexRange("g", first, last)], options_of(**options), Records([])))
+def cut_ranges(first, last, **options):
+    return ranges(cut([IndexRange("g", first, last)], options_of(**options), Records([])))
 
 
 def test_a_range_is_cut_into_even_partitions():
-    assert cut_spans(10, 19) == [(10, 19)]
-    assert cut_spans(0, 20_000) == [(0, 9_999), (10_000, 20_000)]
-    assert cut_spans(0, 9, minPartitions="3") == [(0, 2), (3, 5), (6, 9)]
-    assert cut_spans(0, 9, maxEntriesPerPartition="4") == [(0, 2), (3, 5), (6, 9)]
-    assert cut_spans(0, 0, minPartitions="8") == [(0, 0)]
+    assert cut_ranges(10, 19) == [(10, 19)]
+    assert cut_ranges(0, 20_000) == [(0, 9_999), (10_000, 20_000)]
+    assert cut_ranges(0, 9, minPartitions="3") == [(0, 2), (3, 5), (6, 9)]
+    assert cut_ranges(0, 9, maxEntriesPerPartition="4") == [(0, 2), (3, 5), (6, 9)]
+    assert cut_ranges(0, 0, minPartitions="8") == [(0, 0)]
 
 
 def test_nothing_to_read_is_one_partition_without_entries():
@@ -171,7 +171,7 @@ def test_fetches_for_cutting_by_bytes_are_bounded(monkeypatch):
 
 
 def test_split_never_makes_empty_pieces():
-    assert spans(split(IndexRange("g", 3, 4), 5)) == [(3, 3), (4, 4)]
+    assert ranges(split(IndexRange("g", 3, 4), 5)) == [(3, 3), (4, 4)]
 
 
 # -- batches --------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def reader_of(cluster, columns=("index", "body"), kind=LogReader, **options):
 
 
 def planned(cluster, **options):
-    return spans(reader_of(cluster, **options).partitions())
+    return ranges(reader_of(cluster, **options).partitions())
 
 
 def test_a_batch_reads_from_the_first_kept_to_the_last_committed():
@@ -266,7 +266,7 @@ def test_several_groups_are_read_together_and_told_apart():
         ("a2", 0),
         ("a2", 1),
     ]
-    assert spans(
+    assert ranges(
         reader_of(cluster, group="a1,b", startingIndex='{"a1": 2, "b": -2}').partitions()
     ) == [(2, 2), (0, 4)]
 
@@ -330,7 +330,7 @@ def terms():
 def test_conditions_on_index_and_term_become_ranges(terms, conditions, expected):
     reader = reader_of(terms, kind=FilteringLogReader)
     assert list(reader.pushFilters(conditions)) == []
-    assert spans(reader.partitions()) == expected
+    assert ranges(reader.partitions()) == expected
 
 
 def test_other_conditions_are_left_to_spark(terms):
@@ -344,14 +344,14 @@ def test_other_conditions_are_left_to_spark(terms):
     ]
     reader = reader_of(terms, kind=FilteringLogReader)
     assert list(reader.pushFilters(conditions)) == conditions
-    assert spans(reader.partitions()) == [(0, 14)]
+    assert ranges(reader.partitions()) == [(0, 14)]
 
 
 def test_a_list_of_values_narrows_the_range_and_is_left_to_spark_too(terms):
     reader = reader_of(terms, kind=FilteringLogReader)
     condition = In(INDEX, (3, 9, 5))
     assert list(reader.pushFilters([condition])) == [condition]
-    assert spans(reader.partitions()) == [(3, 9)]
+    assert ranges(reader.partitions()) == [(3, 9)]
 
 
 def test_conditions_do_not_hide_that_a_range_is_gone(terms):

@@ -311,7 +311,7 @@ def test_batches_are_of_bounded_size(tmp_path, monkeypatch):
     batches = [batch for part in parts for batch in reader.read(part)]
     assert [row["body"] for batch in batches for row in batch.to_pylist()] == bodies
     assert max(batch.num_rows for batch in batches) == 6
-    monkeypatch.setattr(range_reader, "PIECE_ENTRIES", 3)
+    monkeypatch.setattr(range_reader, "RUN_ENTRIES", 3)
     assert [row["body"] for row in rows_of(tmp_path / "g")] == bodies
 
 

@@ -320,7 +320,7 @@ def test_a_long_stretch_of_lost_entries_is_told_in_pieces(ours, monkeypatch):
     for path in (ours / "index").iterdir():
         path.unlink()
     overwrite(victim, 48, b"\x7f" * 4_048)
-    monkeypatch.setattr(range_reader, "PIECE_ENTRIES", 2)
+    monkeypatch.setattr(range_reader, "RUN_ENTRIES", 2)
     rows = rows_of(ours, **PERMISSIVE)
     assert [row["index"] for row in rows] == list(range(60))
     assert damaged_of(rows) == lost

@@ -242,15 +242,15 @@ def read_all(log):
     last = log.end_index
     while index <= log.end_index:
         try:
-            span = log.read(index, last, 1 << 20)
+            entry_run = log.read(index, last, 1 << 20)
         except CorruptionError as error:
             last = error.index - 1  # what lies before it can be read
             if last < index:
                 index, last = error.index + 1, log.end_index
             continue
-        block = block_from_index_records(span.data, span.records)
+        block = block_from_index_records(entry_run.data, entry_run.records)
         for place, size in zip(block.offsets.tolist(), block.sizes.tolist(), strict=True):
-            served[index] = bytes(span.data[place : place + size])
+            served[index] = bytes(entry_run.data[place : place + size])
             index += 1
         last = log.end_index if last < index else last
     return served

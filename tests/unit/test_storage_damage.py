@@ -31,12 +31,12 @@ def bodies_that_can_be_read(log):
 
 
 def entries_of_one(log, index):
-    span = log.read(index, index, 1 << 20)
-    return list(entries_of_span(span))
+    entry_run = log.read(index, index, 1 << 20)
+    return list(entries_of_run(entry_run))
 
 
-def entries_of_span(span):
-    return decode_entries(block_from_index_records(span.data, span.records))
+def entries_of_run(entry_run):
+    return decode_entries(block_from_index_records(entry_run.data, entry_run.records))
 
 
 def verify_all(log, piece=700):

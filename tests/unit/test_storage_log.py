@@ -43,9 +43,9 @@ def log(request, tmp_path):
 
 def append(log, bodies, term=1):
     log, run = log
-    plan, spans = log.append(block_of(bodies), term)
+    plan, positions = log.append(block_of(bodies), term)
     run(plan)
-    return spans
+    return positions
 
 
 def test_44_45_positions_grow_by_header_and_body_and_everything_is_read_back(log):
@@ -114,22 +114,22 @@ def test_chain_crcs_of_a_copied_log_agree(log, tmp_path):
     copy = MemoryLog()
     index = 0
     while index <= log[0].end_index:
-        span = log[0].read(index, log[0].end_index, 500)
-        bodies = span.data
+        entry_run = log[0].read(index, log[0].end_index, 500)
+        bodies = entry_run.data
         block = block_of([b""])  # replaced below by the very bytes
         block = type(block)(
             memoryview(bytearray(bodies)),
-            np.cumsum(sizes_of(span)) - sizes_of(span),
-            sizes_of(span),
+            np.cumsum(sizes_of(entry_run)) - sizes_of(entry_run),
+            sizes_of(entry_run),
         )
         copy.append_received(block)
-        index = span.last_index + 1
+        index = entry_run.last_index + 1
     assert copy.end_chain_crc == log[0].end_chain_crc
     assert copy.term_runs() == log[0].term_runs()
 
 
-def sizes_of(span):
-    return np.frombuffer(span.records, INDEX_RECORD_DTYPE)["size"].astype(np.int64)
+def sizes_of(entry_run):
+    return np.frombuffer(entry_run.records, INDEX_RECORD_DTYPE)["size"].astype(np.int64)
 
 
 def test_reads_are_bounded_but_give_at_least_one_entry(log):
@@ -143,9 +143,9 @@ def test_entries_that_do_not_follow_the_end_are_refused(log):
     append(log, [b"x"])
     other = MemoryLog()
     other.append(block_of([b"a", b"b", b"c"]), 1)
-    span = other.read(2, 2, 1000)
+    entry_run = other.read(2, 2, 1000)
     block = block_of([b"c"])
-    block.data[:] = span.data
+    block.data[:] = entry_run.data
     with pytest.raises(InvariantViolation, match="follow"):
         log[0].append_received(block)
 

@@ -31,7 +31,7 @@ def test_neither_reading_nor_checking_a_long_log_holds_it_in_memory(tmp_path, mo
     opened.checkpoint()
     opened.close()
     opened = Opened(tmp_path, **sizes)
-    for look in (opened.log.verify, lambda *span: opened.log.read(*span).last_index):
+    for look in (opened.log.verify, lambda *run: opened.log.read(*run).last_index):
         most, index = 0, 0
         while index <= opened.log.end_index:
             index = look(index, opened.log.end_index, 64 * 1024) + 1

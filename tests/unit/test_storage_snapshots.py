@@ -111,10 +111,10 @@ def test_a_machine_may_read_in_pieces_of_any_size(piece):
 def test_pieces_that_are_sent_to_others_make_up_the_data():
     disk = Disk()
     save(disk.snapshots, 7, b"0123456789")
-    pieces = [disk.snapshots.read_piece(7, offset, 5) for offset in (0, 5)]
+    pieces = [disk.snapshots.read_chunk(7, offset, 5) for offset in (0, 5)]
     assert b"".join(pieces) == b"0123456789"
     with pytest.raises(StorageError):
-        disk.snapshots.read_piece(8, 0, 4)
+        disk.snapshots.read_chunk(8, 0, 4)
 
 
 def test_a_group_without_snapshots_has_none():

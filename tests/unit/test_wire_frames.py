@@ -77,7 +77,7 @@ MESSAGES = [
     peer.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     peer.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),
     client.AppendRequest(group="g", count=2, stream=1, sequence=5),
-    client.AppendResponse(first_index=3, last_index=4, spans=[(3, 100)]),
+    client.AppendResponse(first_index=3, last_index=4, positions=[(3, 100)]),
     client.FetchRequest(group="g", begin_index=3),
     machine.QueryRequest(group="g", linearizable=False, after_index=7, wait_ms=100),
     machine.QueryResponse(applied_index=9),

@@ -122,7 +122,7 @@ class SentBlock:
         response = self.answer.result().response
         if response.code != ResponseCode.SUCCESS:
             return error_for(response.code, response.text, response.leader_id)
-        if not isinstance(response, AppendResponse) or not response.spans:
+        if not isinstance(response, AppendResponse) or not response.positions:
             return NetworkError(f"{type(response).__name__} is no answer to an append")
         return None
 

@@ -98,7 +98,7 @@ class FetchedBlock:
 
 def positions_of(response: AppendResponse, sizes: list[int]) -> list[int]:
     """Return the position of each entry of an acknowledged block, from sizes of the bodies."""
-    starts = dict(response.spans)
+    starts = dict(response.positions)
     positions: list[int] = []
     position = 0
     for ordinal, size in enumerate(sizes):
@@ -116,7 +116,7 @@ def position_at(
     `lead` entries of the block go before those. -1 if the server does not know any more.
     """
     begin = response.first_index + lead
-    first, position = max(span for span in response.spans if span[0] <= begin + ordinal)
+    first, position = max(one for one in response.positions if one[0] <= begin + ordinal)
     if position < 0:
         return -1
     return position + offsets[ordinal] - (offsets[first - begin] if first >= begin else 0)

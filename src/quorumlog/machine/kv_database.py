@@ -47,7 +47,7 @@ TABLES = (b"items", b"events", b"kept")
 """Names of the tables that have records; their positions here are in snapshots."""
 ITEMS, EVENTS, KEPT = range(3)
 WALK_RECORDS = 1_024
-"""Records of a piece of the whole at most; besides, it ends once it has `CHUNK_BYTES`."""
+"""Records of a chunk at most; besides, it ends once it has `CHUNK_BYTES`."""
 
 _FORMAT_KEY = b"format"
 _PROGRESS_KEY = b"progress"
@@ -207,29 +207,29 @@ class Table:
                     yield key, unsealed(self._path, key, record)
 
     def whole(self) -> Iterator[Records]:
-        """Yield everything in pieces, and look each key up as one who asks for it would.
+        """Yield everything in chunks, and look each key up as one who asks for it would.
 
         Raises `CorruptionError` if a record is damaged, cannot be found, or if one is missing.
         """
         hashes: list[bytes] = []
-        piece: Records = []
+        chunk: Records = []
         size, total = 0, bytes(HASH_BYTES)
         with (
             self._transaction.cursor(self._handle) as cursor,
             self._transaction.cursor(self._handle) as probe,
         ):
             for key, record in cursor:
-                piece.append((key, unsealed(self._path, key, record)))
+                chunk.append((key, unsealed(self._path, key, record)))
                 hashes.append(record[:HASH_BYTES])
                 size += len(key) + len(record)
                 if not probe.set_key(key):
                     text = f"{self._path}: key '{_shown(key)}' is there and cannot be found"
                     raise CorruptionError(text, self._path, 0)
-                if len(piece) >= WALK_RECORDS or size >= CHUNK_BYTES:
+                if len(chunk) >= WALK_RECORDS or size >= CHUNK_BYTES:
                     total = added(total, hashes)
-                    yield piece
-                    piece, hashes, size = [], [], 0
-        yield piece
+                    yield chunk
+                    chunk, hashes, size = [], [], 0
+        yield chunk
         if added(total, hashes) != self.total:
             text = f"{self._path}: records are missing: the sum of their hashes is another"
             raise CorruptionError(text, self._path, 0)

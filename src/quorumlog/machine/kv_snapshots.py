@@ -1,6 +1,6 @@
 """Snapshots of the key-value machine: its records, so that what loads one builds pages of its own.
 
-A line that names the format, then frames: a length of four bytes and MessagePack of a `_Piece` of
+A line that names the format, then frames: a length of four bytes and MessagePack of a `_Chunk` of
 one table, its records in order; at the end an `_End`. The sums of the records' hashes are made from
 what is written, and from what is read, each time. An earlier build wrote its database as LMDB
 copies it, and a hash of that; it is read as well.
@@ -39,13 +39,13 @@ from quorumlog.storage.files.os_files import OUT_OF_DESCRIPTORS, OsFileSystem, s
 MAGIC = b"quorumlog key-value snapshot 2\n"
 EARLIER_FORMAT = b"quorumlog key-value 1"
 FRAME_BYTES_MAX = 1 << 30
-"""Of one frame: a piece ends with the record that makes it longer than a mebibyte."""
+"""Of one frame: a chunk ends with the record that makes it longer than a mebibyte."""
 
 _LENGTH = struct.Struct(">I")
 _EARLIER_PROGRESS = struct.Struct(f">q{HASH_BYTES}sq")
 
 
-class _Piece(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class _Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0):
     table: int
     records: Records
 
@@ -56,7 +56,7 @@ class _End(msgspec.Struct, frozen=True, array_like=True, tag=1):
     sums: list[bytes]
 
 
-_Frame: TypeAlias = _Piece | _End
+_Frame: TypeAlias = _Chunk | _End
 _Result = TypeVar("_Result")
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)
@@ -77,7 +77,7 @@ def save(database: Database, transaction: Transaction, writer: SnapshotWriter) -
     for number in range(len(TABLES)):
         for records in database.table(number, transaction, progress).whole():
             if records:
-                writer.write(_framed(_Piece(number, records)))
+                writer.write(_framed(_Chunk(number, records)))
     writer.write(_framed(_End(progress.applied_index, progress.first_kept_index, progress.sums)))
 
 
@@ -274,12 +274,12 @@ class Loading:
 
 
 def _in_pieces(cursor: "lmdb.Cursor[bytes]") -> Iterator[Records]:
-    piece: Records = []
+    chunk: Records = []
     size = 0
     for key, body in cursor:
-        piece.append((key, body))
+        chunk.append((key, body))
         size += len(key) + len(body)
         if size >= CHUNK_BYTES:
-            yield piece
-            piece, size = [], 0
-    yield piece
+            yield chunk
+            chunk, size = [], 0
+    yield chunk

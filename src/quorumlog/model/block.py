@@ -29,7 +29,7 @@ from quorumlog.model.errors import UnexpectedArgumentError, check
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
-Pieces: TypeAlias = npt.NDArray[Any]
+VoidRows: TypeAlias = npt.NDArray[Any]
 """Rows that numpy copies whole: items of a void type."""
 
 HEADER: Final = struct.Struct(">iiqqqIIIi")
@@ -291,9 +291,9 @@ def uniform_size(sizes: Int64s) -> int:
     return first if first == sizes[-1] and bool((sizes == first).all()) else 0
 
 
-def everywhere(buffer: memoryview | npt.NDArray[np.uint8], piece: np.dtype[Any]) -> Pieces:
-    """Return a buffer as one piece at every byte; indexed, numpy copies each of them whole."""
-    return np.ndarray((len(buffer) - piece.itemsize + 1,), piece, buffer=buffer, strides=(1,))
+def everywhere(buffer: memoryview | npt.NDArray[np.uint8], item: np.dtype[Any]) -> VoidRows:
+    """Return a buffer as an item at every byte; indexed, numpy copies each of them whole."""
+    return np.ndarray((len(buffer) - item.itemsize + 1,), item, buffer=buffer, strides=(1,))
 
 
 def _headers(data: memoryview, offsets: Int64s, sizes: Int64s) -> npt.NDArray[Any]:

@@ -120,7 +120,7 @@ class TransactionTable:
         return min([committed_index, *(index - 1 for index in first)])
 
     def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
-        """Return the first `most` stretches of rejected entries that touch first … last, joined."""
+        """Return the first `most` ranges of rejected entries that touch first … last, joined."""
         found: list[Range] = []
         number = max(0, bisect_left(self.rejected, (first, 0)) - 1)
         while number < len(self.rejected) and self.rejected[number][0] <= last:
@@ -251,7 +251,7 @@ class TransactionTable:
         refused = self._refused(entry, part)
         if refused is None and self.range_count >= RANGES_MAX:
             text = (
-                f"{self.range_count} stretches of open and rejected transactions are remembered; "
+                f"{self.range_count} ranges of open and rejected transactions are remembered; "
                 "there is room again when some of them were removed with the oldest entries"
             )
             return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)

@@ -38,13 +38,13 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     """Where a block went: indexes first_index … last_index. `term` is that of its entries.
 
     For a block that came again `term` is -1 if its entries are removed by now.
-    `spans` lists (first index, position of it) for each stretch that is contiguous on disk, from
-    which, with the sizes it sent, the client derives every entry's position.
+    `positions` has (first index, its position) for each run of entries that is contiguous on disk.
+    From them and the sizes that it sent, the client derives every entry's position.
     """
 
     first_index: Index = -1
     last_index: Index = -1
-    spans: list[tuple[Index, Position]] = []
+    positions: list[tuple[Index, Position]] = []
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):

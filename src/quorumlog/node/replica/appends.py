@@ -160,7 +160,7 @@ class Appends:
                 self._looked_up += 1
                 replica.fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
 
-    def _tell(self, repeated: "_Repeated", spans: list[tuple[int, int]]) -> None:
+    def _tell(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
         self._looked_up -= 1
         core, applier, stored = self._replica.core, self._replica.applier, repeated.stored
         results: Sequence[bytes] | None = ()
@@ -176,7 +176,7 @@ class Appends:
             term=self._term_of(stored),
             first_index=stored.index,
             last_index=stored.last_index,
-            spans=spans,
+            positions=positions,
         )
         repeated.answer(response, results)
 
@@ -237,13 +237,13 @@ class Appends:
     def stage(self, effect: AppendProposal) -> None:
         """Stamp and write a proposal's block, as the core decided."""
         replica, batch = self._replica, self._batches.pop(effect.proposal_id)
-        plan, spans = replica.log.append(batch.block, effect.term)
+        plan, positions = replica.log.append(batch.block, effect.term)
         leads = [member.entry for member in batch.members if member.entry is not None]
         if leads:
             replica.sessions.appended(batch.block, effect.first_index)
             replica.transactions.appended(leads)
         check(replica.log.end_index == effect.last_index, "core and log agree on the end")
-        self.pending.add(batch, effect.first_index, effect.term, spans)
+        self.pending.add(batch, effect.first_index, effect.term, positions)
         replica.counters.append_requests += len(batch.members)
         self._environment.disk.submit(replica, effect.token, plan)
 
@@ -269,7 +269,7 @@ class Appends:
                     term=pending.term,
                     first_index=pending.first_index,
                     last_index=pending.last_index,
-                    spans=pending.spans,
+                    positions=pending.positions,
                 ),
                 results_of(pending.first_index + (proposal.entry is not None), pending.last_index),
             )

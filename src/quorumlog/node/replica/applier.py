@@ -635,9 +635,9 @@ class Applier:
         found = gather(log, first, last, limits) if log.is_in_memory(first) else None
 
         def run() -> _Applied:
-            spans = gather(log, first, last, limits) if found is None else found
-            handed = ApplyBatch.of([span.block() for span in spans])
-            size, end = sum(len(span.data) for span in spans), spans[-1].last_index
+            runs = gather(log, first, last, limits) if found is None else found
+            handed = ApplyBatch.of([entries.block() for entries in runs])
+            size, end = sum(len(entries.data) for entries in runs), runs[-1].last_index
             results = self._apply(machine, handed)
             return _Applied(end, size, results, self._digest_at(machine, end))
 

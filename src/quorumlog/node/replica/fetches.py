@@ -31,28 +31,28 @@ REJECTED_PER_FETCH_MAX = 4_096
 """Stretches of rejected entries in one answer; it ends before the next one."""
 LOCATE_BYTES = 16 * 1024 * 1024
 """Entries looked through at a time to tell where they lie."""
-SPANS_PER_READ_MAX = 256
+RUNS_PER_READ_MAX = 256
 """Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
 
 
 def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
-    """Return consecutive spans from first_index on, together at most bytes_max (but one entry).
+    """Return consecutive runs from first_index on, together at most bytes_max (but one entry).
 
-    Stops where the next span would no longer come from memory if the first did.
+    Stops where the next run would no longer come from memory if the first did.
     """
-    spans: list[EntryRun] = []
+    runs: list[EntryRun] = []
     room = bytes_max
     index = first_index
-    while index <= last_index and room > 0 and len(spans) < SPANS_PER_READ_MAX:
-        if spans and spans[0].from_memory and not log.is_in_memory(index):
+    while index <= last_index and room > 0 and len(runs) < RUNS_PER_READ_MAX:
+        if runs and runs[0].from_memory and not log.is_in_memory(index):
             break
-        span = log.read(index, last_index, room)
-        if spans and len(span.data) > room:
+        run = log.read(index, last_index, room)
+        if runs and len(run.data) > room:
             break
-        spans.append(span)
-        room -= len(span.data)
-        index = span.last_index + 1
-    return spans
+        runs.append(run)
+        room -= len(run.data)
+        index = run.last_index + 1
+    return runs
 
 
 class View(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Transactions(Protocol):
         ...
 
     def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
-        """Return the first `most` stretches of rejected entries that touch first … last."""
+        """Return the first `most` runs of rejected entries that touch first … last."""
         ...
 
 
@@ -234,8 +234,8 @@ class Fetches:
         def read() -> list[EntryRun]:
             return gather(log, request.begin_index, last, bytes_max)
 
-        def deliver(spans: list[EntryRun]) -> None:
-            self._deliver(request, answer, spans, rejected)
+        def deliver(runs: list[EntryRun]) -> None:
+            self._deliver(request, answer, runs, rejected)
 
         def fail(error: Exception) -> None:
             self._fail(answer, error)
@@ -249,19 +249,19 @@ class Fetches:
         self,
         request: FetchRequest,
         answer: FetchAnswer,
-        spans: list[EntryRun],
+        runs: list[EntryRun],
         rejected: list[Range],
     ) -> None:
-        count = sum(span.count for span in spans)
+        count = sum(run.count for run in runs)
         attachments: list[Buffer] = []
         if request.index_records:
-            attachments += [span.records for span in spans]
+            attachments += [run.records for run in runs]
         if request.headers_only:
-            attachments += [headers(span.block()).tobytes() for span in spans]
+            attachments += [headers(run.block()).tobytes() for run in runs]
         else:
-            attachments += [span.data for span in spans]
+            attachments += [run.data for run in runs]
         self.entries_served += count
-        self.bytes_served += sum(len(span.data) for span in spans)
+        self.bytes_served += sum(len(run.data) for run in runs)
         answer(self._answered(request, count, rejected), attachments)
 
     def _may_locate(self, request: FetchRequest, view: View) -> bool:
@@ -294,20 +294,20 @@ class Fetches:
     def locate(
         self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
     ) -> None:
-        """Tell where committed entries lie: (first index, position) of each contiguous stretch.
+        """Tell where committed entries lie: (first index, position) of each contiguous run.
 
         (first_index, -1) if that is not known any more.
         """
 
         def read() -> list[EntryRun]:
-            spans, index = [], first_index
+            runs, index = [], first_index
             while index <= last_index:
-                spans.append(self._log.read(index, last_index, LOCATE_BYTES))
-                index = spans[-1].last_index + 1
-            return spans
+                runs.append(self._log.read(index, last_index, LOCATE_BYTES))
+                index = runs[-1].last_index + 1
+            return runs
 
-        def found(spans: list[EntryRun]) -> None:
-            done([(span.first_index, position_of(span.records)) for span in spans])
+        def found(runs: list[EntryRun]) -> None:
+            done([(run.first_index, position_of(run.records)) for run in runs])
 
         def unknown(error: Exception) -> None:
             done([(first_index, -1)])
@@ -316,11 +316,11 @@ class Fetches:
             self._run_cold(read, found, unknown)
             return
         try:
-            spans = read()
+            runs = read()
         except (StorageError, RequestError) as error:
             unknown(error)
         else:
-            found(spans)
+            found(runs)
 
     def _fail(self, answer: FetchAnswer, error: Exception) -> None:
         code, text = ResponseCode.INTERNAL_ERROR, describe_error(error)

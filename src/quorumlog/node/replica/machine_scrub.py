@@ -77,7 +77,7 @@ class MachineScrub:
         self._replica.wake()
 
     def tick(self, now_ms: int) -> None:
-        """Read the next stretch of a snapshot, when it is time."""
+        """Read the next part of a snapshot, when it is time."""
         snapshots = self._snapshots
         if snapshots is None or self._is_busy or now_ms < self._next_ms:
             return

@@ -43,7 +43,7 @@ class PendingAppend:
     first_index: int
     last_index: int
     term: int
-    spans: list[tuple[int, int]]
+    positions: list[tuple[int, int]]
     proposal: Proposal
 
 
@@ -123,14 +123,16 @@ class PendingAppends:
         """Index of the first entry that somebody waits for."""
         return self._pending[0].first_index if self._pending else None
 
-    def add(self, batch: Batch, first_index: int, term: int, spans: list[tuple[int, int]]) -> None:
-        """Register every member of a staged batch; `spans` are those of the whole batch."""
+    def add(
+        self, batch: Batch, first_index: int, term: int, positions: list[tuple[int, int]]
+    ) -> None:
+        """Register every member of a staged batch; `positions` are those of the whole batch."""
         ordinal = 0
         for proposal in batch.members:
             count = proposal.block.count
             first, last = first_index + ordinal, first_index + ordinal + count - 1
-            own_spans = _spans_within(spans, batch.block, first_index, first, last)
-            self._pending.append(PendingAppend(first, last, term, own_spans, proposal))
+            own_positions = _positions_within(positions, batch.block, first_index, first, last)
+            self._pending.append(PendingAppend(first, last, term, own_positions, proposal))
             self.size_bytes += len(proposal.block.data)
             ordinal += count
 
@@ -166,18 +168,18 @@ class PendingAppends:
         return pending.proposal.accepted_us // 1000 + self._wait_ack_ms
 
 
-def _spans_within(
-    spans: list[tuple[int, int]], block: Block, block_first: int, first: int, last: int
+def _positions_within(
+    positions: list[tuple[int, int]], block: Block, block_first: int, first: int, last: int
 ) -> list[tuple[int, int]]:
-    """Return the part of a block's spans that covers entries first … last."""
-    if first == block_first and len(spans) == 1:
-        return spans
+    """Return the part of a block's positions that covers entries first … last."""
+    if first == block_first and len(positions) == 1:
+        return positions
     found: list[tuple[int, int]] = []
-    for number, (span_first, position) in enumerate(spans):
-        span_last = spans[number + 1][0] - 1 if number + 1 < len(spans) else last
-        start = max(first, span_first)
-        if start <= min(last, span_last):
-            shift = block.offsets[start - block_first] - block.offsets[span_first - block_first]
+    for number, (run_first, position) in enumerate(positions):
+        run_last = positions[number + 1][0] - 1 if number + 1 < len(positions) else last
+        start = max(first, run_first)
+        if start <= min(last, run_last):
+            shift = block.offsets[start - block_first] - block.offsets[run_first - block_first]
             found.append((start, position + int(shift)))
     return found
 

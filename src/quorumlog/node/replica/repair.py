@@ -305,11 +305,11 @@ class Repairer:
                 met.append(error)
                 return gather(log, request.first_index, error.index - 1, bytes_max)
 
-        def done(spans: list[EntryRun]) -> None:
+        def done(runs: list[EntryRun]) -> None:
             for error in met:
                 self.found(error)
             self._send(
-                request, ResponseCode.SUCCESS if spans else ResponseCode.INDEX_OUT_OF_RANGE, spans
+                request, ResponseCode.SUCCESS if runs else ResponseCode.INDEX_OUT_OF_RANGE, runs
             )
 
         def failed(error: Exception) -> None:
@@ -324,7 +324,7 @@ class Repairer:
         else:
             self._environment.executor.run(read, done, failed)
 
-    def _send(self, request: RepairRequest, code: ResponseCode, spans: list[EntryRun]) -> None:
+    def _send(self, request: RepairRequest, code: ResponseCode, runs: list[EntryRun]) -> None:
         response = RepairResponse(
             group=request.group,
             local_id=request.remote_id,
@@ -333,10 +333,10 @@ class Repairer:
             request_id=request.request_id,
             code=code,
             first_index=request.first_index,
-            count=sum(span.count for span in spans),
+            count=sum(run.count for run in runs),
             begin_index=self._replica.log.before_begin_index + 1,
         )
-        parts: list[Buffer] = [span.data for span in spans]
+        parts: list[Buffer] = [run.data for run in runs]
         if request.first_index < response.begin_index and not self._replica.sessions.is_lost:
             parts = [self._replica.sessions.encode()]
         self._environment.network.send(request.local_id, response, parts, bulk=True)
@@ -344,7 +344,7 @@ class Repairer:
     # -- scrub ------------------------------------------------------------------------------
 
     def _scrub(self, now_ms: int) -> None:
-        """Check the next stretch of the log; a pass ends where the log was committed to."""
+        """Check the next run of the log; a pass ends where the log was committed to."""
         replica = self._replica
         if self.scrub_index >= self._pass_end and not self._begin_pass(now_ms):
             return

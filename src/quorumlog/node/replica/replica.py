@@ -86,7 +86,7 @@ class _Item(msgspec.Struct, frozen=True):
 
     event: ev.Event
     block: Block | None = None
-    spans: list[EntryRun] | None = None
+    runs: list[EntryRun] | None = None
     table: bytes = b""
 
 
@@ -512,11 +512,11 @@ class Replica:
         def read() -> list[EntryRun]:
             return gather_whole(log, effect.first_index, effect.last_index, effect.bytes_max)
 
-        def done(spans: list[EntryRun]) -> None:
-            size = sum(len(span.data) for span in spans)
-            last, hot = spans[-1].last_index, spans[0].from_memory
+        def done(runs: list[EntryRun]) -> None:
+            size = sum(len(run.data) for run in runs)
+            last, hot = runs[-1].last_index, runs[0].from_memory
             event = ev.EntriesRead(effect.peer_id, effect.request_id, last, size, hot)
-            self._handle(_Item(event, spans=spans))
+            self._handle(_Item(event, runs=runs))
 
         def failed(error: Exception) -> None:
             if isinstance(error, CorruptionError):
@@ -533,14 +533,14 @@ class Replica:
             self._environment.executor.run(read, done, failed)
 
     def _push_entries(self, effect: fx.PushEntries, item: _Item) -> None:
-        spans = item.spans or []
+        runs = item.runs or []
         message = self._outbox.with_chain(effect.message)
         if message is None:
             return
         check(
-            bool(spans) and spans[0].first_index == message.first_index, "the push fits its entries"
+            bool(runs) and runs[0].first_index == message.first_index, "the push fits its entries"
         )
-        attachments: list[Buffer] = [span.data for span in spans]
+        attachments: list[Buffer] = [run.data for run in runs]
         if self._environment.network.send(message.remote_id, message, attachments, bulk=True):
             self.counters.pushes_sent += 1
             self.counters.push_bytes_sent += sum(len(part) for part in attachments)

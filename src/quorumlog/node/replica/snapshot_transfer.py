@@ -264,7 +264,7 @@ class SnapshotTransfer:
         self._quota.sample(length, now_ms)
 
         def run() -> bytes:
-            return snapshots.read_piece(request.last_included_index, request.offset, length)
+            return snapshots.read_chunk(request.last_included_index, request.offset, length)
 
         def failed(error: Exception) -> None:
             log_event(

@@ -28,11 +28,11 @@ class AcknowledgedKept(Invariant):
             log, seen = node.log, dict[bytes, int]()
             first = log.before_begin_index + 1
             while first <= log.end_index:
-                span = log.read(first, log.end_index, READ_BYTES)
-                for entry in decode_entries(span.block()):
+                run = log.read(first, log.end_index, READ_BYTES)
+                for entry in decode_entries(run.block()):
                     if entry.is_data:
                         self._look(node.node_id, entry.index, entry.body, seen)
-                first = span.last_index + 1
+                first = run.last_index + 1
             for index, body in self._values.items():
                 if index > log.before_begin_index:
                     self.require(

@@ -26,12 +26,12 @@ class Committed:
         found: list[tuple[int, tuple[int, int]]] = []
         while first <= committed:
             try:
-                span = log.read(first, committed, READ_BYTES)
+                run = log.read(first, committed, READ_BYTES)
             except CorruptionError as error:
                 first = (first if error.index is None else error.index) + 1
                 continue
-            found += entries_of(span)
-            first = span.last_index + 1
+            found += entries_of(run)
+            first = run.last_index + 1
         return found
 
     def add(self, index: int, identity: tuple[int, int]) -> tuple[int, int]:
@@ -40,9 +40,9 @@ class Committed:
         return self.entries.setdefault(index, identity)
 
 
-def entries_of(span: EntryRun) -> list[tuple[int, tuple[int, int]]]:
-    """Return (index, (term, chain CRC)) of each entry of a span."""
-    table = headers(span.block())
+def entries_of(run: EntryRun) -> list[tuple[int, tuple[int, int]]]:
+    """Return (index, (term, chain CRC)) of each entry of a run."""
+    table = headers(run.block())
     terms, chains = table["term"].tolist(), table["chain_crc"].tolist()
     pairs = zip(terms, chains, strict=True)
-    return list(zip(range(span.first_index, span.first_index + span.count), pairs, strict=True))
+    return list(zip(range(run.first_index, run.first_index + run.count), pairs, strict=True))

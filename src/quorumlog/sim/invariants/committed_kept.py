@@ -19,9 +19,9 @@ class CommittedKept(Invariant):
             log = node.log
             first, held = log.before_begin_index + 1, dict[int, tuple[int, int]]()
             while first <= log.end_index:
-                span = log.read(first, log.end_index, READ_BYTES)
-                held.update(entries_of(span))
-                first = span.last_index + 1
+                run = log.read(first, log.end_index, READ_BYTES)
+                held.update(entries_of(run))
+                first = run.last_index + 1
             for index, identity in self._committed.entries.items():
                 if index > log.before_begin_index:
                     self.require(

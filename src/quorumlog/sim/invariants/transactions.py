@@ -66,11 +66,11 @@ def _visible(node: NodeView) -> dict[int, bytes]:
     }
     found: dict[int, bytes] = {}
     while index <= last:
-        span = log.read(index, last, READ_BYTES)
+        run = log.read(index, last, READ_BYTES)
         found |= {
             entry.index: entry.body
-            for entry in decode_entries(span.block())
+            for entry in decode_entries(run.block())
             if entry.is_data and entry.index not in hidden
         }
-        index = span.last_index + 1
+        index = run.last_index + 1
     return found

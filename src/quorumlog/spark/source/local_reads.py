@@ -81,8 +81,8 @@ def read_located(
             raise IndexRemovedError(f"{directory} begins behind entry {index} by now")
         reader = DiskReader(store.data, store.index, boundary)
         while index <= last:
-            span = reader.read(index, last, READ_BYTES)
-            data, records = span.data, span.records
+            run = reader.read(index, last, READ_BYTES)
+            data, records = run.data, run.records
             if position_of(records) % store.data.file_size == 0:
                 data = _kept(data, index)
             if headers_only:
@@ -91,15 +91,15 @@ def read_located(
             yield replace(
                 located,
                 first_index=index,
-                count=span.count,
+                count=run.count,
                 data=data,
                 records=records,
-                rejected=[one for one in located.rejected if is_over(one, index, span.last_index)],
+                rejected=[one for one in located.rejected if is_over(one, index, run.last_index)],
                 headers_only=headers_only,
                 location=None,
                 is_checked=True,
             )
-            index = span.last_index + 1
+            index = run.last_index + 1
     finally:
         store.close()
 
@@ -117,6 +117,6 @@ def _kept(data: memoryview, index: int) -> memoryview:
     return kept
 
 
-def is_over(stretch: tuple[int, int], first: int, last: int) -> bool:
+def is_over(rejected_range: tuple[int, int], first: int, last: int) -> bool:
     """Whether a (first, last) has indexes in common with first … last."""
-    return stretch[0] <= last and first <= stretch[1]
+    return rejected_range[0] <= last and first <= rejected_range[1]

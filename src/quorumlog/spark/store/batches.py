@@ -10,7 +10,7 @@ import pyarrow as pa
 from quorumlog.model.block import HEADER_SIZE, Block, Int64s, data_rows
 from quorumlog.spark.store.schema import arrow_schema
 from quorumlog.storage.offline.range_planner import FileRange
-from quorumlog.storage.offline.range_reader import Listing, Piece
+from quorumlog.storage.offline.range_reader import IndexedRun, StoredRun
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,13 +39,13 @@ class Batches:
         self._include_all = include_all
         self._checks_bodies = checks_bodies
 
-    def of_piece(self, piece: Piece) -> pa.RecordBatch:
+    def of_stored(self, run: StoredRun) -> pa.RecordBatch:
         """Return the rows of entries with good headers."""
-        block, wrong = piece.block, np.zeros(piece.block.count, dtype=bool)
-        wrong[list(piece.wrong)] = True
-        table = piece.table
+        block, wrong = run.block, np.zeros(run.block.count, dtype=bool)
+        wrong[list(run.wrong)] = True
+        table = run.table
         users = np.ones(block.count, dtype=bool) if self._include_all else data_rows(table)
-        rows = self._rows(users, wrong, piece.first_index)
+        rows = self._rows(users, wrong, run.first_index)
         arrays = []
         for name in self._columns:
             if name == "body":
@@ -55,27 +55,27 @@ class Batches:
             elif name == "file":
                 arrays.append(self._file(len(rows)))
             elif name == "pos":
-                arrays.append(pa.array(block.offsets[rows] + piece.offset))
+                arrays.append(pa.array(block.offsets[rows] + run.offset))
             else:
                 arrays.append(
                     self._numbers(table["pos" if name == "header_pos" else name][rows], name)
                 )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def of_listing(self, listing: Listing) -> pa.RecordBatch:
+    def of_indexed(self, run: IndexedRun) -> pa.RecordBatch:
         """Return the rows of entries of which only index records are known; all else is null."""
-        count, is_damaged = len(listing.records), bool(listing.reason)
+        count, is_damaged = len(run.records), bool(run.reason)
         everyone, wrong = np.ones(count, dtype=bool), np.full(count, is_damaged)
-        rows = self._rows(everyone, wrong, listing.first_index)
-        records = listing.records[rows]
+        rows = self._rows(everyone, wrong, run.first_index)
+        records = run.records[rows]
         unknown = records["size"] == 0
         positions, nowhere = records["pos"].astype(np.int64) - self._part.start, unknown.copy()
-        if len(rows) and rows[0] == 0 and listing.offset is not None:
-            positions[0], nowhere[0] = listing.offset, False
+        if len(rows) and rows[0] == 0 and run.offset is not None:
+            positions[0], nowhere[0] = run.offset, False
         arrays = []
         for name in self._columns:
             if name == "index":
-                arrays.append(pa.array(rows + listing.first_index))
+                arrays.append(pa.array(rows + run.first_index))
             elif name in ("term", "size", "magic"):
                 arrays.append(self._numbers(records[name], name, unknown))
             elif name == "pos":

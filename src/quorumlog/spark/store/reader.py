@@ -16,7 +16,7 @@ from quorumlog.storage.files.mapped_files import MappedFiles
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.metadata.advice import REPAIR
 from quorumlog.storage.offline.range_planner import FileRange
-from quorumlog.storage.offline.range_reader import Checks, Listing, Piece, RangeReader
+from quorumlog.storage.offline.range_reader import Checks, IndexedRun, RangeReader, StoredRun
 
 _maps = MappedFiles(OsFileSystem())
 """Files that this worker process has mapped, kept between tasks."""
@@ -68,10 +68,10 @@ class StoreReader(DataSourceReader):
         for found in RangeReader(part, _maps, checks):
             if not options.is_permissive:
                 refuse_damage(part, found)
-            if isinstance(found, Piece):
-                yield batches.of_piece(found)
+            if isinstance(found, StoredRun):
+                yield batches.of_stored(found)
             else:
-                yield batches.of_listing(found)
+                yield batches.of_indexed(found)
 
 
 class FilteringStoreReader(StoreReader):
@@ -90,10 +90,10 @@ class FilteringStoreReader(StoreReader):
         return self._conditions.on("index")
 
 
-def refuse_damage(part: FileRange, found: Piece | Listing) -> None:
+def refuse_damage(part: FileRange, found: StoredRun | IndexedRun) -> None:
     """Raise `CorruptionError` for the first wanted entry that is damaged."""
     damaged: dict[int, tuple[int | None, str]]
-    if isinstance(found, Piece):
+    if isinstance(found, StoredRun):
         damaged = {
             found.first_index + ordinal: (found.offset + int(found.block.offsets[ordinal]), reason)
             for ordinal, reason in found.wrong.items()

@@ -20,7 +20,7 @@ from quorumlog.model.block import (
     HEADER_SIZE,
     HEADER_VOID,
     Block,
-    Pieces,
+    VoidRows,
     chain_crc_rows,
     everywhere,
     headers,
@@ -101,7 +101,7 @@ def bodies_agree(block: Block, words: Words) -> bool:
     # an entry's row is the CRC of the body before it, its header, and the inversion that the CRC
     # of a body begins with; behind the last entry there is a row of only a CRC
     rows = np.zeros((block.count + 1, _ROW.itemsize // _WORD), dtype="<u4")
-    _pieces(rows[:-1], 0, HEADER_VOID)[:] = _pieces(words, 0, HEADER_VOID)
+    _void_rows(rows[:-1], 0, HEADER_VOID)[:] = _void_rows(words, 0, HEADER_VOID)
     rows[:-1, -1] = _ONES
     rows[1:, 0] ^= words[:, BODY_CRC].byteswap() ^ _ONES
     stride = uniform_size(block.sizes)
@@ -117,7 +117,7 @@ def bodies_agree(block: Block, words: Words) -> bool:
         # bodies of less than a word: the inversion reaches into the row behind
         rows[short + 1, 0] ^= _ONES >> (8 * (block.sizes[short] - HEADER_SIZE)).astype(np.uint32)
         places[offsets] = rows.view(_ROW).ravel()
-        everywhere(expected, HEADER_VOID)[offsets[short + 1]] = _pieces(rows, 0, HEADER_VOID)[
+        everywhere(expected, HEADER_VOID)[offsets[short + 1]] = _void_rows(rows, 0, HEADER_VOID)[
             short + 1
         ]
         remainder = _remainder(expected)
@@ -184,17 +184,17 @@ def chain_agrees(words: Words, chain_before: int | None) -> bool:
         before = np.concatenate((np.array([chain_before], dtype="<u4"), chains[:-1]))
     covered, rows = words[start:], np.empty((count, _CHAIN_COLUMNS), dtype="<u4")
     rows[:, 0] = covered[:, MAGIC] ^ before ^ _ONES
-    _pieces(rows, 1, _INDEX_AND_TERM)[:] = _pieces(covered, INDEX, _INDEX_AND_TERM)
+    _void_rows(rows, 1, _INDEX_AND_TERM)[:] = _void_rows(covered, INDEX, _INDEX_AND_TERM)
     for column, of_header in enumerate((CHANNEL, BODY_SIZE, BODY_CRC), 5):
         rows[:, column] = covered[:, of_header]
     rows[:, -1] = chains[start:] ^ _ONES
     return _remainder(rows) == 0
 
 
-def _pieces(rows: Words, column: int, piece: np.dtype[Any]) -> Pieces:
-    """Return words of each row, from a column on, as one piece.
+def _void_rows(rows: Words, column: int, item: np.dtype[Any]) -> VoidRows:
+    """Return words of each row, from a column on, as one item.
 
     Assigned so they are copied whole; numpy would go over the words of every row on their own.
     """
     offset = column * _WORD
-    return np.ndarray((len(rows),), piece, rows, offset, (rows.strides[0],))
+    return np.ndarray((len(rows),), item, rows, offset, (rows.strides[0],))

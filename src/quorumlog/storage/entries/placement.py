@@ -21,7 +21,7 @@ def blank_record(length: int) -> bytes:
     return int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
 
 
-class Run(msgspec.Struct, frozen=True):
+class PlacedRun(msgspec.Struct, frozen=True):
     """Entries start … stop - 1 of a block that lie together in one file."""
 
     start: int
@@ -29,15 +29,15 @@ class Run(msgspec.Struct, frozen=True):
     position: int
 
 
-def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], Int64s]:
+def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[PlacedRun], Int64s]:
     """Decide where entries of these sizes go behind a position; return runs and positions."""
     ends = np.cumsum(sizes)
     positions = ends - sizes
     size = int(ends[-1])
     if position + size <= data.start_of(position) + data.file_size - BLANK_RESERVE:
         positions += position
-        return [Run(0, len(sizes), position)], positions
-    runs: list[Run] = []
+        return [PlacedRun(0, len(sizes), position)], positions
+    runs: list[PlacedRun] = []
     start = 0
     while start < len(sizes):
         file_start = data.start_of(position)
@@ -45,7 +45,7 @@ def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Run], 
         used = int(positions[start])
         stop = int(np.searchsorted(ends, used + room, side="right"))
         if stop > start:
-            runs.append(Run(start, stop, position))
+            runs.append(PlacedRun(start, stop, position))
             position += int(ends[stop - 1]) - used
             start = stop
         else:

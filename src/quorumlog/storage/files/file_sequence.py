@@ -15,7 +15,7 @@ RESIDENT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
 would seem to grow with whatever is read."""
 READ_AROUND_BYTES = 1024 * 1024
-"""What the system may map besides what is looked at (it maps pieces of the page cache)."""
+"""What the system may map besides what is looked at (it maps parts of the page cache)."""
 
 
 class FileSequence:

@@ -29,7 +29,7 @@ from quorumlog.model.errors import (
     check,
 )
 from quorumlog.storage.entries.entry_runs import EntryRun
-from quorumlog.storage.entries.placement import Run, blank_steps, index_steps, place
+from quorumlog.storage.entries.placement import PlacedRun, blank_steps, index_steps, place
 from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
@@ -43,7 +43,7 @@ from quorumlog.storage.log.segments import (
     sealed_segments,
     upcoming_files,
 )
-from quorumlog.storage.log.tail_cache import Piece, TailCache
+from quorumlog.storage.log.tail_cache import CachedRun, TailCache
 from quorumlog.storage.metadata.checkpoint import (
     TERM_RUNS_MAX,
     UNKNOWN_CRC,
@@ -193,7 +193,7 @@ class FileLog:
         return self._stage(block, runs, positions, chain_crc, term)
 
     def _stage(
-        self, block: Block, runs: list[Run], positions: np.ndarray, chain_crc: int, term: int
+        self, block: Block, runs: list[PlacedRun], positions: np.ndarray, chain_crc: int, term: int
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
         first_index = self.end_mark.index + 1
@@ -208,9 +208,9 @@ class FileLog:
             target = self._data.file_at(run.position)
             offset = run.position - target.start
             steps.append(Write(target, offset, [part.data], durable=True))
-            piece_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
+            run_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
             with self._lock:
-                self._tail.add(Piece(first_index + run.start, part, piece_records))
+                self._tail.add(CachedRun(first_index + run.start, part, run_records))
         steps += index_steps(self._index, first_index, records)
         staged = PendingWrites(self.end_mark)
         self._staged.append(staged)
@@ -360,9 +360,9 @@ class FileLog:
     def _place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry begins, and its size."""
         with self._lock:
-            piece = self._tail.piece_at(index) if self._tail.holds(index) else None
-        if piece is not None:
-            return piece.place_of(index)
+            cached = self._tail.run_at(index) if self._tail.holds(index) else None
+        if cached is not None:
+            return cached.place_of(index)
         if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
             # one of header and index record is damaged, and much would go with a wrong place
             return self._mending.place_of(index, self._durable.index)
@@ -378,11 +378,11 @@ class FileLog:
         """See `Log`."""
         self._check_range(first_index)
         with self._lock:
-            piece = self._tail.piece_at(first_index) if self._tail.holds(first_index) else None
+            cached = self._tail.run_at(first_index) if self._tail.holds(first_index) else None
             # what is in the tail may not be on disk yet, or something older may be there
             last_on_disk = self._tail.before_first(self.end_mark.index)
-        if piece is not None:
-            return piece.cut(first_index, last_index, bytes_max)
+        if cached is not None:
+            return cached.cut(first_index, last_index, bytes_max)
         damaged = self.damaged.next_from(first_index)
         if damaged == first_index:
             position = self._reader.place_of(first_index)[0]

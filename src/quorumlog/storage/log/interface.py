@@ -67,7 +67,7 @@ class Log(Protocol):
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """Stamp a proposal's block in place (leader) and stage it after end_index.
 
-        Returns the write and the spans (first index, position) that are contiguous on disk.
+        Returns the write, and (first index, position) of each run that is contiguous on disk.
         """
         ...
 

@@ -18,7 +18,7 @@ from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
 from quorumlog.storage.log.interface import Room, Segment
 from quorumlog.storage.log.segments import SEGMENTS_MAX
-from quorumlog.storage.log.tail_cache import Piece, TailCache
+from quorumlog.storage.log.tail_cache import CachedRun, TailCache
 from quorumlog.storage.metadata.config_entries import ConfigEntries
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 
@@ -83,7 +83,7 @@ class MemoryLog:
 
     def _stage(self, block: Block, chain_crc: int) -> WritePlan:
         records = memoryview(index_records(block, block.offsets + self._position))
-        self._tail.add(Piece(self.end_index + 1, block, records))
+        self._tail.add(CachedRun(self.end_index + 1, block, records))
         self.end_index += block.count
         self.end_chain_crc = chain_crc
         self._position += len(block.data)
@@ -94,7 +94,7 @@ class MemoryLog:
         check(self.before_begin_index < from_index <= self.end_index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
         chain_crc = self.chain_crc_at(from_index - 1) or 0
-        self._position = self._tail.piece_at(from_index).place_of(from_index)[0]
+        self._position = self._tail.run_at(from_index).place_of(from_index)[0]
         self._tail.truncate(from_index)
         self._runs.truncate(from_index)
         self._configs.truncate(from_index)
@@ -123,7 +123,7 @@ class MemoryLog:
             check(before_begin_index <= self._committed_index, "only committed entries go")
             self._runs.remove_before(before_begin_index + 1)
             first = before_begin_index + 1
-            self._begin_position = self._tail.piece_at(first).place_of(first)[0]
+            self._begin_position = self._tail.run_at(first).place_of(first)[0]
         self._tail.drop_before(before_begin_index + 1)
         self.before_begin_index, self.before_begin_term = before_begin_index, before_begin_term
         self._before_chain_crc = chain_crc
@@ -141,9 +141,9 @@ class MemoryLog:
     def segments(self) -> list[Segment]:
         """See `Log`: blocks of entries."""
         return [
-            Segment(piece.last_index, len(piece.block.data), "memory")
-            for piece in self._tail.oldest(SEGMENTS_MAX)
-            if piece.last_index < self.end_index
+            Segment(run.last_index, len(run.block.data), "memory")
+            for run in self._tail.oldest(SEGMENTS_MAX)
+            if run.last_index < self.end_index
         ]
 
     def closed_index(self) -> int:
@@ -182,7 +182,7 @@ class MemoryLog:
             )
         if not self._tail.holds(first_index):
             raise IndexOutOfRangeError(f"index {first_index} is beyond the end, {self.end_index}")
-        return self._tail.piece_at(first_index).cut(first_index, last_index, bytes_max)
+        return self._tail.run_at(first_index).cut(first_index, last_index, bytes_max)
 
     def note_committed(self, index: int) -> None:
         """See `Log`."""

@@ -19,14 +19,14 @@ def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEn
     index = max(first_index, log.before_begin_index + 1)
     while index <= log.end_index:
         try:
-            span = log.read(index, log.end_index, SCAN_BYTES)
+            run = log.read(index, log.end_index, SCAN_BYTES)
         except CorruptionError as error:
             damaged = max(index, -1 if error.index is None else error.index)
             unread = damaged if unread is None else unread
             index = damaged + 1
             continue
-        found += system_entries_in(span.block(), index)
-        index = span.last_index + 1
+        found += system_entries_in(run.block(), index)
+        index = run.last_index + 1
     return found, unread
 
 

@@ -150,7 +150,7 @@ class Saving:
 
 
 class Installing:
-    """A snapshot that is being fetched, piece by piece; goes on after a restart.
+    """A snapshot that is being fetched, chunk by chunk; goes on after a restart.
 
     Used by one thread at a time. Its size says how far it has come: whether all bytes are right is
     known at the end.
@@ -163,7 +163,7 @@ class Installing:
         self.size_bytes = min(file.size(), meta.size_bytes)
 
     def write(self, data: Buffer, offset: int) -> int:
-        """Put a piece where the last one ended; return how far it has come."""
+        """Put a chunk where the last one ended; return how far it has come."""
         if offset == self.size_bytes and offset + len(data) <= self.meta.size_bytes:
             self._file.write_at([data], offset)
             self.size_bytes += len(data)
@@ -287,8 +287,8 @@ class Snapshots:
         finally:
             file.close()
 
-    def read_piece(self, index: int, offset: int, length: int) -> bytes:
-        """Return a piece of the data of a snapshot, to be sent."""
+    def read_chunk(self, index: int, offset: int, length: int) -> bytes:
+        """Return a chunk of the data of a snapshot, to be sent."""
         file = self._files.open(self.path_of(index), writable=False)
         try:
             return file.read_at(length, offset)

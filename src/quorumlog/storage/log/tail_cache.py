@@ -10,11 +10,11 @@ import numpy as np
 from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
 from quorumlog.storage.entries.entry_runs import EntryRun
 
-PIECES_MAX = 16_384
+RUNS_MAX = 16_384
 """Blocks kept at most (beside those not yet durable), however small they are."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class CachedRun(msgspec.Struct, frozen=True):
     """A staged block: its entries are final, first_index … last_index."""
 
     first_index: int
@@ -49,78 +49,78 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class TailCache:
-    """Consecutive pieces, oldest evicted first; used by one thread."""
+    """Consecutive runs, oldest evicted first; used by one thread."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
-        self._pieces: list[Piece] = []
+        self._runs: list[CachedRun] = []
         self._firsts: list[int] = []
         self._evicted = 0
         self.size_bytes = 0
 
     def holds(self, index: int) -> bool:
         """Whether the entry at an index is here."""
-        if self._evicted == len(self._pieces):
+        if self._evicted == len(self._runs):
             return False
-        return self._firsts[self._evicted] <= index <= self._pieces[-1].last_index
+        return self._firsts[self._evicted] <= index <= self._runs[-1].last_index
 
     def before_first(self, end_index: int) -> int:
         """Return the last index that is only on disk, given the log's end."""
-        if self._evicted == len(self._pieces):
+        if self._evicted == len(self._runs):
             return end_index
         return self._firsts[self._evicted] - 1
 
-    def piece_at(self, index: int) -> Piece:
-        """Return the piece with an index that `holds`."""
-        return self._pieces[bisect_right(self._firsts, index, self._evicted) - 1]
+    def run_at(self, index: int) -> CachedRun:
+        """Return the run with an index that `holds`."""
+        return self._runs[bisect_right(self._firsts, index, self._evicted) - 1]
 
-    def oldest(self, count: int) -> list[Piece]:
-        """Return up to so many pieces, oldest first."""
-        return self._pieces[self._evicted : self._evicted + count]
+    def oldest(self, count: int) -> list[CachedRun]:
+        """Return up to so many runs, oldest first."""
+        return self._runs[self._evicted : self._evicted + count]
 
-    def add(self, piece: Piece) -> None:
-        """Add the next piece."""
-        self._pieces.append(piece)
-        self._firsts.append(piece.first_index)
-        self.size_bytes += len(piece.block.data)
+    def add(self, run: CachedRun) -> None:
+        """Add the next run."""
+        self._runs.append(run)
+        self._firsts.append(run.first_index)
+        self.size_bytes += len(run.block.data)
 
     def evict(self, durable_index: int) -> None:
-        """Let go of the oldest durable pieces beyond the bounds."""
+        """Let go of the oldest durable runs beyond the bounds."""
         if self._bytes_max is None:
             return
-        while self._evicted < len(self._pieces):
-            piece = self._pieces[self._evicted]
-            count = len(self._pieces) - self._evicted
-            beyond = self.size_bytes > self._bytes_max or count > PIECES_MAX
-            if not beyond or piece.last_index > durable_index:
+        while self._evicted < len(self._runs):
+            run = self._runs[self._evicted]
+            count = len(self._runs) - self._evicted
+            beyond = self.size_bytes > self._bytes_max or count > RUNS_MAX
+            if not beyond or run.last_index > durable_index:
                 break
-            self.size_bytes -= len(piece.block.data)
+            self.size_bytes -= len(run.block.data)
             self._evicted += 1
         self._compact()
 
     def _compact(self) -> None:
-        if self._evicted > PIECES_MAX or self._evicted * 2 > len(self._pieces):
-            del self._pieces[: self._evicted]
+        if self._evicted > RUNS_MAX or self._evicted * 2 > len(self._runs):
+            del self._runs[: self._evicted]
             del self._firsts[: self._evicted]
             self._evicted = 0
 
     def drop_before(self, index: int) -> None:
-        """Let go of pieces that lie wholly before an index."""
-        while self._evicted < len(self._pieces):
-            piece = self._pieces[self._evicted]
-            if piece.last_index >= index:
+        """Let go of runs that lie wholly before an index."""
+        while self._evicted < len(self._runs):
+            run = self._runs[self._evicted]
+            if run.last_index >= index:
                 break
-            self.size_bytes -= len(piece.block.data)
+            self.size_bytes -= len(run.block.data)
             self._evicted += 1
         self._compact()
 
     def truncate(self, from_index: int) -> None:
         """Drop from_index and everything after it."""
-        while len(self._pieces) > self._evicted and self._pieces[-1].last_index >= from_index:
-            piece = self._pieces.pop()
+        while len(self._runs) > self._evicted and self._runs[-1].last_index >= from_index:
+            run = self._runs.pop()
             self._firsts.pop()
-            self.size_bytes -= len(piece.block.data)
-            kept = from_index - piece.first_index
+            self.size_bytes -= len(run.block.data)
+            kept = from_index - run.first_index
             if kept > 0:
-                records = piece.records[: kept * INDEX_RECORD_SIZE]
-                self.add(Piece(piece.first_index, piece.block.slice(0, kept), records))
+                records = run.records[: kept * INDEX_RECORD_SIZE]
+                self.add(CachedRun(run.first_index, run.block.slice(0, kept), records))

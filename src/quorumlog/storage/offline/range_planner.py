@@ -61,7 +61,7 @@ class FileRange:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _PlannedRun:
     """Entries first … last from a position on; behind them, at the latest, `end` follows."""
 
     first: int
@@ -115,12 +115,12 @@ def _begin_of(store: StoreFiles) -> Mark | None:
             boundary.before_begin_term,
         )
     survey = store.survey()
-    stretch = next(iter(survey), None)
+    run = next(iter(survey), None)
     damages = [damage for damage in survey.damages if damage.first_index <= damage.last_index]
     if damages:
         first, position = damages[0].first_index, damages[0].position
-    elif stretch is not None:
-        first, position = stretch.first_index, stretch.position
+    elif run is not None:
+        first, position = run.first_index, run.position
     else:
         return None
     return Mark(first - 1, position, UNKNOWN_CRC if first else 0)
@@ -137,8 +137,8 @@ def _end_of(store: StoreFiles, begin: Mark) -> int:
         start = _begin_of_last_file(store, begin)
     survey = DamageScan(store.data, store.index, start, known.durable, is_recent=known.is_recent)
     last: ScannedRun | None = None
-    for stretch in survey:
-        last = stretch
+    for run in survey:
+        last = run
     torn = last is not None and last.end == survey.end.position and _is_torn(store.data, last)
     return survey.end.index - torn
 
@@ -191,11 +191,11 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
 def _begins_with(data: FileSequence, start: int, first: int) -> bool:
     """Whether the entry at the begin of a file is this one, as what follows it says, too."""
     count, scanner = 0, Scanner(data, start)
-    for stretch in scanner:
-        if stretch.first_index != first + count:
+    for run in scanner:
+        if run.first_index != first + count:
             return False
-        count += stretch.block.count
-        if count > 1 or stretch.checked:
+        count += run.block.count
+        if count > 1 or run.checked:
             return True
     return count > 0 and scanner.stop is not None and not scanner.stop.reason
 
@@ -237,17 +237,17 @@ class RangePlanner:
         They are cut where files end and, as far as an index allows cuts inside of files, at each
         multiple of the shares' length, counted from the begin of the first.
         """
-        spans = [self._trimmed(span, first, last) for span in self._files() if span.last >= first]
-        spans = [span for span in spans if span.first <= last]
-        length = shares.length(sum(span.length for span in spans))
+        runs = [self._trimmed(run, first, last) for run in self._files() if run.last >= first]
+        runs = [run for run in runs if run.first <= last]
+        length = shares.length(sum(run.length for run in runs))
         ranges, before = [], 0
-        for span in spans:
-            parts = self._cut(span, length, length - before % length)
+        for run in runs:
+            parts = self._cut(run, length, length - before % length)
             ranges += [self._range(part, max(first, part.first)) for part in parts]
-            before += span.length
+            before += run.length
         return ranges
 
-    def _files(self) -> Iterator[_Span]:
+    def _files(self) -> Iterator[_PlannedRun]:
         """Yield what lies in each data file.
 
         Entries whose place is not known count to the file before, where they are found missing.
@@ -264,63 +264,63 @@ class RangePlanner:
             borders.append(found)
         ends = [*(first - 1 for first, _ in borders[1:]), extent.last]
         for (first, position), last in zip(borders, ends, strict=True):
-            yield _Span(first, last, position, data.start_of(position) + data.file_size)
+            yield _PlannedRun(first, last, position, data.start_of(position) + data.file_size)
 
-    def _trimmed(self, span: _Span, first: int, last: int) -> _Span:
+    def _trimmed(self, run: _PlannedRun, first: int, last: int) -> _PlannedRun:
         """Leave out what lies before `first` and behind `last`, as far as it is known where."""
-        begin, position = span.first, span.position
-        for index in range(min(first, span.last), max(begin, first - CUT_ATTEMPTS), -1):
-            found = self._agreed_position(index, span)
+        begin, position = run.first, run.position
+        for index in range(min(first, run.last), max(begin, first - CUT_ATTEMPTS), -1):
+            found = self._agreed_position(index, run)
             if found is not None:
                 begin, position = index, found
                 break
-        stop, end = min(last, span.last), span.end
-        if stop >= begin and self._agreed_position(stop, span) is not None:
+        stop, end = min(last, run.last), run.end
+        if stop >= begin and self._agreed_position(stop, run) is not None:
             end = sum(self._reader.place_of(stop))
-        return _Span(begin, stop, position, end)
+        return _PlannedRun(begin, stop, position, end)
 
-    def _cut(self, span: _Span, length: int, until_first: int) -> list[_Span]:
-        """Cut a span `until_first` bytes behind its begin, and then after each `length` bytes."""
-        edges = [(span.first, span.position)]
-        for target in range(span.position + until_first, span.end, length):
-            edge = self._edge_behind(target, edges[-1][0] + 1, span)
+    def _cut(self, run: _PlannedRun, length: int, until_first: int) -> list[_PlannedRun]:
+        """Cut a run `until_first` bytes behind its begin, and then after each `length` bytes."""
+        edges = [(run.first, run.position)]
+        for target in range(run.position + until_first, run.end, length):
+            edge = self._edge_behind(target, edges[-1][0] + 1, run)
             if edge is not None and edge[1] > edges[-1][1]:
                 edges.append(edge)
-        ends = [*edges[1:], (span.last + 1, span.end)]
+        ends = [*edges[1:], (run.last + 1, run.end)]
         return [
-            _Span(first, beyond - 1, position, end)
+            _PlannedRun(first, beyond - 1, position, end)
             for (first, position), (beyond, end) in zip(edges, ends, strict=True)
         ]
 
-    def _edge_behind(self, target: int, low: int, span: _Span) -> tuple[int, int] | None:
+    def _edge_behind(self, target: int, low: int, run: _PlannedRun) -> tuple[int, int] | None:
         """Return index and position of an entry at or behind a position where a cut is safe."""
-        index = first_behind(self._index, target, low, span.last)
-        for candidate in range(index, min(index + CUT_ATTEMPTS, span.last + 1)):
-            position = self._agreed_position(candidate, span)
+        index = first_behind(self._index, target, low, run.last)
+        for candidate in range(index, min(index + CUT_ATTEMPTS, run.last + 1)):
+            position = self._agreed_position(candidate, run)
             if position is not None:
                 return candidate, position
         return None
 
-    def _agreed_position(self, index: int, span: _Span) -> int | None:
-        """Return where an entry lies if header and index record agree, inside a span."""
+    def _agreed_position(self, index: int, run: _PlannedRun) -> int | None:
+        """Return where an entry lies if header and index record agree, inside a run."""
         if not self._reader.is_where_stated(index):
             return None
         position = self._reader.place_of(index)[0]
-        return position if span.position <= position < span.end else None
+        return position if run.position <= position < run.end else None
 
-    def _range(self, span: _Span, wanted: int) -> FileRange:
-        places = (span.first * INDEX_RECORD_SIZE, (span.last + 1) * INDEX_RECORD_SIZE - 1)
-        start = self._data.start_of(span.position)
+    def _range(self, run: _PlannedRun, wanted: int) -> FileRange:
+        places = (run.first * INDEX_RECORD_SIZE, (run.last + 1) * INDEX_RECORD_SIZE - 1)
+        start = self._data.start_of(run.position)
         return FileRange(
-            self._data.path_at(span.position),
-            not self._data.has(span.position),
+            self._data.path_at(run.position),
+            not self._data.has(run.position),
             start,
-            span.position - start,
-            span.end - start,
-            span.first,
-            span.last,
+            run.position - start,
+            run.end - start,
+            run.first,
+            run.last,
             wanted,
-            self._reader.chain_before(span.first),
+            self._reader.chain_before(run.first),
             tuple((file.start, file.path) for file in self._index.files_over(*places)),
-            self._store.damaged.within(span.first, span.last).ranges,
+            self._store.damaged.within(run.first, run.last).ranges,
         )

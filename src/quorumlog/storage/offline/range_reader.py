@@ -45,10 +45,10 @@ from quorumlog.storage.entries.run_scanner import (
 from quorumlog.storage.files.mapped_files import MappedFiles
 from quorumlog.storage.offline.range_planner import FileRange
 
-PIECE_ENTRIES = 32_768
-FIRST_PIECE_ENTRIES = 1_024
-"""As many are looked at first; then twice as many as the piece before turned out to have."""
-LISTED_MIN = 2
+RUN_ENTRIES = 32_768
+FIRST_RUN_ENTRIES = 1_024
+"""As many are looked at first; then twice as many as the run before turned out to have."""
+INDEXED_MIN = 2
 """Index records that are believed without their headers; one alone may be wrong in its term."""
 SET_ASIDE = "the replica has set it aside as damaged"
 MISSING = "it is missing"
@@ -56,7 +56,7 @@ DISAGREE = "header and index record disagree"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredRun:
     """Entries that follow one another, with good headers; the first is at byte `offset`.
 
     `table`: the headers, back to back. `wrong` says of entries, by their place in the block, that
@@ -71,7 +71,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class IndexedRun:
     """Entries of which there are only index records; the first is, or should be, at byte `offset`.
 
     With a `reason` their headers are damaged: a record of size 0 says that it is no use, either,
@@ -107,25 +107,25 @@ class RangeReader:
         self._limit = min(part.end, len(self._view))
         self._offset = part.begin
         self._index = part.first
-        self._expected = min(PIECE_ENTRIES, FIRST_PIECE_ENTRIES)
+        self._expected = min(RUN_ENTRIES, FIRST_RUN_ENTRIES)
         self._believes_index = not checks.headers and not part.damaged
         self._term = -1
         self._chain = part.chain_before
 
-    def __iter__(self) -> Iterator[Piece | Listing]:
+    def __iter__(self) -> Iterator[StoredRun | IndexedRun]:
         while self._index <= self._part.last:
             left = self._part.last - self._index + 1
             if self._believes_index:
-                records = self._records(self._index, min(PIECE_ENTRIES, left))
+                records = self._records(self._index, min(RUN_ENTRIES, left))
                 records = records[: self._count_in_order(records)]
                 if self._is_in_order(records):
-                    yield self._listed(records)
+                    yield self._indexed_run(records)
                     continue
             count = min(self._expected, left)
             records = self._records(self._index, count)
-            piece = self._piece(records)
-            if piece is not None:
-                yield piece
+            run = self._stored_run(records)
+            if run is not None:
+                yield run
             else:
                 yield from self._lost()
 
@@ -168,7 +168,7 @@ class RangeReader:
         Their indexes and positions are known to follow one another. So they must have one term, and
         the next entry must begin where the last of them ends.
         """
-        if len(records) < LISTED_MIN or (records["term"] != records["term"][0]).any():
+        if len(records) < INDEXED_MIN or (records["term"] != records["term"][0]).any():
             return False
         end = int(records["pos"][-1]) + int(records["size"][-1])
         following = int(records["index"][-1]) + 1
@@ -177,16 +177,16 @@ class RangeReader:
         record = self._records(following, 1)[0]
         return int(record["index"]) == following and int(record["pos"]) == end
 
-    def _listed(self, records: Records) -> Listing:
-        listing = Listing(self._index, self._offset, records)
+    def _indexed_run(self, records: Records) -> IndexedRun:
+        run = IndexedRun(self._index, self._offset, records)
         self._index += len(records)
         self._offset += int(records["size"].sum(dtype=np.int64))
         self._term, self._chain = int(records["term"][-1]), None
-        return listing
+        return run
 
-    def _piece(self, records: Records) -> Piece | None:
+    def _stored_run(self, records: Records) -> StoredRun | None:
         """Return the next entries up to the first without a good header, if any."""
-        run = find_run(
+        found = find_run(
             self._view,
             self._offset,
             self._limit,
@@ -195,24 +195,24 @@ class RangeReader:
             position=self._part.start + self._offset,
             bytes_max=RUN_BYTES,
         )
-        if run is None:
+        if found is None:
             return None
-        good = self._good_headers(run, records[: run.block.count])
-        count = run.block.count if good.all() else int(np.argmin(good))
+        good = self._good_headers(found, records[: found.block.count])
+        count = found.block.count if good.all() else int(np.argmin(good))
         if not count:
             return None
-        run = run.start(count)
-        block, table, words = run.block, run.table, run.words
-        wrong = self._wrong(block, words)
+        found = found.start(count)
+        block, table = found.block, found.table
+        wrong = self._wrong(block, found.words)
         self._set_aside(wrong, count)
-        piece = Piece(self._index, self._offset, block, table, wrong)
+        run = StoredRun(self._index, self._offset, block, table, wrong)
         self._index += count
         self._offset += len(block.data)
         sound = next((row for row in reversed(range(count)) if row not in wrong), None)
-        if sound is not None:  # the term of a damaged one may be too high for those behind it
+        if sound is not None:  # the term of a damaged one may be too high for those after it
             self._term = int(table["term"][sound])
-        self._expected = min(PIECE_ENTRIES, 2 * count)  # more would be looked at in vain
-        return piece
+        self._expected = min(RUN_ENTRIES, 2 * count)  # more would be looked at in vain
+        return run
 
     def _good_headers(self, run: HeaderRun, records: Records) -> npt.NDArray[np.bool_]:
         """Return which headers follow the one before, and do not differ from the index.
@@ -265,17 +265,17 @@ class RangeReader:
 
     # -- damaged headers --------------------------------------------------------------------------
 
-    def _lost(self) -> Iterator[Listing]:
+    def _lost(self) -> Iterator[IndexedRun]:
         """Yield the entries up to the next one with a good header, as the index has them."""
         reason = self._reason()
         offset = None if reason == MISSING else self._offset
         index, resumed, term = self._next_good() or (self._part.last + 1, self._limit, self._term)
-        for first in range(self._index, index, PIECE_ENTRIES):
-            records = self._records(first, min(PIECE_ENTRIES, index - first)).copy()
+        for first in range(self._index, index, RUN_ENTRIES):
+            records = self._records(first, min(RUN_ENTRIES, index - first)).copy()
             records[~self._are_there(records, first)] = np.zeros(1, dtype=INDEX_RECORD_DTYPE)
             if records["size"][0]:
                 offset = int(records["pos"][0]) - self._part.start
-            yield Listing(first, offset, records, reason)
+            yield IndexedRun(first, offset, records, reason)
             offset = None
         self._index, self._offset, self._term, self._chain = index, resumed, term, None
 
@@ -305,8 +305,8 @@ class RangeReader:
                 term = self._term_at(self._offset + length, self._index + 1)
                 if length >= HEADER_SIZE and term is not None:
                     return self._index + 1, self._offset + length, term
-        for first in range(self._index + 1, self._part.last + 1, PIECE_ENTRIES):
-            found = self._first_agreed(first, min(PIECE_ENTRIES, self._part.last + 1 - first))
+        for first in range(self._index + 1, self._part.last + 1, RUN_ENTRIES):
+            found = self._first_agreed(first, min(RUN_ENTRIES, self._part.last + 1 - first))
             if found is not None:
                 return found
         return None

@@ -246,12 +246,12 @@ def _take(reader: DiskReader, log: Log, index: int) -> None:
 def _read(reader: DiskReader, first: int, last: int) -> Block:
     """Return entries from `first` on, up to what is damaged there as well."""
     try:
-        span = reader.read(first, last, PIECE_BYTES)
+        run = reader.read(first, last, PIECE_BYTES)
     except CorruptionError as error:
         if error.index is None or error.index <= first:
             raise
-        span = reader.read(first, error.index - 1, PIECE_BYTES)
-    return parse_block(span.data, count=span.count, entry_bytes_max=len(span.data))
+        run = reader.read(first, error.index - 1, PIECE_BYTES)
+    return parse_block(run.data, count=run.count, entry_bytes_max=len(run.data))
 
 
 def truncate_store(

@@ -41,11 +41,11 @@ def begin_of(opened: StoreFiles, firsts: Sequence[tuple[int, int]]) -> int:
     if firsts and firsts[0][1] < 0:
         survey = opened.survey()
         try:
-            stretch = next(iter(survey), None)
+            run = next(iter(survey), None)
         except CorruptionError:
-            stretch = None
+            run = None
         known += [damage.first_index for damage in survey.damages]
-        known += [] if stretch is None else [stretch.first_index]
+        known += [] if run is None else [run.first_index]
     return min(known, default=0)
 
 
@@ -58,8 +58,8 @@ def end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
     last: ScannedRun | None = None
     survey, broken = _late_survey(opened), None
     try:
-        for stretch in survey:
-            last = stretch
+        for run in survey:
+            last = run
     except CorruptionError as error:
         broken = Tail(error.file, error.position, error.reason)
     end = survey.end if survey.end.index >= durable.index else durable

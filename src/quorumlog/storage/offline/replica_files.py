@@ -292,12 +292,12 @@ def cuts_of(files: FileSystem, replica: Replica, store: StoreDirectory, size: in
             if low[0] > cuts[-1] and low[1] - since >= size:
                 cuts.append(low[0])
                 since = low[1]
-            pieces = (high[1] - low[1]) // size
-            for piece in range(1, pieces):
-                cut = _index_near(opened.index, low[1] + piece * size, low, high)
+            count = (high[1] - low[1]) // size
+            for number in range(1, count):
+                cut = _index_near(opened.index, low[1] + number * size, low, high)
                 if cuts[-1] < cut < high[0]:
                     cuts.append(cut)
-                    since = low[1] + piece * size
+                    since = low[1] + number * size
     return cuts
 
 

@@ -97,16 +97,16 @@ def scan_store(
     store = open_files(files, directory, data_directories)
     try:
         survey = store.survey()
-        for stretch in survey:
+        for run in survey:
             if survey.damages:
                 break
             path, start = (
-                store.data.path_at(stretch.position),
-                store.data.start_of(stretch.position),
+                store.data.path_at(run.position),
+                store.data.start_of(run.position),
             )
-            offsets = (stretch.position - start + stretch.block.offsets).tolist()
-            doubtful = _doubtful_row(store, stretch)
-            for row, entry in enumerate(decode_entries(stretch.block)):
+            offsets = (run.position - start + run.block.offsets).tolist()
+            doubtful = _doubtful_row(store, run)
+            for row, entry in enumerate(decode_entries(run.block)):
                 if row == doubtful:
                     raise _doubt(store, entry, path, offsets[row])
                 yield entry, path, offsets[row]
@@ -146,16 +146,16 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
     return CorruptionError(f"{path}: {reason}. {RESTORE}", path, 0, first, reason)
 
 
-def _doubtful_row(store: StoreFiles, stretch: ScannedRun) -> int:
+def _doubtful_row(store: StoreFiles, run: ScannedRun) -> int:
     """Return the first entry without CRCs whose header tells other things than its index record.
 
     -1: there is none such. The last ones of a store may not have their records yet.
     """
-    if stretch.checked or not len(store.index):
+    if run.checked or not len(store.index):
         return -1
-    table = headers(stretch.block)
-    stored = records_of(store.index, stretch.first_index, stretch.last_index)
-    wrong = differs(stored, derived_records(stretch)) & (stored["size"] != 0)
+    table = headers(run.block)
+    stored = records_of(store.index, run.first_index, run.last_index)
+    wrong = differs(stored, derived_records(run)) & (stored["size"] != 0)
     wrong &= (table["chain_crc"] | table["body_crc"]) == 0
     found = np.flatnonzero(wrong)
     return int(found[0]) if len(found) else -1

@@ -10,7 +10,7 @@ from quorumlog.storage.log.layout import has_identity
 from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.metadata.session_file import SessionFile
 from quorumlog.storage.offline.range_planner import Extent, RangePlanner, Shares
-from quorumlog.storage.offline.range_reader import Checks, Piece, RangeReader
+from quorumlog.storage.offline.range_reader import Checks, RangeReader, StoredRun
 from quorumlog.storage.offline.store_files import StoreFiles
 
 SCAN_BYTES = 64 * 1024 * 1024
@@ -50,7 +50,7 @@ def transactions_of(
         maps = MappedFiles(files)
         for part in planner.ranges(first, extent.last, Shares(SCAN_BYTES)):
             for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
-                if isinstance(found, Piece):
+                if isinstance(found, StoredRun):
                     for index, entry in system_entries_in(found.block, found.first_index):
                         table.apply(index, entry)
     return table.transactions

@@ -152,11 +152,11 @@ def _entries(
     last: ScannedRun | None = None
     survey, is_unfinished = store.survey(), False
     try:
-        for stretch in survey:
-            last = stretch
-            _count(report, stretch)
-            _check_index(store, stretch, report)
-            progress(stretch.end - starts[0], total)
+        for run in survey:
+            last = run
+            _count(report, run)
+            _check_index(store, run, report)
+            progress(run.end - starts[0], total)
     except CorruptionError as error:
         is_unfinished = True
         report.add(_finding_of("damaged, the rest was not read", error))
@@ -185,14 +185,14 @@ def _entries(
     progress(total, total)
 
 
-def _count(report: StoreReport, stretch: ScannedRun) -> None:
-    table = headers(stretch.block)
-    bodies = stretch.block.sizes - HEADER_SIZE
+def _count(report: StoreReport, run: ScannedRun) -> None:
+    table = headers(run.block)
+    bodies = run.block.sizes - HEADER_SIZE
     if not report.entries:
-        report.begin_index = stretch.first_index
+        report.begin_index = run.first_index
         report.smallest_body = int(bodies.min())
-    report.entries += stretch.block.count
-    report.end_index = stretch.last_index
+    report.entries += run.block.count
+    report.end_index = run.last_index
     report.body_bytes += int(bodies.sum())
     report.smallest_body = min(report.smallest_body, int(bodies.min()))
     report.largest_body = max(report.largest_body, int(bodies.max()))
@@ -203,17 +203,17 @@ def _count(report: StoreReport, stretch: ScannedRun) -> None:
     terms, firsts = np.unique(table["term"], return_index=True)
     for term, row in sorted(zip(terms.tolist(), firsts.tolist(), strict=True)):
         if not report.terms or report.terms[-1][0] != term:
-            report.terms.append((term, stretch.first_index + row))
+            report.terms.append((term, run.first_index + row))
 
 
-def _check_index(store: StoreFiles, stretch: ScannedRun, report: StoreReport) -> None:
+def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> None:
     """Compare index records with the entries."""
     if not len(store.index):
         return  # told once
-    derived = derived_records(stretch)
-    stored = records_of(store.index, stretch.first_index, stretch.last_index)
+    derived = derived_records(run)
+    stored = records_of(store.index, run.first_index, run.last_index)
     for row in np.flatnonzero(differs(stored, derived)).tolist():
-        index = stretch.first_index + row
+        index = run.first_index + row
         place = index * 32
         path = store.index.path_at(place)
         there = bool(stored["size"][row])

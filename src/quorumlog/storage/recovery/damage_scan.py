@@ -47,7 +47,7 @@ class DamageScan:
     """One walk from `start` on. `durable` is the last mark once reported durable, if known; without
     `is_recent` much more may have been.
 
-    While it yields good stretches, `damages` fills; in the end `stop` says why nothing follows and
+    While it yields good runs, `damages` fills; in the end `stop` says why nothing follows and
     `end` where the log ends.
     """
 
@@ -120,18 +120,18 @@ class DamageScan:
     def __iter__(self) -> Iterator[ScannedRun]:
         while True:
             is_proven = self._scanner.chain_crc is not None
-            for stretch in self._scanner:
-                self.end = self._end_of(stretch, is_proven=is_proven or stretch.block.count > 1)
+            for run in self._scanner:
+                self.end = self._end_of(run, is_proven=is_proven or run.block.count > 1)
                 is_proven = True
-                yield stretch
+                yield run
             scanner = self._scanner
             self.stop = scanner.stop or Stop(scanner.position, "")
             if not self._is_damage() or not self._resume():
                 return
 
-    def _end_of(self, stretch: ScannedRun, *, is_proven: bool) -> Mark:
-        """Return the mark behind a stretch; where no chain CRC proves it, the noted one."""
-        end = Mark(stretch.last_index, stretch.end, stretch.last_chain_crc, stretch.last_term)
+    def _end_of(self, run: ScannedRun, *, is_proven: bool) -> Mark:
+        """Return the mark behind a run; where no chain CRC proves it, the noted one."""
+        end = Mark(run.last_index, run.end, run.last_chain_crc, run.last_term)
         noted = self._durable
         if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
             return end

@@ -53,10 +53,10 @@ def diagnose(
     is_plausible = _is_plausible(stored[0], data, entry, position, term, following)
     if is_readable and data.has(position):
         scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=None)
-        stretch = next(iter(scanner), None)
-        if stretch is not None and stretch.first_index == entry:
-            found = derived_records(stretch)[:1]
-            may_follow, chain_crc = reader.continues(entry, header_at(stretch.block.data, 0))
+        run = next(iter(scanner), None)
+        if run is not None and run.first_index == entry:
+            found = derived_records(run)[:1]
+            may_follow, chain_crc = reader.continues(entry, header_at(run.block.data, 0))
             # where no chain proves it, a header is no better than a record that fits its neighbours
             if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
                 return Finding(found, is_whole=may_follow)

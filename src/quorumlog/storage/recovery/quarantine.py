@@ -75,10 +75,10 @@ class Quarantine:
         scanner = Scanner(
             self._data, mark.position, index=mark.index, term=mark.term, chain_crc=chain
         )
-        for stretch in scanner:
-            if stretch.last_index >= entry:
-                row = entry - stretch.first_index
-                return derived_records(stretch)[row : row + 1] if entry <= last else None
+        for run in scanner:
+            if run.last_index >= entry:
+                row = entry - run.first_index
+                return derived_records(run)[row : row + 1] if entry <= last else None
         return None
 
     def place_of(self, entry: int, last: int) -> tuple[int, int]:

@@ -77,13 +77,13 @@ def _used(rest: memoryview) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def derived_records(stretch: ScannedRun) -> Records:
-    """Return the index records that the entries of a stretch should have."""
-    table = headers(stretch.block)
-    rows = np.zeros(stretch.block.count, dtype=INDEX_RECORD_DTYPE)
+def derived_records(run: ScannedRun) -> Records:
+    """Return the index records that the entries of a run should have."""
+    table = headers(run.block)
+    rows = np.zeros(run.block.count, dtype=INDEX_RECORD_DTYPE)
     for name in ("magic", "size", "index", "term"):
         rows[name] = table[name]
-    rows["pos"] = stretch.position + stretch.block.offsets
+    rows["pos"] = run.position + run.block.offsets
     return rows
 
 
@@ -296,13 +296,13 @@ class Recovery:
         )
         torn: ScannedRun | None = None
         survey.drops_foreign = self._drops_foreign
-        for stretch in survey:
+        for run in survey:
             if self._first is None:
-                self._first = (stretch.first_index, stretch.position)
-            self._scanned += stretch.block.count
-            self._config_entries += config_entries_of(stretch.block)
-            self._mend(stretch.first_index, derived_records(stretch))
-            torn = None if stretch.checked else stretch
+                self._first = (run.first_index, run.position)
+            self._scanned += run.block.count
+            self._config_entries += config_entries_of(run.block)
+            self._mend(run.first_index, derived_records(run))
+            torn = None if run.checked else run
         for damage in survey.damages:
             self._take_damage(damage)
             if self._first is None or damage.first_index < self._first[0]:
@@ -336,18 +336,18 @@ class Recovery:
         else:
             write_blank(self._data, damage.position)
 
-    def _without_torn_entry(self, stretch: ScannedRun) -> tuple[Mark, Stop] | None:
+    def _without_torn_entry(self, run: ScannedRun) -> tuple[Mark, Stop] | None:
         """Drop an unchecked last entry that ends in zeros; None if it does not."""
-        start, view = self._data.map_at(stretch.position)
-        offset, size = int(stretch.block.offsets[-1]), int(stretch.block.sizes[-1])
-        position = stretch.position + offset
+        start, view = self._data.map_at(run.position)
+        offset, size = int(run.block.offsets[-1]), int(run.block.sizes[-1])
+        position = run.position + offset
         if not looks_torn(view, position - start, size):
             return None
-        before = record_at(self._index, stretch.last_index - 1)
-        is_first = self._first is not None and stretch.last_index == self._first[0]
+        before = record_at(self._index, run.last_index - 1)
+        is_first = self._first is not None and run.last_index == self._first[0]
         term = -1 if before is None or is_first else int(before["term"])
         stop = Stop(position, "the last entry ends in zeros")
-        return Mark(stretch.last_index - 1, position, 0, term), stop
+        return Mark(run.last_index - 1, position, 0, term), stop
 
     def _found_boundary(self) -> Boundary:
         """Where a log begins of which nothing was noted: at its first entry."""

@@ -1,6 +1,6 @@
 """One task of an audit: a range of entries of all replicas, and of the archive, side by side.
 
-As long as the replicas have the same bytes, they are compared a stretch at a time, and only one of
+As long as the replicas have the same bytes, they are compared a run at a time, and only one of
 them is checked against its CRCs. Where they have not, each entry is looked at.
 """
 
@@ -179,7 +179,7 @@ class RangeComparison:
             amount.bytes += size
             amount.unchecked_entries += unchecked
 
-    # -- a stretch at a time --------------------------------------------------------------------
+    # -- a run at a time --------------------------------------------------------------------
 
     def _equal_stretch(self, here: Sequence[ReplicaWalk], until: int) -> bool:
         """Compare the next entries at once; False, and nothing is taken, if not all is well."""
