@@ -365,9 +365,9 @@ async def test_a_frame_that_does_not_arrive_in_time_is_late_and_a_slow_one_is_no
     connection = client.connection
     await client.send(append(1 * MIB)[: 256 * KIB])
     rate = limits.frame_bytes_per_second_min
-    assert not connection.is_late(connection.frame_began + 0.001)
-    assert not connection.is_late(connection.frame_began + 128 * KIB / rate)
-    assert connection.is_late(connection.frame_began + 512 * KIB / rate)
+    assert not connection.is_late(connection._unfinished.began + 0.001)
+    assert not connection.is_late(connection._unfinished.began + 128 * KIB / rate)
+    assert connection.is_late(connection._unfinished.began + 512 * KIB / rate)
 
 
 async def test_requests_are_not_handled_while_their_answers_are_not_read(share, limits):

@@ -5,7 +5,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from quorumlog.log_events import describe_error, log_event, reason_of
@@ -14,10 +14,10 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
-from quorumlog.transport.budget import FrameMemory
-from quorumlog.transport.pace import Pace
-from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import Kind, Turns
+from quorumlog.transport.share import Share
+from quorumlog.transport.slices import Slices
+from quorumlog.transport.turns import Kind
+from quorumlog.transport.unfinished_frame import UnfinishedFrame
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
@@ -35,8 +35,8 @@ vanished has its connection ended after another 30: nothing that is sent would n
 
 
 HANDLER, TURN, MEMORY, UNREAD = "handler", "turn", "memory", "unread"
-"""Why nothing is read: its handler asked for it, others have their turn, an unfinished frame waits
-for memory, its answers are not read."""
+"""Why nothing is read: the handler asked for it, others have their turn, an unfinished frame waits
+for memory, or answers are not read."""
 
 
 @dataclass(slots=True)
@@ -52,8 +52,30 @@ class TransportCounters:
     accept_failures: int = 0
 
 
+@dataclass(slots=True)
+class _Pauses:
+    """Why nothing is read from a connection, and since when; 0: it is read from."""
+
+    reasons: set[str] = field(default_factory=set)
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """What this side says first, and what it makes of the other side's Hello."""
+
+    own_hello: Hello
+    check: "Callable[[Hello], ConnectionHandler]"
+
+    def refusal(self, text: str) -> Hello:
+        """Return what the other side is told when it is refused."""
+        own = self.own_hello
+        code = ResponseCode.UNEXPECTED_MEMBER
+        return Hello(cluster=own.cluster, node_id=own.node_id, role=own.role, code=code, text=text)
+
+
 class ConnectionHandler(Protocol):
-    """Who takes the frames of a connection."""
+    """The part of a program that takes the frames of a connection."""
 
     def opened(self, connection: "Connection", hello: Hello) -> None:
         """The handshake is done; `hello` is what the other side said."""
@@ -86,38 +108,30 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[["Connection"], None] | None = None,
         share: Share | None = None,
     ) -> None:
-        self._own_hello = own_hello
-        self._greet = greet
+        self._greeting = _Greeting(own_hello, greet)
         self._limits = limits
         self._counters = counters
         self._on_lost = on_lost
         self._share = share
-        self._memory: FrameMemory | None = share.budgets.unproven if share is not None else None
         self._decoder = FrameDecoder(
             limits,
             frame_bytes_max=HANDSHAKE_BYTES_MAX,
             staged=share.staged if share is not None else None,
             allocates_ahead=share is None,
         )
+        self._slices: Slices | None = None
+        self._unfinished: UnfinishedFrame | None = None
         if share is not None:
             self._decoder.kinds = HELLO_KINDS
+            self._slices = Slices(share)
+            self._unfinished = UnfinishedFrame(self, self._decoder, share.budgets)
         self._transport: asyncio.Transport | None = None
         self._handler: ConnectionHandler | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.reason = ""
-        self._pauses: set[str] = set()
-        self._paused_at = 0.0
-        self.is_member = False
+        self._pauses = _Pauses()
         self.answered = 0
         """Requests that were answered: a client with any is no stranger."""
-        self._holds = False
-        self._space = 0
-        self._since = 0.0
-        self._is_granted = False
-        self._pace = Pace(share.now) if share is not None else None
-        self._has_more = False
-        self.frame_began = 0.0
-        """When the frame that is not whole yet began to arrive; 0: there is none."""
         self.heard_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.hello: Hello | None = None
@@ -141,16 +155,12 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = loop.call_later(
             self._limits.handshake_ms / 1000, self.close, "no handshake in time"
         )
-        self._write(self._own_hello, 0, ())
+        self._write(self._greeting.own_hello, 0, ())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where bytes are received: for a large frame, where it will stay."""
         space = self._decoder.space()
-        if self._share is not None and not self.is_member:
-            self._since = self._share.turns.now()
-            space = space[:FRAME_RECEIVED_BYTES_MAX]
-            self._space = len(space)
-        return space
+        return space if self._slices is None else self._slices.reading(space)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and hand them on."""
@@ -159,35 +169,29 @@ class Connection(asyncio.BufferedProtocol):
         if share is not None:
             self.heard_at = share.now()
         self._decoder.received(nbytes)
-        # there is more to be read, as a rule; the rest of a large frame says nothing
-        self._has_more = nbytes == self._space and self._decoder.is_staging
-        if self._pace is not None and not self._decoder.is_staging and not self.is_member:
-            self._pace.received_of_large_frame()
+        if self._slices is not None:
+            self._slices.received(nbytes, is_staging=self._decoder.is_staging)
         self._take_frames()
 
     def _take_frames(self) -> None:
         """Handle whole frames: all of them, or those that there is time for."""
         decoder, taken = self._decoder, 0
-        turns = None if self._share is None or self.is_member else self._share.turns
-        if turns is not None and not self._pauses:
-            granted, self._is_granted = self._is_granted, False
-            if not turns.begin(self.kind, self._since or turns.now(), is_granted=granted):
-                self._await_turn()
-            self._since = 0.0
+        slices = self._slices
+        if slices is not None and not self._pauses.reasons and not slices.begin(self.kind):
+            self._await_turn()
         try:
             while self._transport is not None and not self._transport.is_closing():
-                if taken and self._is_slice_over(turns):
-                    self._slice_ended(leaves_something=True)
+                if taken and self._is_slice_over():
                     self._await_turn()
-                if self._pauses:
+                if self._pauses.reasons:
                     decoder.set_aside()
-                    if taken and HANDLER in self._pauses and decoder.has_aside:
-                        self._slice_ended(leaves_something=True)
+                    if taken and HANDLER in self._pauses.reasons and decoder.has_aside:
+                        self._slice_left(something=True)
                     break
                 frame = decoder.next_frame()
                 if frame is None:
                     if taken:
-                        self._slice_ended(leaves_something=self._has_more)
+                        self._slice_left()
                     break
                 taken += 1
                 self._counters.frames_in += 1
@@ -208,13 +212,24 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"internal error: {describe_error(error)}")
         if self._share is not None:
             self._account(self._share, taken)
-        if turns is not None:
-            turns.end()
+        if slices is not None:
+            slices.end()
 
-    def _is_slice_over(self, turns: Turns | None) -> bool:
-        if turns is None or self.is_member or self._pauses:
+    def _is_slice_over(self) -> bool:
+        """Whether others have their turn although requests are left."""
+        if self._slices is None or self._pauses.reasons or not self._slices.is_over():
             return False
-        return turns.is_slice_over()
+        self._slices.left(something=True)
+        return True
+
+    def _slice_left(self, *, something: bool | None = None) -> None:
+        if self._slices is not None:
+            self._slices.left(something=something)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether a member of one of the node's groups has made this connection."""
+        return self._share is not None and self._slices is None
 
     @property
     def kind(self) -> Kind:
@@ -234,46 +249,25 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether this client sends faster than it is answered."""
-        return self._pace is not None and self._pace.is_busy
-
-    def _slice_ended(self, *, leaves_something: bool) -> None:
-        if self._pace is not None:
-            self._pace.slice_ended(leaves_something=leaves_something)
+        return self._slices is not None and self._slices.is_busy
 
     def _await_turn(self) -> None:
         if self._share is not None:
             self._pause(TURN)
-            if TURN in self._pauses:
+            if TURN in self._pauses.reasons:
                 self._share.turns.wait(self)
 
     def _account(self, share: Share, taken: int) -> None:
-        """Note when an unfinished frame began, and what it holds; wait if that is too much."""
-        memory = self._memory
-        if memory is None or self._transport is None or self._transport.is_closing():
+        """Note what an unfinished frame holds; wait if that is too much."""
+        if self._unfinished is None or self._transport is None or self._transport.is_closing():
             return
-        if not self._decoder.is_mid_frame:
-            self.frame_began = 0.0
-        elif taken or not self.frame_began:
-            self.frame_began = share.now()
-        if taken and self._holds:  # what is not whole now came after those that wait
-            self._holds = False
-            memory.forget(self)
-        if self.answered and memory is share.budgets.unproven and not self._holds:
-            memory = self._memory = share.budgets.clients
-        wanted = self._decoder.wanted_bytes
-        if wanted:
-            self._holds = True
-            if not memory.hold(self, wanted):
-                self._pause(MEMORY)
-            return
-        if self._holds:
-            self._holds = False
-            memory.forget(self)
+        if not self._unfinished.note(taken, share.now(), is_answered=bool(self.answered)):
+            self._pause(MEMORY)
 
     @property
     def is_kept_waiting(self) -> bool:
         """See `Holder`: nothing is read from it, for reasons that are not its own."""
-        return HANDLER in self._pauses or TURN in self._pauses
+        return HANDLER in self._pauses.reasons or TURN in self._pauses.reasons
 
     def go_on(self) -> None:
         """See `Holder`: there is memory again."""
@@ -281,11 +275,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def is_late(self, now: float) -> bool:
         """Whether a frame has been arriving for too long, or too slowly since."""
-        if not self.frame_began or self._pauses:
+        unfinished, limits = self._unfinished, self._limits
+        if unfinished is None or not unfinished.began or self._pauses.reasons:
             return False
-        late_s = now - self.frame_began - self._limits.frame_ms / 1000
-        arrived = self._decoder.arrived_bytes
-        return late_s > 0 and arrived < late_s * self._limits.frame_bytes_per_second_min
+        return unfinished.is_late(now, limits.frame_ms / 1000, limits.frame_bytes_per_second_min)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the other side does not read; no more of it is handled."""
@@ -350,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"refused by {self.remote_address}: {message.text}")
             return
         try:
-            self._handler = self._greet(message)
+            self._handler = self._greeting.check(message)
         except RemoteProtocolError as error:
             log_event(
                 logger,
@@ -359,14 +352,7 @@ class Connection(asyncio.BufferedProtocol):
                 remote=self.remote_address,
                 reason=str(error),
             )
-            refusal = Hello(
-                cluster=self._own_hello.cluster,
-                node_id=self._own_hello.node_id,
-                role=self._own_hello.role,
-                code=ResponseCode.UNEXPECTED_MEMBER,
-                text=str(error),
-            )
-            self._write(refusal, 0, ())
+            self._write(self._greeting.refusal(str(error)), 0, ())
             self.close(str(error))
             return
         self.hello = message
@@ -374,10 +360,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._share is not None:
             self._decoder.kinds = PEER_KINDS if message.role in PEER_ROLES else CLIENT_KINDS
         if self._share is not None and self._share.is_member(message):
-            self.is_member = self._decoder.allocates_ahead = True
-            if self._memory is not None:
-                self._memory.forget(self)
-            self._memory = self._share.budgets.members
+            self._slices, self._decoder.allocates_ahead = None, True
+            if self._unfinished is not None:
+                self._unfinished.becomes_members()
         self._handler.opened(self, message)
 
     def send(
@@ -443,37 +428,36 @@ class Connection(asyncio.BufferedProtocol):
 
     def have_turn(self) -> bool:
         """See `Waiter`: it is this connection's turn again; nothing else is being handled."""
-        self._pauses.discard(TURN)
-        if self._transport is None or self._pauses:
+        self._pauses.reasons.discard(TURN)
+        if self._transport is None or self._pauses.reasons or self._slices is None:
             return False
-        self._is_granted = not self._decoder.has_aside
-        if self._is_granted:  # the slice before ended with its last request
-            self._slice_ended(leaves_something=self._has_more)
+        is_idle = not self._decoder.has_aside
+        self._slices.granted(is_idle=is_idle)
         self._read_again()
-        return self._is_granted
+        return is_idle
 
     def _pause(self, why: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            if not self._pauses:
-                self._paused_at = asyncio.get_running_loop().time()
+            if not self._pauses.reasons:
+                self._pauses.since = asyncio.get_running_loop().time()
                 self._transport.pause_reading()
-            self._pauses.add(why)
+            self._pauses.reasons.add(why)
 
     def _resume(self, why: str) -> None:
         """Go on unless it is paused for another reason, too.
 
         Not at once: the caller may be handling frames that are where these would go.
         """
-        self._pauses.discard(why)
-        if not self._pauses and self._paused_at:
+        self._pauses.reasons.discard(why)
+        if not self._pauses.reasons and self._pauses.since:
             asyncio.get_running_loop().call_soon(self._read_again)
 
     def _read_again(self) -> None:
-        if self._transport is None or self._pauses or not self._paused_at:
+        if self._transport is None or self._pauses.reasons or not self._pauses.since:
             return
-        if self.frame_began:  # it could not arrive meanwhile
-            self.frame_began += asyncio.get_running_loop().time() - self._paused_at
-        self._paused_at = 0.0
+        if self._unfinished is not None:
+            self._unfinished.paused(asyncio.get_running_loop().time() - self._pauses.since)
+        self._pauses.since = 0.0
         if not self._transport.is_closing():
             self._transport.resume_reading()
         if self._decoder.has_aside:
@@ -483,8 +467,8 @@ class Connection(asyncio.BufferedProtocol):
     def _forget_unfinished(self) -> None:
         """Nothing more is received: free what came of a frame, as requests may keep this object."""
         self._decoder.discard()
-        if self._memory is not None:
-            self._memory.forget(self)
+        if self._unfinished is not None:
+            self._unfinished.forget()
 
     def close(self, reason: str) -> None:
         """End the connection; what was sent is still delivered if the other side soon reads it."""
