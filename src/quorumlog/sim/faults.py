@@ -7,7 +7,7 @@ at a time is emptied, while all others hold what they held.
 from collections.abc import Callable
 from random import Random
 
-from quorumlog.model.membership import Member, Membership
+from quorumlog.model.membership import Member
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
@@ -17,11 +17,10 @@ from quorumlog.raft.events import (
 )
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
+from quorumlog.sim.emptied_disks import EmptiedDisks
 from quorumlog.sim.node import DIRECTORY, SimulatedNode
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 
-VOTERS_MIN = 2
-"""Members are removed only from groups with more voters."""
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 RESTART_MS = (1, 2_000)
 PAUSE_MS_MIN, PAUSES_MS_MAX = 100, (700, 1_500, 3_000)
@@ -61,6 +60,7 @@ class Faults:
         weights = {kind: random.choice(WEIGHTS) for kind in every if random.random() < KINDS_ON}
         self.flips = random.random() < FLIPS
         self.victim = random.choice(cluster.founders)
+        self._emptied = EmptiedDisks(cluster, self.victim if self.flips else None)
         if random.random() < RESHAPED:
             reshaping = (self.wipe, self.kill, self.transfer)
             weights |= {self.change_members: 2, **dict.fromkeys(reshaping, 1)}
@@ -71,7 +71,6 @@ class Faults:
         self._weights = list(weights.values())
         self.is_on = False
         self.happened: list[str] = []
-        self._wiped: str | None = None
 
     def start(self) -> None:
         """Begin to disturb."""
@@ -96,7 +95,7 @@ class Faults:
     def _disturb(self) -> None:
         if not self.is_on:
             return
-        self._note_return()
+        self._emptied.note_return()
         if self.kinds:
             [kind] = self._random.choices(self.kinds, self._weights)
             self.happened.append(f"{self._clock.now_ms} ms {kind.__name__}")
@@ -144,8 +143,8 @@ class Faults:
     def start_node(self, node: SimulatedNode) -> None:
         """Start a node as an operator would: data that cannot be opened are given up."""
         node.start()
-        if not node.is_up and node.why_stopped and self._may_wipe(node):
-            self._empty(node)
+        if not node.is_up and node.why_stopped and self._emptied.may_empty(node):
+            self._emptied.empty(node)
             node.start()
         if not node.is_up and self.is_on:
             self._after(RESTART_MS, lambda: self.start_node(node))
@@ -318,56 +317,13 @@ class Faults:
 
     # -- members ----------------------------------------------------------------------------
 
-    def _may_wipe(self, node: SimulatedNode) -> bool:
-        """Whether all other voters hold what they should, so that one disk may be lost.
-
-        Rotten bits count as well: the victim of those is the only one that may be emptied then.
-        """
-        cluster = self._cluster
-        self._note_return()
-        if self.flips and node.node_id != self.victim:
-            return False
-        leader = cluster.leader()
-        if self._wiped not in (None, node.node_id) or leader is None:
-            return self._wiped == node.node_id
-        current = leader.core.membership
-        if leader.core.membership_index > leader.core.committed_index or current.is_joint:
-            return False
-        if leader.is_paused:  # it may have been asked for a change that it does not know of yet
-            return False
-        if not leader.core.is_ready or len(current.voters) <= VOTERS_MIN or current.learners:
-            return False
-        return all(
-            cluster.nodes[member.node_id].is_up
-            and member.incarnation == cluster.nodes[member.node_id].incarnation
-            for member in current.members
-            if member.node_id != node.node_id
-        )
-
-    def _note_return(self) -> None:
-        """Forget who was emptied once its new disk is named: from then on it counts."""
-        if self._wiped is None:
-            return
-        wiped = self._cluster.nodes[self._wiped]
-        named = [
-            node.core.membership.member(self._wiped)
-            for node in self._cluster.nodes.values()
-            if node.is_up
-        ]
-        if any(member is not None and member.incarnation == wiped.incarnation for member in named):
-            self._wiped = None
-
-    def _empty(self, node: SimulatedNode) -> None:
-        self._wiped = node.node_id
-        node.wipe()
-
     def wipe(self) -> None:
         """Empty a node's disk: it comes back as another incarnation, and must be readmitted."""
-        self._note_return()
+        self._emptied.note_return()
         node = self._any_up()
-        if node is not None and self._may_wipe(node):
+        if node is not None and self._emptied.may_empty(node):
             node.stop(power=False, why="its disk was emptied")
-            self._empty(node)
+            self._emptied.empty(node)
             self._after(RESTART_MS, lambda: self.start_node(node))
 
     def keep_one_down(self) -> SimulatedNode | None:
@@ -401,9 +357,9 @@ class Faults:
         """Empty the disk of a follower of a group in which all is well, and start it again."""
         leader = self._cluster.leader()
         for node in self._cluster.members():
-            if node is not leader and self._may_wipe(node):
+            if node is not leader and self._emptied.may_empty(node):
                 node.stop(power=False, why="its disk was emptied")
-                self._empty(node)
+                self._emptied.empty(node)
                 node.start()
                 return True
         return False
@@ -417,11 +373,6 @@ class Faults:
             if self._random.random() < 0.3:
                 pairs = {(leader.node_id, target), (target, leader.node_id)}
                 self._cut_for(pairs, (1_000, 5_000))
-
-    def _may_remove(self, node_id: str, current: Membership) -> bool:
-        """Whether a voter can be spared: a leader may not know yet whose disk was emptied."""
-        self._note_return()
-        return len(current.voters) > VOTERS_MIN and self._wiped in (None, node_id)
 
     def change_members(self) -> None:
         """Ask who leads to add, promote or remove a member."""
@@ -438,7 +389,7 @@ class Faults:
             leader.ask(lambda number: ChangeRequested(number, AddMember(added)))
         elif not current.is_voter(node_id) and random.random() < 0.7:
             leader.ask(lambda number: ChangeRequested(number, PromoteMember(node_id)))
-        elif not current.is_voter(node_id) or self._may_remove(node_id, current):
+        elif not current.is_voter(node_id) or self._emptied.may_remove(node_id, current):
             leader.ask(lambda number: ChangeRequested(number, RemoveMember(node_id)))
         if random.random() < 0.3:  # and the one who was asked may not live to finish it
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
