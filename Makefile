@@ -5,10 +5,12 @@
 # make torture  real processes, hurt for ARGS="--rounds 60" rounds under load; needs root
 # make bench   what a cluster does on this machine; ARGS="append --sizes 1024 --plot bench.png"
 # make lint    what CI checks before the tests
+# make docs    the documentation as a site in build/site; fails on a dead link
 
 SETUP_DONE := .venv/.setup-done
+DOCS_DONE := .venv/.docs-done
 
-.PHONY: setup demo test soak torture bench lint
+.PHONY: setup demo test soak torture bench lint docs
 .DEFAULT_GOAL := setup
 
 setup: $(SETUP_DONE)
@@ -33,7 +35,14 @@ bench: setup
 	@.venv/bin/quorumlog bench $(ARGS)
 
 lint: setup
-	@.venv/bin/ruff check src tests examples benchmarks
-	@.venv/bin/ruff format --check src tests examples benchmarks
+	@.venv/bin/ruff check src tests examples benchmarks scripts
+	@.venv/bin/ruff format --check src tests examples benchmarks scripts
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
+
+docs: $(DOCS_DONE)
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "docs: build/site/index.html"
+
+$(DOCS_DONE): $(SETUP_DONE) requirements-docs.lock
+	@sh scripts/setup.sh $@ requirements-docs.lock

