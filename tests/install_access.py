@@ -1,6 +1,5 @@
-"""One side of an install: an `SnapshotTransfer`, and of the replica around it what it needs."""
+"""One side of a snapshot transfer: sender and receiver, and of the replica what they need."""
 
-import itertools
 import random
 from types import SimpleNamespace
 
@@ -10,10 +9,15 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
 from quorumlog.model.messages.peer import SnapshotChunk
-from quorumlog.node.replica.snapshot_transfer import SnapshotTransfer
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.served_snapshots import ServedSnapshots
+from quorumlog.node.replica.snapshot_receiver import SnapshotReceiver
+from quorumlog.node.replica.snapshot_requests import SnapshotRequests
+from quorumlog.node.replica.snapshot_sender import SnapshotSender
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
+from replica_context import Surroundings
 
 DIRECTORY = "/node/g"
 PIECE = 100
@@ -23,15 +27,14 @@ TIME_OUT_MS = 1_000
 CONFIG = founding({"n0": "h:1", "n1": "h:2"}).encode()
 
 
-class Side:
-    """A `SnapshotTransfer` and the replica around it; the test runs jobs and carries messages."""
+class Side(Surroundings):
+    """Both ends of snapshot transfers of one replica; the test runs jobs and carries messages."""
 
     def __init__(self, name, *, has_machine=True, quota=1 << 30):
-        self.name, self.now_ms, self.has_machine = name, 10_000, has_machine
+        self.name = name
         self.files = SimulatedFileSystem(random.Random(1))
         self.files.make_directory(DIRECTORY)
-        self.nonces = itertools.count(1)
-        self.config = GroupConfig(
+        config = GroupConfig(
             group="g",
             peers="n0-h:1;n1-h:2;n2-h:3",
             peer_push_quota=quota,
@@ -41,75 +44,62 @@ class Side:
             self_id=name,
             incarnation=7,
             term=4,
+            committed_index=1 << 62,
             membership_index=2,
             role=Role.LEADER,
             leader_id="n0",
             membership=founding({"n0": "h:1", "n1": "h:2"}),
         )
-        self.repairer = SimpleNamespace(look_again_later=lambda: None)
-        self.learned = []
-        self.sessions = SimpleNamespace(
-            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
-        )
-        self.snapshotter = SimpleNamespace(newest=None, newest_index=-1)
-        self.applier = SimpleNamespace(
-            saves=self.snapshotter, is_loading=False, applied_index=1 << 62
-        )
-        self.applier.is_eligible = True
-        self.applier.machine = has_machine or None
-        self.suspects = []
-        self.applier.scrub = SimpleNamespace(suspect=self.suspects.append)
         self.log = SimpleNamespace(
             before_begin_index=30,
             before_begin_term=3,
             chain_crc_at={30: 55}.get,
             config_entries=lambda: [(2, CONFIG), (30, CONFIG), (31, b"later")],
         )
+        limits = SimpleNamespace(push_bytes_max=PIECE)
+        super().__init__(config, core=self.core, log=self.log, limits=limits)
+        self.now_ms = 10_000
+        self.learned, self.suspects, self.removed, self.saving = [], [], [], []
+        self.sessions = SimpleNamespace(
+            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
+        )
+        self.machine = MachineState(self.core, "a machine" if has_machine else None)
+        self.machine.applied = 1 << 62
+        self.applier = SimpleNamespace(
+            state=self.machine,
+            is_loading=False,
+            is_eligible=True,
+            scrub=SimpleNamespace(suspect=self.suspects.append),
+            snapshotter=SimpleNamespace(ask=self.saving.append, is_asked=False),
+        )
         self.start()
 
     def start(self):
         """Begin as a process does."""
-        self.told, self.alarms, self.sent, self.jobs, self.fitness = [], [], [], [], []
+        context = self.context
+        self.fitness, self.machine.is_installing = [], False
+        for noted in (self.steps, self.alarms, self.sent, self.jobs):
+            noted.clear()
         self.snapshots = Snapshots(self.files, DIRECTORY, self.alarms.append)
-        environment = SimpleNamespace(
-            now_ms=lambda: self.now_ms,
-            nonce=lambda: next(self.nonces),
-            network=SimpleNamespace(send=self.send),
-            executor=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
+        self.served, self.requests = ServedSnapshots(context), SnapshotRequests(context)
+        snapshots = self.snapshots if self.machine.machine is not None else None
+        self.sender = SnapshotSender(context, snapshots, self.sessions, self.served, self.applier)
+        self.receiver = SnapshotReceiver(
+            context,
+            snapshots,
+            self.sessions,
+            self.requests,
+            self.applier,
+            SimpleNamespace(remove_until=self.removed.append),
         )
-        snapshots = self.snapshots if self.has_machine else None
-        self.snapshot_transfer = SnapshotTransfer(self, snapshots, environment, PIECE)
-
-    def send(self, peer, message, attachments=(), *, bulk=False):
-        self.sent.append((message, b"".join(attachments)))
-        return True
-
-    def tell(self, event, table=b""):
-        self.told.append(event)
 
     def update_eligibility(self):
-        self.fitness.append(not self.snapshot_transfer.is_installing)
-
-    def raise_alarm(self, text):
-        self.alarms.append(text)
-
-    def wake(self):
-        pass
-
-    def work(self):
-        """Carry out what was given to threads."""
-        while self.jobs:
-            work, done, failed = self.jobs.pop(0)
-            try:
-                result = work()
-            except Exception as error:
-                failed(error)
-            else:
-                done(result)
+        self.fitness.append(not self.machine.is_installing)
 
     def passes(self, milliseconds):
         self.now_ms += milliseconds
-        self.snapshot_transfer.tick(self.now_ms)
+        self.sender.tick(self.now_ms)
+        self.receiver.tick(self.now_ms)
 
     def has(self, index, data=DATA):
         """Have a snapshot; return the offer of it."""
@@ -118,13 +108,13 @@ class Side:
         meta = SnapshotMeta(
             last_included_index=index, last_included_term=3, chain_crc=9, config=(2, CONFIG)
         )
-        self.snapshotter.newest = saving.publish(meta)
-        self.snapshot_transfer.offer(OfferSnapshot("n1", index))
+        self.machine.newest = saving.publish(meta)
+        self.sender.offer(OfferSnapshot("n1", index))
         return self.sent.pop()[0] if self.sent else None
 
     def is_offered(self, offer):
         self.offer = offer
-        self.snapshot_transfer.fetch(FetchSnapshot(offer))
+        self.receiver.fetch(FetchSnapshot(offer))
         self.work()
 
     def offset_asked(self):
@@ -134,7 +124,7 @@ class Side:
     def answers(self, data, **fields):
         """Answer what was asked last."""
         piece = piece_of(self.sent[-1][0], **fields)
-        self.snapshot_transfer.received(piece, memoryview(data))
+        self.receiver.received(piece, memoryview(data))
         self.work()
         return piece
 
@@ -143,13 +133,13 @@ class Side:
         self.answers(data[request.offset : request.offset + request.bytes_max])
 
     def fetches_all(self, data=DATA):
-        while self.snapshot_transfer.is_installing:
+        while self.machine.is_installing:
             before = len(self.sent)
             self.next_piece(data)
-            if self.alarms and len(self.sent) == before and self.snapshot_transfer.is_installing:
+            if self.alarms and len(self.sent) == before and self.machine.is_installing:
                 self.now_ms += TIME_OUT_MS  # it came damaged
                 self.is_offered(self.offer)
-            assert len(self.sent) > before or not self.snapshot_transfer.is_installing, "it goes on"
+            assert len(self.sent) > before or not self.machine.is_installing, "it goes on"
 
     def data_at(self, index):
         found = []

@@ -60,8 +60,8 @@ async def read_all(cluster, count=KEYS):
 async def all_equal(cluster, until):
     appliers = [cluster.replica(node_id).applier for node_id in cluster.ids]
     await until(lambda: all(applier.is_eligible for applier in appliers), what="all are fit")
-    await until(lambda: len({applier.applied_index for applier in appliers}) == 1)
-    assert len({applier.machine.digest() for applier in appliers}) == 1
+    await until(lambda: len({applier.state.applied_index for applier in appliers}) == 1)
+    assert len({applier.state.machine.digest() for applier in appliers}) == 1
 
 
 def damage(path, how):
@@ -144,7 +144,7 @@ async def test_a_record_that_rots_under_a_running_leader_is_not_served(make_clus
         await fill(cluster)
         leader = cluster.leader_id()
         replica = cluster.replica(leader)
-        environment = replica.applier.machine._database.environment
+        environment = replica.applier.state.machine._database.environment
         with environment.begin(write=True) as transaction:
             items = environment.open_db(b"items", transaction)
             record = bytearray(transaction.get(b"07", db=items))

@@ -118,7 +118,7 @@ async def test_a_replica_that_was_given_a_snapshot_tells_results_that_are_in_it(
             before = leader.core.membership_index
             shutil.rmtree(f"{cluster.configs[away].store_base_dir}/g")
             await cluster.start(away)
-            await until(lambda: cluster.replica(away).applier.machine.total == 46)
+            await until(lambda: cluster.replica(away).applier.state.machine.total == 46)
             # with an emptied disk it is removed, and made a voter again
             await until(lambda: leader.core.membership_index > before)
             await client.admin.wait_until_voter(away, timeout_s=20)

@@ -232,7 +232,9 @@ async def test_a_watch_asks_another_replica_when_one_has_lost_its_machine(starte
         index = (await kv.transaction(then=[Put("a", "1")])).index
         monkeypatch.setattr(client_kv, "WATCH_WAIT_MS", 50)
         follower = next(node for node in cluster.ids if node != cluster.leader_id())
-        monkeypatch.setattr(cluster.replica(follower).applier.machine, "query", lambda asked: 1 / 0)
+        monkeypatch.setattr(
+            cluster.replica(follower).applier.state.machine, "query", lambda asked: 1 / 0
+        )
         for _ in range(10):
             async with aclosing(kv.watch("a", index)) as events:
                 assert await taken(events, 1) == [KeyEvent(index, b"a", b"1")]
@@ -241,7 +243,7 @@ async def test_a_watch_asks_another_replica_when_one_has_lost_its_machine(starte
 async def test_a_watch_ends_when_no_replica_can_answer(started, monkeypatch):
     async with started(count=1) as (cluster, kv):
         await kv.put("a", "1")
-        machine = cluster.replica("n0").applier.machine
+        machine = cluster.replica("n0").applier.state.machine
         monkeypatch.setattr(machine, "query", lambda asked: 1 / 0)
         kv._client.timeout_ms = 300
         with pytest.raises(InternalError, match="division"):

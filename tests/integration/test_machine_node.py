@@ -21,7 +21,7 @@ COUNTER = {"state_machine": "counting:Counter"}
 
 
 def machines(cluster):
-    return {node_id: cluster.replica(node_id).applier.machine for node_id in cluster.nodes}
+    return {node_id: cluster.replica(node_id).applier.state.machine for node_id in cluster.nodes}
 
 
 def totals(cluster):
@@ -174,7 +174,7 @@ async def test_153_a_machine_that_raises_stops_tells_where_and_leaves_leading_to
             at = (await client.execute(b"1")).index
             leader = cluster.leader_id()
             bad = cluster.replica(leader)
-            apply = bad.applier.machine.apply
+            apply = bad.applier.state.machine.apply
 
             def fails_at_the_second(entries):
                 for entry in entries:
@@ -182,14 +182,14 @@ async def test_153_a_machine_that_raises_stops_tells_where_and_leaves_leading_to
                         raise RuntimeError("seven")
                 return apply(entries)
 
-            monkeypatch.setattr(bad.applier.machine, "apply", fails_at_the_second)
+            monkeypatch.setattr(bad.applier.state.machine, "apply", fails_at_the_second)
             executed = await client.machine.execute_batch([b"1", b"7"])
             assert [found.result for found in executed] == [b"2", b"9"], "another leader's answer"
             assert cluster.leader_id() not in (None, leader)
             await until(
                 lambda: {m.total for n, m in machines(cluster).items() if n != leader} == {9}
             )
-            assert bad.applier.applied_index <= at
+            assert bad.applier.state.applied_index <= at
             statuses = {status.node_id: status for status in await client.status()}
             assert not statuses[leader].healthy
             assert (
@@ -207,10 +207,10 @@ async def test_what_gives_no_bytes_for_an_entry_has_failed(make_cluster, until, 
         async with cluster.client() as client:
             await client.execute(b"1")
             applier = cluster.replica("n0").applier
-            monkeypatch.setattr(applier.machine, "apply", lambda entries: [])
+            monkeypatch.setattr(applier.state.machine, "apply", lambda entries: [])
             with pytest.raises(RequestError):
                 await client.execute(b"1", timeout_ms=500)
-            await until(lambda: "gave 0 results for 1 entries" in applier.failed_text)
+            await until(lambda: "gave 0 results for 1 entries" in applier.state.failed_text)
 
 
 # -- snapshots --------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ async def test_142_143_a_restart_goes_on_from_the_snapshot_and_the_log_behind_it
             await until(lambda: totals(cluster) == {99})
         for node_id in cluster.ids:
             replica = cluster.replica(node_id)
-            await until(lambda r=replica: r.applier.snapshotter.newest_index >= 80)
-            assert replica.log.before_begin_index <= replica.applier.snapshotter.newest_index - 10
+            await until(lambda r=replica: r.applier.state.newest_index >= 80)
+            assert replica.log.before_begin_index <= replica.applier.state.newest_index - 10
             assert replica.log.before_begin_index > 0, "the log was purged behind it"
         await cluster.stop()
         await cluster.start()
@@ -304,11 +304,11 @@ async def test_148_no_usable_snapshot_and_a_trimmed_log_do_not_become_an_empty_m
         shutil.rmtree(group_directory(cluster, "n0") / "snapshot")
         await cluster.start()
         applier = cluster.replica("n0").applier
-        await until(lambda: applier.failed_text)
-        assert "no whole snapshot is left, and the log begins at" in applier.failed_text
-        assert "from a backup" in applier.failed_text, "it says what to do"
+        await until(lambda: applier.state.failed_text)
+        assert "no whole snapshot is left, and the log begins at" in applier.state.failed_text
+        assert "from a backup" in applier.state.failed_text, "it says what to do"
         assert not applier.is_eligible
-        assert applier.machine.applied == []
+        assert applier.state.machine.applied == []
 
 
 async def test_who_has_no_whole_snapshot_is_given_one_by_its_peers(make_cluster, until):
@@ -462,7 +462,7 @@ async def test_165_a_snapshot_is_installed_in_one_of_several_groups_of_a_node(ma
             await until(lambda: totals(cluster) == {200})
             assert cluster.replica(away).counters.log_resets == 1
             assert cluster.replica(away, "f").counters.log_resets == 0
-            await until(lambda: cluster.replica(away, "f").applier.machine.total == 5)
+            await until(lambda: cluster.replica(away, "f").applier.state.machine.total == 5)
 
 
 async def test_141_a_follower_answers_a_linearizable_question_with_its_leaders_help(

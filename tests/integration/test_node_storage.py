@@ -121,7 +121,7 @@ async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_c
         async with cluster.client() as client:
             last = await filled(client, 300)
             await until(lambda: in_step(cluster, last))
-            await until(lambda: cluster.replica("n0").repairer.scrub_passes > 0)
+            await until(lambda: cluster.replica("n0").repairer.scrubber.passes > 0)
             victim = next(node for node in cluster.ids if node != cluster.leader_id())
             replica = cluster.replica(victim)
             path = files_of(cluster, victim)[0]
@@ -130,10 +130,10 @@ async def test_74_the_scrub_finds_damage_nobody_reads_and_peers_repair_it(make_c
             await until(lambda: replica.counters.entries_repaired == 1)
             await until(lambda: not replica.log.damaged)
             assert path.read_bytes()[: len(before)] == before
-            assert replica.repairer.scrub_found >= 1
-            passes = replica.repairer.scrub_passes
-            await until(lambda: replica.repairer.scrub_passes > passes)
-            assert replica.repairer.scrub_last_pass_ms > 0
+            assert replica.repairer.scrubber.damage_found >= 1
+            passes = replica.repairer.scrubber.passes
+            await until(lambda: replica.repairer.scrubber.passes > passes)
+            assert replica.repairer.scrubber.last_pass_ms > 0
             (status,) = [s for s in await client.status() if s.node_id == victim]
             assert (status.healthy, status.damaged_entries, status.scrub_found) == (True, 0, 1)
 
@@ -207,7 +207,7 @@ async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_clu
             last = await filled(client, 100)
             leader = cluster.leader_id()
             disks.free = dict.fromkeys(cluster.ids, 1 << 20)
-            await until(lambda: cluster.replica(leader).maintenance.disk.full_text)
+            await until(lambda: cluster.replica(leader).maintenance.space.disk.full_text)
             with pytest.raises(DiskFullError, match="the disk is used to"):
                 await client.append(b"no room")
             assert len([entry async for entry in client.read(0, follow=False)]) == 100
@@ -220,7 +220,7 @@ async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_clu
             with pytest.raises(DiskFullError):
                 await client.append(b"still no room")
             disks.free = {}
-            await until(lambda: not cluster.replica(new).maintenance.disk.full_text)
+            await until(lambda: not cluster.replica(new).maintenance.space.disk.full_text)
             assert (await client.append(b"room again")).index > last
 
 
@@ -231,7 +231,7 @@ async def test_68_a_full_follower_waits_and_catches_up(make_cluster, until, disk
             await filled(client, 50)
             victim = next(node for node in cluster.ids if node != cluster.leader_id())
             disks.free = {victim: 1 << 20}
-            await until(lambda: cluster.replica(victim).maintenance.disk.full_text)
+            await until(lambda: cluster.replica(victim).maintenance.space.disk.full_text)
             end = cluster.replica(victim).log.end_index
             last = await filled(client, 50)
             assert cluster.replica(victim).log.end_index == end
@@ -358,14 +358,14 @@ def looks(cluster):
     """A condition: every replica looked at its disk and removed what it may, twice."""
     seen = dict.fromkeys(cluster.ids, 0)
     for node_id in cluster.ids:
-        upkeep = cluster.replica(node_id).maintenance
-        clean = upkeep._clean
+        retention = cluster.replica(node_id).maintenance.retention
+        clean = retention.clean
 
         def counted(clean=clean, node_id=node_id):
             clean()
             seen[node_id] += 1
 
-        upkeep._clean = counted
+        retention.clean = counted
     return lambda: min(seen.values()) >= 2
 
 
@@ -410,7 +410,10 @@ async def test_old_files_go_once_the_time_has_passed_and_their_hour_has_come(
             replicas = [cluster.replica(node_id) for node_id in cluster.ids]
 
             def ages():
-                return [replica.maintenance.group_time.age_ms(500) or 0 for replica in replicas]
+                return [
+                    replica.maintenance.retention.group_time.age_ms(500) or 0
+                    for replica in replicas
+                ]
 
             await until(lambda: min(ages()) > 1_000 * kept_s, what="the first file is old")
             assert time.monotonic() - begun_s >= kept_s

@@ -13,7 +13,7 @@ from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import bootstrap as boot
-from quorumlog.node.replica import replica
+from quorumlog.node.replica import log_writer, pushes, replica
 from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.group_time import GroupTime
@@ -222,7 +222,7 @@ def r20_a_write_that_is_done_vouches_for_those_behind_it(put):
 
 
 def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
-    gather = replica.gather_whole
+    gather = pushes.gather_whole
 
     def reading_on(log, first_index, last_index, bytes_max):
         for index in range(first_index, last_index + 1):
@@ -236,9 +236,10 @@ def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
         count = len(list(_entries_in(attachment)))
         return parse_block(attachment, count=count, entry_bytes_max=limits.entry_bytes_max), ()
 
-    put(replica, "gather_whole", reading_on)
-    put(replica, "read_push_block", unchecked)
-    put(replica, "check", lambda *_: None)
+    put(pushes, "gather_whole", reading_on)
+    put(pushes, "read_push_block", unchecked)
+    put(pushes, "check", lambda *_: None)
+    put(log_writer, "check", lambda *_: None)
 
 
 def _entries_in(data):
@@ -290,7 +291,7 @@ def r23_state_and_applied_index_are_not_saved_together(put):
 
     def behind(self, meta, kept, results):
         loaded(self, meta, kept, results)
-        self._applied = max(-1, meta.last_included_index - 2)
+        self.state.applied = max(-1, meta.last_included_index - 2)
 
     put(Applier, "_loaded", behind)
 
@@ -338,7 +339,7 @@ def r30_a_new_run_leaves_what_the_one_before_wrote(put):
 
 def r31_files_are_as_old_as_their_times_and_the_calendar_say(put):
     def age_ms(self, index):
-        log = self._replica.log
+        log = self._context.log
         path = next(segment.path for segment in log.segments() if segment.last_index == index)
         return self._environment.wall_ms() - log._data._files.modified_ms(path)
 

@@ -105,7 +105,7 @@ def test_an_index_record_that_hides_sessions_is_mended_once(monkeypatch):
     node.start()
     until(cluster, lambda: node.running is not None and not node.running.sessions.is_incomplete)
     assert len(quarantined) == 1
-    until(cluster, lambda: node.running._is_eligible)
+    until(cluster, lambda: node.running._eligibility._is_eligible)
 
 
 def test_a_repair_beside_a_wrong_index_record_does_not_stop_the_replica():

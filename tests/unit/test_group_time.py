@@ -21,6 +21,7 @@ from quorumlog.sessions.entries import (
     system_entry_of,
 )
 from quorumlog.sessions.producer_table import SessionTable
+from replica_context import Surroundings
 from store_access import Opened, config
 
 HOUR = 3_600_000
@@ -33,13 +34,11 @@ def block_of(mark):
     return parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=1_000)
 
 
-class Replica:
+class Replica(Surroundings):
     """A log with its sessions; what is proposed is appended and durable at once."""
 
     def __init__(self, directory, **settings):
         self.directory, self.settings = directory, settings
-        self.config = config(**settings)
-        self.clock_ms = 5_000
         self.takes = True
         self.open()
 
@@ -48,8 +47,11 @@ class Replica:
         self.log, group = self.opened.log, self.opened.group
         self.sessions = Sessions(self.log, group.committed_index, group.sessions)
         self.log.keep_sessions(self.sessions.to_save)
+        now_ms = getattr(self, "now_ms", 5_000)
         self.core = SimpleNamespace(role=Role.LEADER, is_ready=True)
-        self.time = GroupTime(self, SimpleNamespace(now_ms=lambda: self.clock_ms))
+        super().__init__(config(**self.settings), core=self.core, log=self.log)
+        self.now_ms = now_ms
+        self.time = GroupTime(self.context, self.sessions, self.propose)
 
     def reopen(self):
         self.opened.close()
@@ -76,9 +78,9 @@ class Replica:
 
     def pass_(self, ms, step=MINUTE):
         """Let time pass, looking as often as upkeep does."""
-        end = self.clock_ms + ms
-        while self.clock_ms < end:
-            self.clock_ms = min(end, self.clock_ms + step)
+        end = self.now_ms + ms
+        while self.now_ms < end:
+            self.now_ms = min(end, self.now_ms + step)
             self.time.look()
 
     @property
@@ -215,7 +217,7 @@ def test_what_passed_while_nobody_ran_is_not_counted_and_little_else_is_lost(rep
     replica.pass_(10 * HOUR)
     before = replica.time.age_ms(replica.first_file)
     replica.opened.checkpoint()
-    replica.clock_ms += 30 * DAY
+    replica.now_ms += 30 * DAY
     replica.reopen()
     after = replica.time.age_ms(replica.first_file)
     assert before - HOUR - MINUTE <= after <= before
@@ -238,7 +240,7 @@ def test_a_monotonic_clock_that_leaps_ages_nothing_by_more_than_a_step(replica):
     replica.append(6)
     replica.pass_(HOUR)
     before = replica.time.age_ms(replica.first_file)
-    replica.clock_ms += 30 * DAY
+    replica.now_ms += 30 * DAY
     replica.time.look()
     assert replica.time.age_ms(replica.first_file) <= before + STEP_MS_MAX
 

@@ -28,7 +28,7 @@ def test_who_cannot_read_a_producers_block_does_not_lead_until_it_can(cluster):
     """Else the block would be stored once more: nobody has met the damage that hides it."""
     node = cluster.leader()
     replica, looked = node.running, []
-    replica.repairer.look_at = looked.append
+    replica.repairer.check_entry = looked.append
     replica.sessions.is_incomplete = True
     replica.sessions.scan = lambda committed_index: 5
     node.enter(replica.update_eligibility)
@@ -44,7 +44,7 @@ def test_who_cannot_read_a_producers_block_does_not_lead_until_it_can(cluster):
         if other is not node:
             other.running.sessions.is_incomplete = True
             other.running.sessions.scan = lambda committed_index: 5
-            other.running.repairer.look_at = looked.append
+            other.running.repairer.check_entry = looked.append
             other.enter(other.running.update_eligibility)
     until(cluster, lambda: cluster.leader() is node)
 

@@ -16,7 +16,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.messages.peer import DigestQuery, StateDigest
 from quorumlog.node.replica import machine_scrub
-from quorumlog.node.replica.applier import QUERY_WAIT_MS
+from quorumlog.node.replica.queries import QUERY_WAIT_MS
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.status import status_of
 from quorumlog.sim.cluster import SimulatedCluster
@@ -85,7 +85,7 @@ class Group(SimulatedCluster):
             self.run_until(self.clock.now_ms + 10)
 
     def machine(self, node):
-        return node.running.applier.machine
+        return node.running.applier.state.machine
 
     def followers(self):
         return [node for node in self.nodes.values() if node is not self.leader()]
@@ -123,7 +123,9 @@ class Group(SimulatedCluster):
     def ask(self, node, **how):
         answers = []
         applier = node.running.applier
-        node.enter(lambda: applier.query(-1, b"", lambda *answer: answers.append(answer), **how))
+        node.enter(
+            lambda: applier.queries.ask(-1, b"", lambda *answer: answers.append(answer), **how)
+        )
         return answers
 
 
@@ -210,12 +212,12 @@ def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_
     group.fill(45)
     group.settled(45)
     node = group.followers()[0]
-    before = node.running.applier.snapshotter.newest_index
+    before = node.running.applier.state.newest_index
     distrust(node)
     group.until(lambda: aside(node))
     group.settled(45)
     assert aside(node) == [before]
-    assert node.running.applier.snapshotter.newest_index >= 0, "a peer gave one"
+    assert node.running.applier.state.newest_index >= 0, "a peer gave one"
     group.fill(20)
     group.settled(65)
     group.until(lambda: not aside(node))
@@ -311,7 +313,7 @@ def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
         group.fill(1)
     group.settled(70)
     assert sum(group.rebuilds().values()) == 0
-    assert {node.running.applier.snapshotter.newest_index for node in group.nodes.values()} != {-1}
+    assert {node.running.applier.state.newest_index for node in group.nodes.values()} != {-1}
 
 
 def test_a_question_in_anothers_name_brings_nobody_to_believe_what_follows():
@@ -387,15 +389,15 @@ def test_a_machine_that_keeps_its_state_applies_again_once_the_disk_has_room():
     node = group.leader()
     machine = group.machine(node)
     applier = node.running.applier
-    type(machine).applied_index = property(lambda self: applier.applied_index)
+    type(machine).applied_index = property(lambda self: applier.state.applied_index)
     try:
         machine.ails["apply"] = NoSpaceError("the disk is full")
         answers = group.append()
         group.run_until(group.clock.now_ms + 1_500)
         assert not answers
-        assert not applier.failed_text
+        assert not applier.state.failed_text
         del machine.ails["apply"]
-        group.until(lambda: applier.applied_index == node.core.committed_index)
+        group.until(lambda: applier.state.applied_index == node.core.committed_index)
         assert group.machine(node) is machine
         assert machine.total == 4
     finally:
@@ -420,7 +422,7 @@ def test_a_machine_without_descriptors_ends_nothing_says_so_and_goes_on_later(ca
     group.fill(3)
     node = group.leader()
     machine, applier = group.machine(node), node.running.applier
-    type(machine).applied_index = property(lambda self: applier.applied_index)
+    type(machine).applied_index = property(lambda self: applier.state.applied_index)
     try:
         machine.ails[call] = error
         if call == "on_role_change":
@@ -430,7 +432,7 @@ def test_a_machine_without_descriptors_ends_nothing_says_so_and_goes_on_later(ca
         assert "Too many open files" in status_text(node)
         assert "entries cannot be applied now" in caplog.text
         group.run_until(group.clock.now_ms + 2_500)
-        assert not applier.failed_text
+        assert not applier.state.failed_text
         assert group.rebuilds() == {"n0": 0}
         del machine.ails[call]
         group.until(lambda: machine.total == 4)
@@ -452,7 +454,7 @@ def test_a_comparison_or_snapshot_that_cannot_be_had_now_costs_no_more_than_itse
     group.until(lambda: machine.total == 15)
     del machine.ails[call]
     group.settled(15)
-    assert not applier.failed_text
+    assert not applier.state.failed_text
     assert group.rebuilds() == {"n0": 0}
 
 
@@ -464,7 +466,7 @@ def test_a_machine_in_memory_that_could_not_apply_all_is_made_again(error):
     group.machine(node).ails["apply"] = error
     group.append()
     group.settled(4)
-    assert not node.running.applier.failed_text
+    assert not node.running.applier.state.failed_text
     assert group.rebuilds() == {"n0": 1}
 
 
@@ -492,11 +494,11 @@ def test_a_snapshot_that_cannot_be_loaded_for_want_of_descriptors_is_loaded_late
     node.enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     machine.ails["load_snapshot"] = error
-    node.enter(lambda: applier.load(applier.snapshotter.newest))
+    node.enter(lambda: applier.load(applier.state.newest))
     group.until(lambda: status_text(node))
     assert "Too many open files" in status_text(node)
     assert applier.is_loading
-    assert not applier.failed_text
+    assert not applier.state.failed_text
     del machine.ails["load_snapshot"]
     group.until(lambda: not applier.is_loading)
     assert group.rebuilds() == {"n0": 0}
@@ -514,7 +516,7 @@ def test_the_scrub_finds_a_damaged_snapshot_before_it_is_needed_and_another_is_s
     node.files.flip(path, 0, 1)
     group.fill(3)
     group.until(lambda: node.running.counters.snapshots_damaged == 1)
-    group.until(lambda: node.running.applier.snapshotter.newest_index > index)
+    group.until(lambda: node.running.applier.state.newest_index > index)
     assert not node.files.exists(path)
 
 
@@ -571,7 +573,7 @@ def test_a_machine_that_failed_has_nothing_to_do_any_more():
     node = group.leader()
     group.machine(node).ails["apply"] = ValueError("a bug")
     group.append()
-    group.until(lambda: node.running.applier.failed_text)
+    group.until(lambda: node.running.applier.state.failed_text)
     group.run_until(group.clock.now_ms + 20_000)  # beyond the next scrub
     assert node.running.applier.next_deadline_ms() > group.clock.now_ms
 
@@ -580,11 +582,12 @@ def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
     group = Group(1)
     group.fill(5)
     replica = group.leader().running
-    replica.health_text = "a write failed"
+    replica.context.health_text = "a write failed"
     group.run_until(group.clock.now_ms + 60_000)
     woken = []
-    environment = replace(replica._environment, wake_at=woken.append)
-    replica._environment, replica._looks_ms = environment, 0
+    context = replica.context
+    context.environment = replace(context.environment, wake_at=woken.append)
+    replica._looks_ms = 0
     replica.wake()
     assert woken
     assert min(woken) > group.clock.now_ms
@@ -703,7 +706,7 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
     distrust(node)
     group.settled(20)
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
-    node.enter(lambda: applier.load(applier.snapshotter.newest))
+    node.enter(lambda: applier.load(applier.state.newest))
     group.until(lambda: not applier.is_loading)
     assert {name for name, _ in called} >= {"newest", "remove_broken", "set_aside"}
     assert {name for name, is_beside in called if not is_beside} == set()

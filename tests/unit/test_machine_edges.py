@@ -19,7 +19,7 @@ from quorumlog.model.membership import founding
 from quorumlog.node.machines import machine_class
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.machine_jobs import MachineError
-from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
+from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
 from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.effects import FetchSnapshot
 from quorumlog.raft.events import Received, SnapshotFetched
@@ -124,15 +124,15 @@ def test_what_was_fetched_is_told_not_what_was_offered_while_it_was_verified():
         follower.next_piece()
     request = follower.sent[-1][0]
     last = installed.piece_of(request)
-    follower.snapshot_transfer.received(last, memoryview(DATA[request.offset :]))
+    follower.receiver.received(last, memoryview(DATA[request.offset :]))
     work, done, _ = follower.jobs.pop(0)
     done(work())  # all bytes are here: they are verified next
-    assert follower.snapshot_transfer.state == "verifying"
+    assert follower.receiver.state == "verifying"
     newer = leader.has(50)
-    follower.snapshot_transfer.fetch(FetchSnapshot(newer))
+    follower.receiver.fetch(FetchSnapshot(newer))
     follower.work()
     assert follower.snapshots.indexes() == [40]
-    assert SnapshotFetched(newer) not in follower.told, "50 is not here"
+    assert SnapshotFetched(newer) not in follower.steps, "50 is not here"
 
 
 def test_a_last_piece_that_comes_after_giving_up_does_not_end_fetching_for_ever():
@@ -142,14 +142,14 @@ def test_a_last_piece_that_comes_after_giving_up_does_not_end_fetching_for_ever(
     while follower.offset_asked() + PIECE < len(DATA):
         follower.next_piece()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
-    assert not follower.snapshot_transfer.is_installing
+    assert not follower.machine.is_installing
     follower.next_piece()
     for _ in range(5):
         follower.passes(TIME_OUT_MS)
         follower.is_offered(offer)
-        if follower.snapshot_transfer.is_installing:
+        if follower.machine.is_installing:
             follower.next_piece()  # a leader sends what is asked for: nothing
-    assert SnapshotFetched(offer) in follower.told
+    assert SnapshotFetched(offer) in follower.steps
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
@@ -163,13 +163,13 @@ def test_a_disk_error_while_a_snapshot_is_published_delays_it_only(call):
     follower.next_piece()  # call 1: resize, 2: the footer, 3: sync, 4: rename, 5: of the directory
     follower.files.forgive()
     for _ in range(5):
-        if follower.told:
+        if follower.steps:
             break
         follower.passes(TIME_OUT_MS)
         follower.is_offered(offer)
-        if follower.snapshot_transfer.is_installing:
+        if follower.machine.is_installing:
             follower.fetches_all()
-    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.steps == [SnapshotFetched(offer)]
     assert follower.data_at(40) == DATA
 
 
@@ -180,15 +180,15 @@ def test_status_tells_that_it_installs_when_it_goes_on():
     follower.next_piece()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
     follower.is_offered(offer)
-    assert follower.snapshot_transfer.is_installing
-    assert follower.snapshot_transfer.state == "installing"
+    assert follower.machine.is_installing
+    assert follower.receiver.state == "installing"
 
 
 def test_a_replica_with_a_machine_does_not_begin_anew_for_a_plain_log():
     follower = Side("n1")
     plain = msgspec.structs.replace(Side("n0").has(40), sha256=b"", size_bytes=0)
-    follower.snapshot_transfer.offered(plain, b"")
-    assert Received(plain) not in follower.told, "its log would go, and no snapshot come"
+    follower.receiver.offered(plain, b"")
+    assert Received(plain) not in follower.steps, "its log would go, and no snapshot come"
     assert follower.alarms
 
 
@@ -205,7 +205,7 @@ def test_questions_are_answered_while_the_next_entries_cannot_be_read():
     node.start()
     group.passes(5_000)
     assert node.log.damaged
-    applied_index = node.running.applier.applied_index
+    applied_index = node.running.applier.state.applied_index
     assert applied_index < node.core.committed_index
     for _ in range(2):
         waiting = group.ask(wait_ms=100)
@@ -230,7 +230,7 @@ def test_a_machine_that_loaded_another_state_than_was_saved_is_not_given_entries
     group.restart()
     group.passes(5_000)
     applier = group.nodes["n0"].running.applier
-    assert applier.failed_text or applier.machine.total == 5
+    assert applier.state.failed_text or applier.state.machine.total == 5
 
 
 class Hexadecimal(Traced):
@@ -247,7 +247,9 @@ def test_a_digest_that_is_no_bytes_costs_no_data():
         group.passes(5_000)
     node = group.nodes["n0"]
     assert node.is_up, node.why_stopped
-    assert node.running.log.before_begin_index == -1 or node.running.applier.machine.total == 30
+    assert (
+        node.running.log.before_begin_index == -1 or node.running.applier.state.machine.total == 30
+    )
 
 
 class OddError(Exception):
@@ -340,7 +342,7 @@ def test_a_snapshot_asked_for_while_another_is_saved_holds_what_was_acknowledged
     first = group.ask_to_save()
     group.until(lambda: group.machine.frozen is not None)
     group.filled(5)
-    applied_index = group.applier.applied_index
+    applied_index = group.applier.state.applied_index
     second = group.ask_to_save()
     executor.open()
     assert group.answered(first)[0] is OK
@@ -375,7 +377,7 @@ def test_whoever_asks_for_a_snapshot_while_one_is_loaded_is_answered():
     group.filled(3)
     node = next(node for node in group.nodes.values() if node is not group.leader())
     saves, answers = node.running.applier.snapshotter, []
-    group.until(lambda: node.running.applier.machine.total == 3)
+    group.until(lambda: node.running.applier.state.machine.total == 3)
     node.enter(lambda: saves.ask(lambda *answer: answers.append(answer)))
     assert group.answered(answers)[0] is OK
     node.stop(power=False)
@@ -384,7 +386,7 @@ def test_whoever_asks_for_a_snapshot_while_one_is_loaded_is_answered():
     waiting = []
     node.enter(lambda: saves.ask(lambda *answer: waiting.append(answer)))
     group.passes(20_000)
-    assert node.running.applier.machine.total == 3
+    assert node.running.applier.state.machine.total == 3
     assert waiting
 
 

@@ -11,9 +11,9 @@ from quorumlog.model.errors import ConfigError, LeaderPendingFullError
 from quorumlog.node.machines import machine_class
 from quorumlog.node.replica import applier as applier_module
 from quorumlog.node.replica import snapshotter as saves_module
-from quorumlog.node.replica.applier import QUERY_WAIT_MS
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.machine_jobs import ApplyBatch, MachineError
+from quorumlog.node.replica.queries import QUERY_WAIT_MS
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.events import TransferRequested
@@ -111,7 +111,7 @@ class Group(SimulatedCluster):
 
     replica = property(lambda self: self.node.running)
     applier = property(lambda self: self.replica.applier)
-    machine = property(lambda self: self.applier.machine)
+    machine = property(lambda self: self.applier.state.machine)
     gate = property(lambda self: self.gates[self.node.node_id])
 
     def append(self, *bodies):
@@ -129,7 +129,7 @@ class Group(SimulatedCluster):
         answers = []
 
         def ask():
-            self.applier.query(index, body, lambda *answer: answers.append(answer), **options)
+            self.applier.queries.ask(index, body, lambda *answer: answers.append(answer), **options)
             self.replica.wake()
 
         self.node.enter(ask)
@@ -205,9 +205,9 @@ def test_entries_do_not_wait_for_endless_questions(monkeypatch):
 
     def again(*answer):
         asked.append(answer)
-        group.applier.query(-1, b"", again)
+        group.applier.queries.ask(-1, b"", again)
 
-    group.node.enter(lambda: group.applier.query(-1, b"", again))
+    group.node.enter(lambda: group.applier.queries.ask(-1, b"", again))
     group.gate.open()
     group.until(lambda: all(answers), limit_ms=2_000)
     assert group.machine.total == 100
@@ -226,7 +226,7 @@ def test_nothing_is_applied_beyond_what_is_committed_and_durable_here():
             core = node.core
             was_ahead |= core.committed_index > core.durable_index
             bound = min(core.committed_index, core.durable_index)
-            assert node.running.applier.applied_index <= bound
+            assert node.running.applier.state.applied_index <= bound
     assert was_ahead
     group.until(lambda: {machine.total for machine in group.machines.values()} == {12})
 
@@ -281,7 +281,7 @@ def test_questions_of_one_turn_share_one_proof(monkeypatch):
 
     def ask():
         for _ in range(40):
-            group.applier.query_proved(b"", lambda *answer: answers.append(answer))
+            group.applier.queries.ask_proved(b"", lambda *answer: answers.append(answer))
 
     group.node.enter(ask)
     group.until(lambda: len(answers) == 40)
@@ -293,7 +293,7 @@ def test_a_question_whose_index_never_comes_is_refused_in_time():
     group = Group()
     waiting, begin_ms = group.ask(index=10_000), group.clock.now_ms
     code, text, applied, answer = group.answered(waiting)
-    assert (code, applied, answer) == (ResponseCode.TIMEOUT, group.applier.applied_index, b"")
+    assert (code, applied, answer) == (ResponseCode.TIMEOUT, group.applier.state.applied_index, b"")
     assert "10000 is not applied here yet" in text
     assert QUERY_WAIT_MS - 5 <= group.clock.now_ms - begin_ms <= QUERY_WAIT_MS + 50
 
@@ -304,13 +304,13 @@ def test_a_patient_question_is_answered_at_its_deadline(wait_ms):
     group.filled(2)
     waiting, begin_ms = group.ask(index=10_000, wait_ms=wait_ms), group.clock.now_ms
     code, _, applied, answer = group.answered(waiting)
-    assert (code, applied, answer) == (OK, group.applier.applied_index, b"2")
+    assert (code, applied, answer) == (OK, group.applier.state.applied_index, b"2")
     assert wait_ms - 5 <= group.clock.now_ms - begin_ms <= wait_ms + 50
 
 
 def test_a_question_is_answered_as_soon_as_its_index_is_applied():
     group = Group()
-    waiting = group.ask(index=group.applier.applied_index + 2)
+    waiting = group.ask(index=group.applier.state.applied_index + 2)
     assert group.answered(group.append(b"5"))[0] is OK
     group.passes(50)
     assert not waiting
@@ -335,12 +335,12 @@ def test_a_machine_that_raises_is_given_nothing_more(name):
     else:
         group.append(b"1")
     assert group.answered(waiting)[0] is ResponseCode.INTERNAL_ERROR
-    assert f"{name} raises" in applier.failed_text
+    assert f"{name} raises" in applier.state.failed_text
     assert not applier.is_eligible
     group.passes(3_000)
     assert machine.trace[-1][0] == name
     asked = []
-    node.enter(lambda: applier.query(-1, b"", lambda *answer: asked.append(answer)))
+    node.enter(lambda: applier.queries.ask(-1, b"", lambda *answer: asked.append(answer)))
     node.enter(lambda: applier.snapshotter.ask(lambda *answer: asked.append(answer)))
     assert [answer[0] for answer in asked] == [ResponseCode.INTERNAL_ERROR] * 2
     assert f"{name} raises" in asked[0][1]
@@ -357,9 +357,9 @@ def test_a_machine_that_cannot_load_its_snapshot_does_not_lead_and_says_why():
 
     group.machine_class = Broken
     group.restart()
-    group.until(lambda: group.applier.failed_text)
-    assert "it does not fit" in group.applier.failed_text
-    assert "loaded snapshot" in group.applier.failed_text
+    group.until(lambda: group.applier.state.failed_text)
+    assert "it does not fit" in group.applier.state.failed_text
+    assert "loaded snapshot" in group.applier.state.failed_text
     assert group.machine.applied == []
     group.passes(3_000)
     assert group.leader() is None
@@ -386,7 +386,11 @@ def test_a_snapshot_that_cannot_be_saved_keeps_the_log_and_is_tried_again(how):
     group.filled(30)
     group.passes(500)
     saves = group.applier.snapshotter
-    assert (saves.saved, saves.newest_index, group.replica.log.before_begin_index) == (0, -1, -1)
+    assert (
+        saves.saved,
+        group.applier.state.newest_index,
+        group.replica.log.before_begin_index,
+    ) == (0, -1, -1)
     end()
     spoil(group, how)
     code, text, index = group.answered(group.ask_to_save())
@@ -397,7 +401,7 @@ def test_a_snapshot_that_cannot_be_saved_keeps_the_log_and_is_tried_again(how):
     assert saves.saved == 0, "not in a tight loop"
     group.passes(10_000)
     assert saves.saved == 1
-    assert group.replica.log.before_begin_index == saves.newest_index > 20
+    assert group.replica.log.before_begin_index == group.applier.state.newest_index > 20
     group.restart()
     group.until(lambda: group.machine.total == 31)
 
@@ -410,7 +414,7 @@ def test_requests_for_a_snapshot_are_answered_in_every_case(monkeypatch):
     waiting = [group.ask_to_save() for _ in range(3)]
     assert waiting[2][0][0] is ResponseCode.LEADER_PENDING_FULL
     group.gate.open()
-    index = group.applier.applied_index
+    index = group.applier.state.applied_index
     assert [group.answered(one) for one in waiting[:2]] == [(OK, "", index)] * 2
     assert group.ask_to_save() == [(OK, "", index)], "nothing is new: at once"
     assert group.applier.snapshotter.saved == 1

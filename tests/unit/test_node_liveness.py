@@ -36,7 +36,7 @@ class Replica:
             confirming_peers=lambda: ("b",),
         )
 
-    def tell(self, event):
+    def step(self, event):
         self.told.append(event)
         self.core.is_quiescent = isinstance(event, Quiesced)
         self.node.liveness.stepped(self)
@@ -134,7 +134,7 @@ def test_silence_of_the_leaders_node_is_noticed_before_any_time_out(world):
     world.now += 1
     world.nodes["b"].liveness.tick()
     assert world.now - heard < 500
-    assert world.replica("b").told[-1].heard_ms == heard
+    assert world.replica("b").told[-1].last_contact_ms == heard
     assert not world.replica("b").core.is_quiescent
 
 

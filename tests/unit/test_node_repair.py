@@ -1,61 +1,49 @@
 """Damage in a running replica: what the core is told, whom it asks, what it takes."""
 
-import itertools
 from types import SimpleNamespace
 
 import pytest
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError
-from quorumlog.model.limits import Limits
 from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.replica.repair import Repairer
+from quorumlog.node.replica.sessions import Sessions
+from replica_context import Surroundings
 from store_access import Opened, config, stored_block
 
 
-class Replica:
-    """A log with its healing; plans are carried out at once, messages are kept."""
+class Replica(Surroundings):
+    """A replica with one open group, which carries out writes at once.
+
+    `skipped` are the damaged entries after which it is to go on, as others have removed them.
+    """
 
     def __init__(self, directory):
         self.opened = Opened(directory, cache=1, data_file=1_000, index_file=32 * 6)
         self.log = self.opened.log
-        self.config = config(scrub_bytes_per_second=0)
-        self.health_text = ""
-        self.counters = SimpleNamespace(entries_damaged=0, entries_repaired=0)
-        members = SimpleNamespace(ids=("n0", "n7", "n8"))
         self.core = SimpleNamespace(
-            self_id="n0", term=1, committed_index=29, membership=members, leader_id=None
+            self_id="n0",
+            term=1,
+            committed_index=29,
+            membership=SimpleNamespace(ids=("n0", "n7", "n8")),
+            leader_id=None,
         )
-        self.wanted, self.removed = wanted, removed = [], []
-        self.applier = SimpleNamespace(machine=None, applied_index=29)
-        self.snapshot_transfer = SimpleNamespace(want=wanted.append)
-        self.sessions = SimpleNamespace(learned=lambda raw: None, is_lost=False)
-        self.maintenance = SimpleNamespace(remove_until=removed.append)
-        self.told, self.sent, self.now_ms = [], [], 0
-        self.is_told = False
-        environment = SimpleNamespace(
-            now_ms=lambda: self.now_ms,
-            wall_ms=lambda: self.now_ms,
-            nonce=itertools.count(1).__next__,
-            disk=SimpleNamespace(submit=self.submit),
-            network=SimpleNamespace(send=lambda peer, message: self.sent.append(message)),
-            executor=None,
-            broken=pytest.fail,
+        super().__init__(config(scrub_bytes_per_second=0), core=self.core, log=self.log)
+        self.told, self.skipped = [], []
+        self.repairer = Repairer(
+            self.context,
+            Sessions(self.log, 29, None),
+            lambda index, peer, begin_index, table: self.skipped.append((peer, begin_index)),
         )
-        self.repairer = Repairer(self, environment, Limits())
 
     def submit(self, owner, token, plan):
         self.opened.submit(plan)
         owner.written(token, plan)
 
     def update_eligibility(self):
-        is_damaged = bool(self.log.damaged)
-        if is_damaged != self.is_told:
-            self.is_told = is_damaged
-            self.told.append(is_damaged)
-
-    def wake(self):
-        pass
+        if bool(self.log.damaged) != (bool(self.told) and self.told[-1]):
+            self.told.append(bool(self.log.damaged))
 
     def overwrite(self, index, offset):
         """Flip a bit of a byte of an entry on disk."""
@@ -77,7 +65,7 @@ class Replica:
         self.now_ms += 2_000
         self.repairer.tick(self.now_ms)
 
-    def send(self, *bodies):
+    def answer(self, *bodies):
         """Answer what was asked last with these entries, as stored."""
         self._answer(ResponseCode.SUCCESS, bodies)
 
@@ -87,7 +75,7 @@ class Replica:
         return self._answer(ResponseCode.INDEX_OUT_OF_RANGE, begins_at=begins_at)
 
     def _answer(self, code, bodies=(), *, begins_at=0):
-        asked = self.sent[-1]
+        asked = self.sent[-1][0]
         answer = RepairResponse(
             group="g",
             local_id=asked.remote_id,
@@ -116,7 +104,7 @@ def test_damage_keeps_from_leading_and_is_asked_for(replica):
     replica.damage(12)
     assert replica.told == [True]
     replica.tick()
-    (asked,) = replica.sent
+    ((asked, _),) = replica.sent
     assert isinstance(asked, RepairRequest)
     assert (asked.remote_id, asked.first_index, asked.last_index) == ("n8", 12, 12)
 
@@ -130,8 +118,8 @@ def test_whoever_has_what_is_damaged_is_asked_for_all_of_it_without_a_pause(repl
     without = replica.ask(begins_at=25)
     while replica.log.damaged:
         replica.repairer.tick(replica.now_ms)  # no time passes
-        assert replica.sent[-1].remote_id != without
-        replica.send(good[replica.sent[-1].first_index])
+        assert replica.sent[-1][0].remote_id != without
+        replica.answer(good[replica.sent[-1][0].first_index])
     assert len(replica.sent) == 4
 
 
@@ -158,8 +146,8 @@ def test_damage_that_hides_behind_damage_is_asked_for_at_once_and_repaired(repli
     replica.damage(12, 23)
     assert replica.log.damaged.ranges == ((12, 13),)
     replica.tick()
-    assert (replica.sent[-1].first_index, replica.sent[-1].last_index) == (12, 13)
-    replica.send(*good)
+    assert (replica.sent[-1][0].first_index, replica.sent[-1][0].last_index) == (12, 13)
+    replica.answer(*good)
     assert not replica.log.damaged
     assert replica.told == [True, False]
     assert [bytes(stored_block(replica.log, index, index).data) for index in (12, 13)] == good
@@ -173,8 +161,8 @@ def test_damage_that_hides_on_both_sides_of_damage_is_repaired(replica):
     for _ in range(4):
         replica.tick()
         if replica.log.damaged:
-            asked = replica.sent[-1]
-            replica.send(*(good[at] for at in range(asked.first_index, asked.last_index + 1)))
+            asked = replica.sent[-1][0]
+            replica.answer(*(good[at] for at in range(asked.first_index, asked.last_index + 1)))
     assert not replica.log.damaged
     assert [bytes(stored_block(replica.log, at, at).data) for at in good] == list(good.values())
 
@@ -186,10 +174,10 @@ def test_what_damage_hid_further_on_is_found_once_that_is_repaired(replica):
     replica.damage(12, 23)
     assert replica.log.damaged.ranges == ((12, 12),)
     replica.tick()
-    replica.send(good[12])
+    replica.answer(good[12])
     assert replica.log.damaged.ranges == ((14, 14),)
     replica.repairer.tick(replica.now_ms)
-    replica.send(good[14])
+    replica.answer(good[14])
     assert not replica.log.damaged
     assert bytes(stored_block(replica.log, 14, 14).data) == good[14]
 
@@ -199,7 +187,7 @@ def test_the_same_damage_is_reported_once(replica):
     replica.damage(13)
     assert replica.told == [True]
     assert replica.log.damaged.ranges == ((12, 13),)
-    assert replica.counters.entries_damaged == 2
+    assert replica.context.counters.entries_damaged == 2
 
 
 def test_what_the_leader_has_removed_is_given_up_and_what_others_have_is_not(replica):
@@ -208,9 +196,9 @@ def test_what_the_leader_has_removed_is_given_up_and_what_others_have_is_not(rep
     removed_after = []
     for _ in range(6):
         peer = replica.ask(begins_at=20)
-        removed_after.append((peer, list(replica.removed)))
-        replica.removed.clear()
-    assert removed_after == [("n8", []), ("n7", [19])] * 3
+        removed_after.append((peer, list(replica.skipped)))
+        replica.skipped.clear()
+    assert removed_after == [("n8", []), ("n7", [("n7", 20)])] * 3
 
 
 def test_without_a_leader_what_a_peer_has_removed_is_given_up_once_all_were_asked(replica):
@@ -218,32 +206,9 @@ def test_without_a_leader_what_a_peer_has_removed_is_given_up_once_all_were_aske
     replica.damage(12)
     asked = [replica.ask(begins_at=20), replica.ask(begins_at=20)]
     assert sorted(asked) == ["n7", "n8"]
-    assert replica.removed == []
-    replica.ask(begins_at=20)
-    assert replica.removed == [19]
-
-
-def test_what_a_machine_applied_is_given_up_only_once_it_is_in_a_snapshot(replica):
-    """Else nothing would hold it after a restart, and the replica could not be opened."""
-    asked = []
-    saves = SimpleNamespace(newest_index=3, ask=asked.append)
-    replica.applier = SimpleNamespace(machine=object(), applied_index=29, saves=saves)
-    replica.core.leader_id = "n7"
-    replica.damage(12)
-    while replica.ask(begins_at=15) != "n7":
-        pass
-    assert len(asked) == 1
-    saves.newest_index = 20
-    while replica.ask(begins_at=15) != "n7":
-        pass
-    assert (len(asked), replica.removed[-1]) == (1, 14)
-
-
-def test_without_a_leader_what_the_machine_needs_comes_from_a_peer(replica):
-    replica.damage(12)
-    replica.applier.machine, replica.applier.applied_index = "a machine", 9
-    last = [replica.ask(begins_at=20) for _ in range(3)][-1]
-    assert (replica.wanted, replica.removed) == ([last], [])
+    assert replica.skipped == []
+    last = replica.ask(begins_at=20)
+    assert replica.skipped == [(last, 20)]
 
 
 def test_a_leader_that_comes_meanwhile_is_the_one_that_counts(replica):
@@ -254,4 +219,4 @@ def test_a_leader_that_comes_meanwhile_is_the_one_that_counts(replica):
     replica.core.leader_id = None
     replica.ask(begins_at=20)
     replica.ask(begins_at=20)
-    assert replica.removed == []
+    assert replica.skipped == []

@@ -12,7 +12,7 @@ from quorumlog.model.messages.peer import (
     SnapshotChunkRequest,
     SnapshotOfferRequest,
 )
-from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
+from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
 from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, OfferSnapshot
 from quorumlog.raft.events import EntriesUnreadable, OfferConfirmed, Received, SnapshotFetched
 from quorumlog.sim.disk import SimulatedFileSystem
@@ -39,13 +39,13 @@ def offer(leader):
 def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, offer):
     follower.is_offered(offer)
     assert follower.fitness == [False], "meanwhile it does not campaign"
-    assert follower.snapshot_transfer.state == "installing"
+    assert follower.receiver.state == "installing"
     follower.fetches_all()
     assert [message.offset for message, _ in follower.sent] == list(range(0, len(DATA), PIECE))
     assert sum(message.bytes_max for message, _ in follower.sent) == len(DATA)
-    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.steps == [SnapshotFetched(offer)]
     assert follower.fitness == [False, True]
-    assert follower.snapshot_transfer.state == "ready"
+    assert follower.receiver.state == "ready"
     assert follower.data_at(40) == DATA
     follower.files.power_loss()
     follower.start()
@@ -55,7 +55,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, of
 
 def test_an_empty_snapshot_needs_no_piece(leader, follower):
     follower.is_offered(empty := leader.has(40, b""))
-    assert follower.told == [SnapshotFetched(empty)]
+    assert follower.steps == [SnapshotFetched(empty)]
     assert not follower.sent
 
 
@@ -79,7 +79,7 @@ def test_a_piece_may_come_twice(follower, offer):
     for _ in range(3):
         offset = follower.offset_asked()
         piece = follower.answers(DATA[offset : offset + PIECE])
-        follower.snapshot_transfer.received(piece, memoryview(DATA[offset : offset + PIECE]))
+        follower.receiver.received(piece, memoryview(DATA[offset : offset + PIECE]))
         follower.work()
     assert follower.offset_asked() == 3 * PIECE
     follower.fetches_all()
@@ -89,9 +89,9 @@ def test_a_piece_may_come_twice(follower, offer):
 def test_a_piece_that_comes_while_the_one_before_is_written_is_not_taken(follower, offer):
     follower.is_offered(offer)
     piece = piece_of(follower.sent[-1][0])
-    follower.snapshot_transfer.received(piece, memoryview(DATA[:PIECE]))
+    follower.receiver.received(piece, memoryview(DATA[:PIECE]))
     later = msgspec.structs.replace(piece, request_id=piece.request_id + 1, offset=PIECE)
-    follower.snapshot_transfer.received(later, memoryview(b"x" * PIECE))
+    follower.receiver.received(later, memoryview(b"x" * PIECE))
     follower.work()
     follower.fetches_all()
     assert follower.data_at(40) == DATA
@@ -135,7 +135,7 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(follower, o
     request = follower.sent[-1][0]
     assert (request.last_included_index, request.offset) == (50, 0)
     follower.fetches_all(DATA * 2)
-    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.steps == [SnapshotFetched(newer)]
     assert follower.snapshots.indexes() == [50]
     assert follower.data_at(50) == DATA * 2
 
@@ -146,27 +146,24 @@ def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_ne
     follower.is_offered(offer)
     newer = Side("n0").has(50, DATA * 2)
     piece = piece_of(follower.sent[-1][0])
-    follower.snapshot_transfer.received(piece, memoryview(DATA[:PIECE]))
+    follower.receiver.received(piece, memoryview(DATA[:PIECE]))
     follower.is_offered(newer)
     follower.is_offered(newer)
     follower.fetches_all(DATA * 2)
-    assert follower.told == [SnapshotFetched(newer)]
+    assert follower.steps == [SnapshotFetched(newer)]
     assert follower.data_at(50) == DATA * 2
 
 
 def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follower, offer):
     follower.is_offered(offer)
     follower.next_piece()
-    assert (
-        follower.snapshot_transfer.next_deadline_ms()
-        == follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
-    )
+    assert follower.receiver.next_deadline_ms() == follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
     follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
-    assert follower.snapshot_transfer.is_installing
+    assert follower.machine.is_installing
     follower.passes(1)
-    assert not follower.snapshot_transfer.is_installing
+    assert not follower.machine.is_installing
     assert follower.fitness == [False, True]
-    assert follower.snapshot_transfer.next_deadline_ms() > follower.now_ms + 1_000_000
+    assert follower.receiver.next_deadline_ms() > follower.now_ms + 1_000_000
     follower.passes(100_000)
     follower.is_offered(offer)
     assert follower.fitness == [False, True, False]
@@ -180,7 +177,7 @@ def test_offers_that_go_on_keep_it_from_being_given_up(follower, offer):
     for _ in range(10):
         follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
         follower.is_offered(offer)
-    assert follower.snapshot_transfer.is_installing
+    assert follower.machine.is_installing
 
 
 def test_after_a_restart_it_goes_on_where_it_was(follower, offer):
@@ -189,7 +186,7 @@ def test_after_a_restart_it_goes_on_where_it_was(follower, offer):
         follower.next_piece()
     follower.files.kill()
     follower.start()
-    assert not follower.snapshot_transfer.is_installing
+    assert not follower.machine.is_installing
     follower.is_offered(offer)
     assert follower.offset_asked() == 3 * PIECE
     follower.fetches_all()
@@ -208,7 +205,7 @@ def test_after_a_loss_of_power_it_is_whole_in_the_end(follower, offer, seed):
     follower.start()
     follower.is_offered(offer)
     follower.fetches_all()
-    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.steps == [SnapshotFetched(offer)]
     assert follower.data_at(40) == DATA
 
 
@@ -220,13 +217,13 @@ def test_damaged_bytes_are_fetched_again_with_one_alarm(follower, offer):
         follower.next_piece()
     (alarm,) = follower.alarms
     assert "40 came damaged" in alarm
-    assert follower.told == []
-    assert follower.snapshot_transfer.state == "installing"
+    assert follower.steps == []
+    assert follower.receiver.state == "installing"
     assert follower.offset_asked() > 0, "it does not begin again before the next offer"
     follower.now_ms += TIME_OUT_MS
     follower.is_offered(offer)
     follower.fetches_all()
-    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.steps == [SnapshotFetched(offer)]
     assert len(follower.alarms) == 1
     assert follower.data_at(40) == DATA
 
@@ -235,10 +232,10 @@ def test_one_fetched_in_the_place_of_another_of_its_index_is_the_one_that_is_off
     follower, offer
 ):
     before = msgspec.structs.replace(follower.has(40), sha256=b"of another replica")
-    follower.snapshotter.newest, follower.snapshotter.newest_index = before, 40
+    follower.machine.newest = before
     follower.is_offered(offer)
     follower.fetches_all()
-    assert follower.snapshotter.newest == follower.snapshots.meta_of(40) != before
+    assert follower.machine.newest == follower.snapshots.meta_of(40) != before
 
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
@@ -249,13 +246,13 @@ def test_a_disk_error_while_a_piece_is_written_delays_it_only(follower, offer, k
         follower.next_piece()
     follower.files.fail_next("snapshot/installing", kind)
     follower.next_piece()
-    assert follower.snapshot_transfer.is_installing
-    assert follower.told == []
+    assert follower.machine.is_installing
+    assert follower.steps == []
     follower.passes(TIME_OUT_MS)
     follower.is_offered(offer)
     assert follower.offset_asked() == 0, "after a failed write nothing written is believed"
     follower.fetches_all()
-    assert follower.told == [SnapshotFetched(offer)]
+    assert follower.steps == [SnapshotFetched(offer)]
     assert follower.data_at(40) == DATA
     assert not follower.alarms
 
@@ -266,16 +263,16 @@ def test_a_replica_without_a_machine_fetches_nothing_and_says_so(offer):
     (alarm,) = plain.alarms
     assert "give all members the same stateMachine" in alarm
     assert not plain.sent
-    assert not plain.snapshot_transfer.is_installing
+    assert not plain.machine.is_installing
 
 
 def test_an_offer_that_names_no_readable_membership_is_dropped(follower, offer):
-    follower.snapshot_transfer.offered(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
+    follower.receiver.offered(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
     (alarm,) = follower.alarms
     assert "n0 offers a log that cannot be read" in alarm
-    assert follower.told == []
-    follower.snapshot_transfer.offered(offer, b"")
-    assert follower.told == [Received(offer)]
+    assert follower.steps == []
+    follower.receiver.offered(offer, b"")
+    assert follower.steps == [Received(offer)]
 
 
 # -- the leader ---------------------------------------------------------------------------------
@@ -295,7 +292,7 @@ def request_of(offset, *, peer="n1", number=1, index=40, bytes_max=PIECE):
 
 
 def test_an_offer_says_what_the_newest_snapshot_is(leader, offer):
-    meta = leader.snapshotter.newest
+    meta = leader.machine.newest
     assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (40, 3, 9)
     assert (offer.size_bytes, offer.sha256) == (len(DATA), meta.sha256)
     assert offer.config == (2, CONFIG)
@@ -306,28 +303,28 @@ def test_an_offer_says_what_the_newest_snapshot_is(leader, offer):
 def test_no_snapshot_that_reaches_the_log_is_said_and_nothing_offered(leader, newest):
     if newest is not None:
         assert leader.has(newest) is None
-        leader.told.clear()
-    leader.snapshot_transfer.offer(OfferSnapshot("n1", 5))
-    (event,) = leader.told
+        leader.steps.clear()
+    leader.sender.offer(OfferSnapshot("n1", 5))
+    (event,) = leader.steps
     assert (type(event), event.peer_id, event.request_id) == (EntriesUnreadable, "n1", 5)
     assert not leader.sent
 
 
 def test_a_plain_log_offers_where_it_begins():
     plain = Side("n0", has_machine=False)
-    plain.snapshot_transfer.offer(OfferSnapshot("n1", 5))
+    plain.sender.offer(OfferSnapshot("n1", 5))
     ((offer, _),) = plain.sent
     assert isinstance(offer, InstallSnapshotRequest)
     assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (30, 3, 55)
     assert offer.config == (30, CONFIG), "not one that lies behind it"
     assert (offer.size_bytes, offer.sha256) == (0, b""), "nothing is to be fetched"
-    plain.snapshot_transfer.serve(request_of(0))
+    plain.sender.serve(request_of(0))
     assert plain.sent[-1][0].code is ResponseCode.LOAD_SNAPSHOT_ERROR
 
 
 def test_a_piece_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
     for offset, asked, expected in ((0, 10, 10), (7, PIECE, PIECE), (0, 10_000, PIECE), (9, -1, 0)):
-        leader.snapshot_transfer.serve(request_of(offset, number=offset, bytes_max=asked))
+        leader.sender.serve(request_of(offset, number=offset, bytes_max=asked))
         leader.work()
         piece, data = leader.sent[-1]
         assert (piece.code, piece.offset, piece.request_id) == (200, offset, offset)
@@ -337,7 +334,7 @@ def test_a_piece_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
 def test_a_snapshot_that_was_removed_meanwhile_is_said_to_be_gone(leader, offer):
     leader.has(50)
     leader.snapshots.keep_newest(1)
-    leader.snapshot_transfer.serve(request_of(0, index=40))
+    leader.sender.serve(request_of(0, index=40))
     leader.work()
     piece, data = leader.sent[-1]
     assert (piece.code, data) == (ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
@@ -347,7 +344,7 @@ def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
     leader = Side("n0", quota=3 * PIECE)
     leader.has(40)
     sent_in, offset = {}, 0
-    leader.snapshot_transfer.serve(request_of(0))
+    leader.sender.serve(request_of(0))
     while offset < len(DATA):
         leader.work()
         if leader.sent:
@@ -355,11 +352,9 @@ def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
             second = leader.now_ms // 1_000
             sent_in[second] = sent_in.get(second, 0) + len(data)
             offset += len(data)
-            leader.snapshot_transfer.serve(
-                request_of(offset, bytes_max=min(PIECE, len(DATA) - offset))
-            )
+            leader.sender.serve(request_of(offset, bytes_max=min(PIECE, len(DATA) - offset)))
         else:
-            due_ms = leader.snapshot_transfer.next_deadline_ms()
+            due_ms = leader.sender.next_deadline_ms()
             assert leader.now_ms < due_ms <= leader.now_ms + 1_000
             leader.passes(due_ms - leader.now_ms)
     assert list(sent_in.values()) == [3 * PIECE, 3 * PIECE, len(DATA) - 6 * PIECE]
@@ -368,12 +363,12 @@ def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
 def test_one_request_a_peer_is_held_the_last(leader, offer):
     leader = Side("n0", quota=1)
     leader.has(40)
-    leader.snapshot_transfer.serve(request_of(0))
+    leader.sender.serve(request_of(0))
     leader.work()
     leader.sent.clear()
     for number in range(5):
-        leader.snapshot_transfer.serve(request_of(PIECE, number=number))
-        leader.snapshot_transfer.serve(request_of(0, number=number, peer="n2"))
+        leader.sender.serve(request_of(PIECE, number=number))
+        leader.sender.serve(request_of(0, number=number, peer="n2"))
     leader.passes(999)
     leader.work()
     assert not leader.sent
@@ -381,9 +376,7 @@ def test_one_request_a_peer_is_held_the_last(leader, offer):
         leader.passes(1_000)
         leader.work()
     assert sorted((m.remote_id, m.request_id) for m, _ in leader.sent) == [("n1", 4), ("n2", 4)]
-    assert leader.snapshot_transfer.next_deadline_ms() > leader.now_ms + 1_000_000, (
-        "nothing is left"
-    )
+    assert leader.sender.next_deadline_ms() > leader.now_ms + 1_000_000, "nothing is left"
 
 
 def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_leader(
@@ -391,28 +384,28 @@ def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_lea
 ):
     """For a machine whose entries are damaged here and removed there."""
     loaded = []
-    follower.applier.applied_index, follower.applier.load = 10, loaded.append
+    follower.machine.applied, follower.applier.load = 10, loaded.append
     follower.core.role = leader.core.role = Role.CANDIDATE
     follower.core.leader_id = leader.core.leader_id = None
-    follower.snapshot_transfer.want("n0")
+    follower.requests.ask("n0")
     wanted = follower.sent.pop()[0]
     assert isinstance(wanted, SnapshotOfferRequest)
-    leader.snapshot_transfer.wanted(wanted)
+    leader.sender.wanted(wanted)
     given = leader.sent.pop()[0]
     assert not given.from_leader
-    follower.snapshot_transfer.offered(given, memoryview(b""))
+    follower.receiver.offered(given, memoryview(b""))
     follower.work()
-    assert follower.told == []
+    assert follower.steps == []
     follower.fetches_all()
-    assert follower.told == [SnapshotFetched(given)]
+    assert follower.steps == [SnapshotFetched(given)]
     assert [meta.last_included_index for meta in loaded] == [40]
     assert follower.data_at(40) == DATA
 
 
 def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offer):
     leader.core.role = Role.FOLLOWER
-    follower.snapshot_transfer.want("n0")
-    leader.snapshot_transfer.wanted(follower.sent.pop()[0])
+    follower.requests.ask("n0")
+    leader.sender.wanted(follower.sent.pop()[0])
     assert leader.sent == []
 
 
@@ -421,19 +414,19 @@ def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offe
 
 def asks_about(follower, offer, table=b"table"):
     """The core holds entries, so the leader is asked; return the question."""
-    follower.snapshot_transfer.confirm(ConfirmOffer(offer), table)
+    follower.receiver.confirm(ConfirmOffer(offer), table)
     return follower.sent[-1][0]
 
 
 def answer_of(leader, question):
-    leader.snapshot_transfer.asked(question)
+    leader.sender.asked(question)
     return leader.sent.pop()[0]
 
 
 def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower, offer):
     question = asks_about(follower, offer)
-    follower.snapshot_transfer.answered(answer_of(leader, question))
-    assert follower.told == [OfferConfirmed(offer)]
+    follower.receiver.answered(answer_of(leader, question))
+    assert follower.steps == [OfferConfirmed(offer)]
     assert not follower.alarms
 
 
@@ -452,8 +445,8 @@ def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower
 )
 def test_an_offer_that_differs_from_the_leaders_is_not_confirmed(leader, follower, offer, fields):
     question = asks_about(follower, msgspec.structs.replace(offer, **fields))
-    follower.snapshot_transfer.answered(answer_of(leader, question))
-    assert not follower.told
+    follower.receiver.answered(answer_of(leader, question))
+    assert not follower.steps
     assert "nothing was removed" in follower.alarms[0]
 
 
@@ -466,13 +459,13 @@ def test_nor_one_with_other_sessions_nor_of_one_that_leads_no_more(leader, follo
 def test_an_answer_to_another_question_confirms_nothing(leader, follower, offer):
     answer = answer_of(leader, asks_about(follower, offer))
     guessed = msgspec.structs.replace(answer, request_id=answer.request_id + 1)
-    follower.snapshot_transfer.answered(guessed)
-    follower.snapshot_transfer.answered(msgspec.structs.replace(answer, local_id="n2"))
-    assert not follower.told
-    follower.snapshot_transfer.answered(answer)
-    assert follower.told == [OfferConfirmed(offer)]
-    follower.snapshot_transfer.answered(answer)
-    assert len(follower.told) == 1, "it may come twice"
+    follower.receiver.answered(guessed)
+    follower.receiver.answered(msgspec.structs.replace(answer, local_id="n2"))
+    assert not follower.steps
+    follower.receiver.answered(answer)
+    assert follower.steps == [OfferConfirmed(offer)]
+    follower.receiver.answered(answer)
+    assert len(follower.steps) == 1, "it may come twice"
 
 
 def test_one_that_nobody_confirms_is_given_up_with_an_alarm(follower, offer):
@@ -481,22 +474,22 @@ def test_one_that_nobody_confirms_is_given_up_with_an_alarm(follower, offer):
         assert not follower.alarms
         follower.passes(TIME_OUT_MS)
     assert "does not confirm it" in follower.alarms[0]
-    assert not follower.told
+    assert not follower.steps
 
 
 def test_offers_that_cross_with_questions_about_those_before_are_confirmed(leader, follower, offer):
     question = asks_about(follower, offer)
-    leader.snapshot_transfer.offer(OfferSnapshot("n1", 41))
+    leader.sender.offer(OfferSnapshot("n1", 41))
     later = leader.sent.pop()[0]
     assert answer_of(leader, question).code is ResponseCode.SUCCESS
     assert answer_of(leader, asks_about(follower, later)).code is ResponseCode.SUCCESS
 
 
 def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, offer):
-    follower.snapshot_transfer.offered(offer, b"table")
-    assert follower.told == [Received(offer)]
+    follower.receiver.offered(offer, b"table")
+    assert follower.steps == [Received(offer)]
     assert not follower.learned, "the core has not looked at its term yet"
-    follower.snapshot_transfer.fetch(FetchSnapshot(offer), b"table")
+    follower.receiver.fetch(FetchSnapshot(offer), b"table")
     follower.work()
     follower.fetches_all()
     assert follower.learned == [b"table"]
@@ -504,13 +497,42 @@ def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, off
 
 def test_a_snapshot_that_nobody_asked_this_peer_for_is_not_fetched(follower, offer):
     unasked = msgspec.structs.replace(offer, from_leader=False, request_id=0)
-    follower.applier.applied_index = 0
-    follower.snapshot_transfer.offered(unasked, b"")
-    follower.snapshot_transfer.want("n0")
+    follower.machine.applied = 0
+    follower.receiver.offered(unasked, b"")
+    follower.requests.ask("n0")
     wanted = follower.sent[-1][0]
-    follower.snapshot_transfer.offered(unasked, b"")
+    follower.receiver.offered(unasked, b"")
     guessed = msgspec.structs.replace(unasked, request_id=wanted.request_id, local_id="n2")
-    follower.snapshot_transfer.offered(guessed, b"")
-    assert not follower.snapshot_transfer.is_installing
-    follower.snapshot_transfer.offered(msgspec.structs.replace(guessed, local_id="n0"), b"")
-    assert follower.snapshot_transfer.is_installing
+    follower.receiver.offered(guessed, b"")
+    assert not follower.machine.is_installing
+    follower.receiver.offered(msgspec.structs.replace(guessed, local_id="n0"), b"")
+    assert follower.machine.is_installing
+
+
+# -- damaged entries that others have removed ----------------------------------------------------
+
+
+def test_what_a_peer_has_removed_is_removed_here_with_what_producers_stored_in_it():
+    plain = Side("n1", has_machine=False)
+    plain.receiver.skip_removed(12, "n7", 20, b"")
+    assert (plain.learned, plain.removed) == ([], []), "the peer does not know the sessions either"
+    plain.receiver.skip_removed(12, "n7", 20, b"table")
+    assert (plain.learned, plain.removed) == ([b"table"], [19])
+
+
+def test_what_a_machine_applied_is_removed_only_once_it_is_in_a_snapshot(follower):
+    """Else nothing would hold it after a restart, and the replica could not be opened."""
+    follower.machine.applied, follower.machine.newest = 29, None
+    follower.receiver.skip_removed(12, "n7", 15, b"table")
+    assert len(follower.saving) == 1
+    follower.has(40)
+    follower.receiver.skip_removed(12, "n7", 15, b"table")
+    assert len(follower.saving) == 1
+
+
+def test_what_the_machine_needs_comes_from_the_peer_that_has_removed_it(follower):
+    follower.machine.applied = 9
+    follower.receiver.skip_removed(12, "n7", 20, b"table")
+    ((request, _),) = follower.sent
+    assert isinstance(request, SnapshotOfferRequest)
+    assert (request.remote_id, follower.removed) == ("n7", [])

@@ -3,7 +3,7 @@
 import pytest
 from test_sessions import block_of as session_block
 
-from quorumlog.node.replica.push_batching import gather_whole
+from quorumlog.node.replica.pushes import gather_whole
 from quorumlog.storage.log.memory_log import MemoryLog
 from quorumlog.storage.log.store import GroupStore
 from store_access import Opened, block_of

@@ -7,7 +7,7 @@ from test_node_snapshot_transfer import DATA, TIME_OUT_MS, Side
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import SnapshotChunkRequest
-from quorumlog.node.replica.snapshot_transfer import SILENT_OFFERS
+from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
 from quorumlog.transport.peers import VISITORS_MAX
 
@@ -32,13 +32,13 @@ def ask(leader, index, offset, peer="n1"):
         offset=offset,
         bytes_max=4,
     )
-    leader.snapshot_transfer.serve(request)
+    leader.sender.serve(request)
     leader.work()
     return leader.sent.pop()[0].code
 
 
 def offered(leader, peer="n1"):
-    leader.snapshot_transfer.offer(OfferSnapshot(peer, 1))
+    leader.sender.offer(OfferSnapshot(peer, 1))
     return leader.sent.pop()[0].last_included_index
 
 
@@ -47,17 +47,17 @@ def test_who_fetches_a_snapshot_is_offered_it_to_the_end_others_the_newest(leade
         assert ask(leader, 40, 4 * round_number) is ResponseCode.SUCCESS
         assert leader.has(50 + round_number, DATA * 2).last_included_index == 40
         leader.now_ms += SILENCE_MS - 1
-    assert leader.snapshot_transfer.served_indexes() == [40]
+    assert leader.served.indexes() == [40]
     assert offered(leader, "n2") == 54
-    assert sorted(leader.snapshot_transfer.served_indexes()) == [40, 54]
+    assert sorted(leader.served.indexes()) == [40, 54]
 
 
 def test_of_those_that_are_no_members_only_so_many_are_known(leader):
     for number in range(1, 100):
         offered(leader, f"n{number}")
-    served = leader.snapshot_transfer._served
+    served = leader.served._served
     assert [*served][-1] == "n99"
-    assert len(served) <= VISITORS_MAX + len(leader.snapshot_transfer._replica.core.membership.ids)
+    assert len(served) <= VISITORS_MAX + len(leader.core.membership.ids)
     assert "n1" in served, "a member"
 
 
@@ -65,10 +65,10 @@ def test_it_is_kept_although_many_newer_ones_are(leader):
     ask(leader, 40, 0)
     for index in range(50, 55):
         leader.has(index)
-        leader.snapshots.keep_newest(1, leader.snapshot_transfer.served_indexes())
+        leader.snapshots.keep_newest(1, leader.served.indexes())
     assert leader.snapshots.indexes() == [40, 54]
     leader.now_ms += SILENCE_MS
-    leader.snapshots.keep_newest(1, leader.snapshot_transfer.served_indexes())
+    leader.snapshots.keep_newest(1, leader.served.indexes())
     assert leader.snapshots.indexes() == [54]
 
 
@@ -92,14 +92,14 @@ def test_there_is_an_end_to_it(leader, reason):
 
 def test_nothing_is_due_while_a_slow_disk_works(leader):
     follower = Side("n1")
-    follower.snapshot_transfer.fetch(FetchSnapshot(Side("n0").has(40)))
+    follower.receiver.fetch(FetchSnapshot(Side("n0").has(40)))
     assert follower.jobs, "the beginning is made beside the loop"
     follower.now_ms += SILENCE_MS
-    follower.snapshot_transfer.tick(follower.now_ms)
-    assert follower.snapshot_transfer.is_installing
-    assert follower.snapshot_transfer.next_deadline_ms() > follower.now_ms + SILENCE_MS
+    follower.receiver.tick(follower.now_ms)
+    assert follower.machine.is_installing
+    assert follower.receiver.next_deadline_ms() > follower.now_ms + SILENCE_MS
     follower.work()
-    assert follower.snapshot_transfer.next_deadline_ms() <= follower.now_ms, "it is given up now"
+    assert follower.receiver.next_deadline_ms() <= follower.now_ms, "it is given up now"
 
 
 def test_a_machine_that_is_ahead_of_what_was_fetched_is_not_taken_back():
@@ -111,11 +111,11 @@ def test_a_machine_that_is_ahead_of_what_was_fetched_is_not_taken_back():
     follower.log.note_committed = lambda index: None
     follower.log.reset = lambda *place: None
     follower.applier.load = loaded.append
-    follower.snapshot_transfer._environment.disk = SimpleNamespace(submit=lambda *write: None)
+    follower.receiver._environment.disk = SimpleNamespace(submit=lambda *write: None)
     offer = Side("n0").has(40)
     follower.is_offered(offer)
     follower.fetches_all()
     for applied, wanted in ((41, []), (39, [40])):
-        follower.applier.applied_index = applied
-        follower.snapshot_transfer.reset(ResetLog(40, 3, 9, -1, (2, b""), 1))
+        follower.machine.applied = applied
+        follower.receiver.reset(ResetLog(40, 3, 9, -1, (2, b""), 1))
         assert [meta.last_included_index for meta in loaded] == wanted

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
+from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -460,9 +461,11 @@ def test_147_one_that_the_scrub_removes_while_it_is_loaded_lets_an_older_one_be_
     files = Vanishing()
     snapshots = Snapshots(files, str(tmp_path), pytest.fail)
     older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
-    saves = Snapshotter(SimpleNamespace(config=None), None, snapshots, None)
+    machine = MachineState(None, None)
+    context = SimpleNamespace(environment=None, config=None)
+    saves = Snapshotter(context, snapshots, machine, None, None, None, None)
     files.vanishes = snapshots.path_of(9)
-    assert saves.newest == newer
+    assert machine.newest == newer
     assert saves.load_into(None, newer) is None
     assert saves.look() == older
 
@@ -470,7 +473,9 @@ def test_147_one_that_the_scrub_removes_while_it_is_loaded_lets_an_older_one_be_
 def test_one_that_cannot_be_opened_now_is_not_taken_for_a_removed_one(tmp_path):
     snapshots = Snapshots(OsFileSystem(), str(tmp_path), pytest.fail)
     meta = save(snapshots, 5, b"the older one")
-    saves = Snapshotter(SimpleNamespace(config=None), None, snapshots, None)
+    machine = MachineState(None, None)
+    context = SimpleNamespace(environment=None, config=None)
+    saves = Snapshotter(context, snapshots, machine, None, None, None, None)
     os.rename(snapshots.path_of(5), tmp_path / "elsewhere")
     os.mkdir(snapshots.path_of(5))
     with pytest.raises(StorageError):

@@ -101,8 +101,8 @@ class QuiescibleReplica(Protocol):
         """Its core."""
         ...
 
-    def tell(self, event: Event) -> None:
-        """Step the core."""
+    def step(self, event: Event) -> None:
+        """Hand an event to the core, and carry out the effects."""
         ...
 
 

@@ -165,7 +165,7 @@ class NodeLiveness:
             for peer, audience in self._audiences_of(group)
         ):
             self._resting[group] = replica
-            replica.tell(Quiesced(self._self_id, core.term))
+            replica.step(Quiesced(self._self_id, core.term))
             self.stepped(replica)
 
     def _audiences_of(self, group: str) -> Iterator[tuple[str, _PeerView]]:
@@ -195,7 +195,7 @@ class NodeLiveness:
                 self._speakers[speaker].unsettled[group] = None
         elif group not in self._resting and group not in self._settled:
             # nobody would wake it: it must not rest
-            replica.tell(Unquiesced(self._now_ms()))
+            replica.step(Unquiesced(self._now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class NodeLiveness:
             self._wake_leader(group)
 
     def _wake_leader(self, group: str) -> None:
-        self._resting.pop(group).tell(Unquiesced(self._now_ms()))
+        self._resting.pop(group).step(Unquiesced(self._now_ms()))
 
     # -- what other nodes lead ----------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class NodeLiveness:
             ):
                 del speaker.unsettled[group]
                 self._settled[group] = peer
-                replica.tell(Quiesced(peer, term))
+                replica.step(Quiesced(peer, term))
                 self.stepped(replica)
 
     def _answer(self, peer: str, speaker: _RemoteLeaderView) -> None:
@@ -378,7 +378,7 @@ class NodeLiveness:
         if self._settled.get(group) == peer:
             del self._settled[group]
             speaker.unsettled[group] = None
-            self._replicas[group].tell(Unquiesced(speaker.heard_ms))
+            self._replicas[group].step(Unquiesced(speaker.heard_ms))
 
     def _doubt(self, peer: str, speaker: _RemoteLeaderView) -> None:
         """Nothing is known of the peer at present."""

@@ -164,7 +164,10 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
         "peer_link_malformed_pushes": ("Pushes dropped as malformed.", counters.malformed_pushes),
         "store_damaged_found": ("Damaged entries found.", counters.entries_damaged),
         "store_entries_repaired": ("Entries repaired from peers.", counters.entries_repaired),
-        "store_scrub_found": ("Damage that the scrub found.", replica.repairer.scrub_found),
+        "store_scrub_found": (
+            "Damage that the scrub found.",
+            replica.repairer.scrubber.damage_found,
+        ),
         "append_blocks_repeated": (
             "Blocks of producers that came again and were stored already.",
             counters.blocks_repeated,

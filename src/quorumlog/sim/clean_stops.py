@@ -93,7 +93,7 @@ class CleanStops:
 
     def _look(self, stop: _Stop) -> None:
         """Go on with a stop as far as it may."""
-        if not stop.is_over and not stop.node.is_paused and not stop.node.running.broken:
+        if not stop.is_over and not stop.node.is_paused and not stop.node.running.is_broken:
             self._go_on(stop)
         if stop.is_over:
             self._after(PAUSE_MS, self._begin)

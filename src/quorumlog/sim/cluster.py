@@ -181,7 +181,7 @@ class SimulatedCluster:
 
     def _judge(self) -> None:
         node, self.touched = self.touched, None
-        if node is None or not node.is_up or node.running.broken:
+        if node is None or not node.is_up or node.running.is_broken:
             return
         node.note_alarms()
         for invariant in self.invariants:
@@ -215,7 +215,7 @@ class SimulatedCluster:
     def read_everything(self) -> None:
         """Have every replica read its whole log, as a scrub would, so that it finds its damage."""
         for node in self.nodes.values():
-            if node.is_up and not node.running.broken:
+            if node.is_up and not node.running.is_broken:
                 node.enter(partial(_read_all, node.running))
 
     def run_until_equal(self, limit_ms: int) -> None:
@@ -286,7 +286,7 @@ class SimulatedCluster:
             (
                 n.log.end_index,
                 n.core.committed_index,
-                n.running.applier.applied_index,
+                n.running.applied_index,
                 n.log.end_chain_crc,
                 n.core.leader_id,
             )
@@ -312,7 +312,7 @@ class SimulatedCluster:
             parts.append(
                 f"{node_id} {core.role.value} term {core.term}, log {log.before_begin_index + 1} "
                 f"to {log.end_index}, committed {core.committed_index}, "
-                f"applied {node.running.applier.applied_index}, "
+                f"applied {node.running.applied_index}, "
                 f"damaged {list(log.damaged.ranges)}, voters {'/'.join(core.membership.voters)}"
             )
         return "; ".join(parts)

@@ -61,7 +61,7 @@ class Impostors:
         make = self._random.choice(kinds)
         sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
         # one that knows no term yet takes the group's, whatever it is
-        if node.is_up and not node.running.broken and node.core.term > 0:
+        if node.is_up and not node.running.is_broken and node.core.term > 0:
             self._say(node, sender, make)
         self._speak_later()
 

@@ -299,7 +299,7 @@ class SimulatedNode:
         """Ask the replica for a hand-over or a change; nobody waits for the answer."""
 
         def ask() -> None:
-            if not self.running.broken:
+            if not self.running.is_broken:
                 self.running.pending_requests.ask(make_event, lambda code, text, index: None)
 
         if self.is_up:
@@ -380,7 +380,7 @@ class SimulatedNode:
         elif isinstance(message, NodeMessage):
             if self.liveness is not None:
                 self.liveness.received(message)
-        elif not self.running.broken:
+        elif not self.running.is_broken:
             self.running.receive(message, attachment)
 
     def propose(self, block: Block, answer: Answer, entry: SystemEntry | None) -> None:

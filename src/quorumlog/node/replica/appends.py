@@ -7,15 +7,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
-from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
-from quorumlog.node.environment import Environment
+from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.deferred_refusals import DeferredRefusals
+from quorumlog.node.replica.disk_space import DiskSpace
+from quorumlog.node.replica.fetches import Fetches
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.proposals import (
     Answer,
     Batch,
@@ -25,13 +27,11 @@ from quorumlog.node.replica.proposals import (
     ProposalQueue,
     refusal,
 )
+from quorumlog.node.replica.sessions import Sessions
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
 from quorumlog.sessions.producer_table import StoredBlock
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
 
 _UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
@@ -52,15 +52,30 @@ class _Repeated:
 class Appends:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", environment: Environment, limits: Limits) -> None:
-        self._replica = replica
-        self._environment = environment
-        self._limits = limits
-        self._config = replica.config
-        self._proposals = ProposalQueue(limits, environment.defer, self._propose_batch)
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        sessions: Sessions,
+        requests: PendingRequests,
+        fetches: Fetches,
+        space: DiskSpace,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._limits = context.limits
+        self._config = context.config
+        self._machine = machine
+        self._sessions = sessions
+        self._pending_requests = requests
+        self._fetches = fetches
+        self._space = space
+        self._proposals = ProposalQueue(
+            context.limits, context.environment.defer, self._propose_batch
+        )
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
-        self.pending = PendingAppends(replica.config.max_wait_ack_time_ms)
+        self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
         self._again: list[_Repeated] = []
         self._late = DeferredRefusals()
         self._looked_up = 0
@@ -83,12 +98,12 @@ class Appends:
             self._refuse_in_time(answer, len(block.data), *refused)
             return
         if entry is not None:
-            if is_transactional(entry) and self._replica.applier.machine is not None:
+            if is_transactional(entry) and self._machine.machine is not None:
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
                 return
             if self._proposals.holds(entry):
                 self._proposals.flush()  # what is queued of it counts
-            verdict = self._replica.sessions.judge(entry)
+            verdict = self._sessions.judge(entry)
             if verdict.code is not ResponseCode.SUCCESS:
                 self._refuse_proved(entry, answer)
                 return
@@ -102,7 +117,7 @@ class Appends:
     ) -> None:
         """Refuse an append; if who leads is about to be known, once it is."""
         is_about_leader = code in (ResponseCode.LEADER_TRANSFERRING, ResponseCode.NOT_LEADER)
-        core = self._replica.core
+        core = self._context.core
         if not is_about_leader or not core.awaits_leader or self._is_full():
             self._refuse(answer, code, text)
             return
@@ -110,12 +125,12 @@ class Appends:
 
     def settle_late(self) -> None:
         """Refuse those that wait for it to be known who leads, if it is."""
-        if self._late and not self._replica.core.awaits_leader:
+        if self._late and not self._context.core.awaits_leader:
             for answer, _, _ in self._late.take():
                 self._refuse(answer, *self._who_leads())
 
     def _who_leads(self) -> tuple[ResponseCode, str]:
-        core, group = self._replica.core, self._config.group
+        core, group = self._context.core, self._config.group
         if core.role is Role.LEADER:
             text = "leadership was to be handed over, and was kept; send it again"
             return ResponseCode.LEADER_TRANSFERRING, text
@@ -129,7 +144,7 @@ class Appends:
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
             self._looked_up -= 1
-            verdict = self._replica.sessions.judge(entry)
+            verdict = self._sessions.judge(entry)
             if code is not ResponseCode.SUCCESS:
                 self._refuse(answer, code, text)
             elif verdict.code is not ResponseCode.SUCCESS:
@@ -139,34 +154,34 @@ class Appends:
                 self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
 
         self._looked_up += 1
-        self._replica.pending_requests.read(proved)
+        self._pending_requests.read(proved)
 
     def _deadline_ms(self) -> int:
         return self._environment.now_ms() + self._config.max_wait_ack_time_ms
 
     def _answer_again(self, repeated: "_Repeated") -> None:
         """A block came again: its first answer, once it is committed."""
-        self._replica.counters.blocks_repeated += 1
+        self._context.counters.blocks_repeated += 1
         self._again.append(repeated)
         self._settle_again()
 
     def _settle_again(self) -> None:
         """Answer repeated blocks that are committed (and applied) now."""
-        replica, waiting = self._replica, self._again
-        self._again = [item for item in waiting if item.stored.last_index > replica.applied_index]
+        waiting, applied = self._again, self._machine.applied_index
+        self._again = [item for item in waiting if item.stored.last_index > applied]
         for item in waiting:
             stored = item.stored
-            if stored.last_index <= replica.applied_index:
+            if stored.last_index <= applied:
                 self._looked_up += 1
-                replica.fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
+                self._fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
 
     def _tell(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
         self._looked_up -= 1
-        core, applier, stored = self._replica.core, self._replica.applier, repeated.stored
+        core, machine, stored = self._context.core, self._machine, repeated.stored
         results: Sequence[bytes] | None = ()
         entry = repeated.entry
-        if isinstance(entry, SessionEntry) and entry.keeps_results and applier.machine is not None:
-            results = applier.results.find(entry.producer_id, stored.index)
+        if isinstance(entry, SessionEntry) and entry.keeps_results and machine.machine is not None:
+            results = machine.results.find(entry.producer_id, stored.index)
         if results is None:
             text = _FORGOTTEN.format(stored.index + 1, stored.last_index)
             self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
@@ -182,25 +197,25 @@ class Appends:
 
     def _term_of(self, stored: StoredBlock) -> int:
         """Return the term of a block's entries, which all have the same; -1: they are removed."""
-        log = self._replica.log
+        log = self._context.log
         inside = log.before_begin_index < stored.last_index <= log.end_index
-        return self._replica.core.term_at(stored.last_index) if inside else -1
+        return self._context.core.term_at(stored.last_index) if inside else -1
 
     def _admission(
         self, size_bytes: int, entry: SystemEntry | None
     ) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
-        replica = self._replica
-        if replica.health_text:
-            return ResponseCode.DISK_ERROR, f"replica is unhealthy: {replica.health_text}"
-        if replica.core.role is not Role.LEADER:
+        context = self._context
+        if context.health_text:
+            return ResponseCode.DISK_ERROR, f"replica is unhealthy: {context.health_text}"
+        if context.core.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
-        if replica.core.is_transferring:
+        if context.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
-        if replica.core.is_leaving and replica.core.may_leave:
+        if context.core.is_leaving and context.core.may_leave:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
-        if full := replica.maintenance.full_text(size_bytes, is_mark=is_mark):
+        if full := self._space.full_text(size_bytes, is_mark=is_mark):
             return ResponseCode.DISK_FULL, full
         if self._is_full():
             return (
@@ -232,20 +247,20 @@ class Appends:
     def _propose_batch(self, batch: Batch) -> None:
         number = next(self._batch_numbers)
         self._batches[number] = batch
-        self._replica.tell(Proposed(number, batch.block.count))
+        self._context.step(Proposed(number, batch.block.count))
 
-    def stage(self, effect: AppendProposal) -> None:
-        """Stamp and write a proposal's block, as the core decided."""
-        replica, batch = self._replica, self._batches.pop(effect.proposal_id)
-        plan, positions = replica.log.append(batch.block, effect.term)
+    def stage(self, effect: AppendProposal) -> list[SystemEntry]:
+        """Stamp and write a proposal's block, as the core decided; return what leads the blocks."""
+        context, batch = self._context, self._batches.pop(effect.proposal_id)
+        plan, positions = context.log.append(batch.block, effect.term)
         leads = [member.entry for member in batch.members if member.entry is not None]
         if leads:
-            replica.sessions.appended(batch.block, effect.first_index)
-            replica.transactions.appended(leads)
-        check(replica.log.end_index == effect.last_index, "core and log agree on the end")
+            self._sessions.appended(batch.block, effect.first_index)
+        check(context.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, positions)
-        replica.counters.append_requests += len(batch.members)
-        self._environment.disk.submit(replica, effect.token, plan)
+        context.counters.append_requests += len(batch.members)
+        context.submit(effect.token, plan)
+        return leads
 
     # -- out ----------------------------------------------------------------------------------
 
@@ -255,7 +270,7 @@ class Appends:
         `results_of` returns the machine's results for a range of indexes.
         """
         now_us = self._environment.now_us()
-        observer, counters = self._environment.observer, self._replica.counters
+        observer, counters = self._environment.observer, self._context.counters
         for pending in self.pending.pop_committed(index):
             proposal = pending.proposal
             count, size = proposal.block.count, len(proposal.block.data)
@@ -265,7 +280,7 @@ class Appends:
             observer.append_answered(self._config.group, seconds, count, size)
             proposal.answer(
                 AppendResponse(
-                    leader_id=self._replica.core.leader_id,
+                    leader_id=self._context.core.leader_id,
                     term=pending.term,
                     first_index=pending.first_index,
                     last_index=pending.last_index,
@@ -287,9 +302,9 @@ class Appends:
 
         What is committed is answered once it is applied.
         """
-        replica = self._replica
+        context = self._context
         # with a failed disk nothing is applied any more
-        committed = -1 if replica.health_text else replica.core.committed_index
+        committed = -1 if context.health_text else context.core.committed_index
         for pending in self.pending.pop_beyond(committed):
             self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
         again = self._again
@@ -324,6 +339,6 @@ class Appends:
         self._refuse(pending.proposal.answer, code, text)
 
     def _refuse(self, answer: Answer, code: ResponseCode, text: str) -> None:
-        replica = self._replica
-        replica.counters.count_refusal(code)
-        answer(refusal(code, text, replica.core.leader_id, replica.core.term), ())
+        context = self._context
+        context.counters.count_refusal(code)
+        answer(refusal(code, text, context.core.leader_id, context.core.term), ())

@@ -5,31 +5,27 @@ that runs beside the loop, one after the other. What is applied is committed and
 machine never holds what this replica's log does not. Without a machine, committed is applied.
 """
 
-import heapq
-import itertools
 import logging
 import traceback
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
-from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.codes import Role
 from quorumlog.model.errors import (
     PASSING_ERRORS,
     CorruptionError,
     IndexRemovedError,
     LeaderPendingFullError,
     OutOfDescriptorsError,
-    RequestError,
     StorageError,
 )
-from quorumlog.node.environment import Environment
+from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.comparisons import DIGEST_BYTES_MAX, Comparisons
+from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.machine_jobs import (
     ApplyBatch,
@@ -39,31 +35,24 @@ from quorumlog.node.replica.machine_jobs import (
     damage_of_machine,
 )
 from quorumlog.node.replica.machine_scrub import MachineScrub
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.pending_requests import PendingRequests
+from quorumlog.node.replica.queries import Queries
+from quorumlog.node.replica.retention import Retention
+from quorumlog.node.replica.served_snapshots import ServedSnapshots
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.snapshot_requests import SnapshotRequests
 from quorumlog.node.replica.snapshotter import Kept, Snapshotter
-from quorumlog.storage.log.snapshots import SnapshotMeta
-from quorumlog.storage.log.store import OpenedGroup
+from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
-
 logger = logging.getLogger(__name__)
-
-QueryAnswer: TypeAlias = Callable[[ResponseCode, str, int, bytes], None]
-"""Is told code, why it failed, the applied index and the machine's answer."""
 
 APPLY_ENTRIES = 1_024
 APPLY_BYTES = 1024 * 1024
 """Entries handed to a machine in one batch, and their bytes (but always one entry)."""
 LINGER_MS = 20
 """How long a follower waits for more entries to apply, unless somebody waits for them."""
-QUERIES_TOGETHER = 128
-"""Questions put to a machine in one job: all their answers are sent in one turn of the loop."""
-QUERIES_MAX = 65_536
-"""Questions to one machine that may wait; more are refused."""
-_TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
-QUERY_WAIT_MS = 2_500
-"""How long a question may wait for what it must see to be applied, and for a fit machine."""
 RESULTS_KEPT = 65_536
 """Results above which those that nobody waits for are looked for."""
 RETRY_MS = 1_000
@@ -73,25 +62,6 @@ REBUILD_PAUSE_MS = 60_000
 be; `RETRY_MS` if it is damaged."""
 ASIDE_WAIT_MS = 60_000
 """How long peers are asked for a snapshot before those are used whose state may be another's."""
-
-
-@dataclass(order=True, slots=True)
-class _Query:
-    """To be answered once `index` is applied; `is_patient`: at the deadline in any case.
-
-    After `end_ms` it is refused if the machine is not fit.
-    """
-
-    index: int
-    number: int
-    deadline_ms: int = field(compare=False)
-    is_patient: bool = field(compare=False)
-    body: bytes = field(compare=False)
-    answer: QueryAnswer = field(compare=False)
-
-    @property
-    def end_ms(self) -> int:
-        return self.deadline_ms + (QUERY_WAIT_MS if self.is_patient else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +82,38 @@ class _Applied(NamedTuple):
 
 
 class Applier:
-    """Of one replica; called on its thread. `machine` None: a plain log."""
+    """The part of a replica that drives its state machine.
 
-    def __init__(
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
-        replica: "Replica",
-        machine: StateMachine | None,
-        opened: OpenedGroup,
-        environment: Environment,
+        context: ReplicaContext,
+        machine: MachineState,
+        snapshots: Snapshots | None,
+        sessions: Sessions,
+        requests: PendingRequests,
+        appends: Appends,
+        retention: Retention,
+        served: ServedSnapshots,
+        snapshot_requests: SnapshotRequests,
     ) -> None:
-        self._replica = replica
-        self._environment = environment
-        self.machine = machine
-        self.snapshotter = Snapshotter(replica, self, opened.snapshots, environment)
-        self.scrub = MachineScrub(replica, self, opened.snapshots, environment)
-        self.comparisons = Comparisons(replica, environment)
-        self._applied = -1
-        self.failed_text = ""
+        self._context = context
+        self._environment = context.environment
+        self.state = machine
+        self._sessions = sessions
+        self._appends = appends
+        self._retention = retention
+        self._snapshot_requests = snapshot_requests
+        self.queries = Queries(context, machine, self, requests)
+        self.snapshotter = Snapshotter(
+            context, snapshots, machine, self, sessions, served, retention
+        )
+        self.scrub = MachineScrub(context, snapshots, machine, self, self.snapshotter)
+        self.comparisons = Comparisons(context, machine, self, self.snapshotter, self.scrub)
         self._passing_text = ""
-        self._is_recovering = machine is not None
+        self._is_recovering = machine.machine is not None
         self._rebuild: _Rebuild | None = None
         self._rebuilt_ms = -REBUILD_PAUSE_MS
         self._least_applied = -1
@@ -141,11 +124,6 @@ class Applier:
         self._load: SnapshotMeta | None = None
         self._role: tuple[int, Role] | None = None
         self._results: dict[int, bytes] = {}
-        self.results = CommandResults()
-        self._waiting: list[_Query] = []
-        self._ready: deque[_Query] = deque()
-        self._unproved: list[tuple[bytes, QueryAnswer]] = []
-        self._numbers = itertools.count()
         self._is_busy = False
         self._has_applied = False
         self._retry_ms = NEVER_MS
@@ -153,15 +131,10 @@ class Applier:
         self._due_index = -1
 
     @property
-    def applied_index(self) -> int:
-        """Index of the last entry that the machine has applied; of a plain log: committed."""
-        return self._replica.core.committed_index if self.machine is None else self._applied
-
-    @property
     def is_eligible(self) -> bool:
         """Whether the machine works, and has what it once had."""
-        is_behind = self._applied < self._least_applied
-        return not (self.failed_text or self.condition or self._load or is_behind)
+        is_behind = self.state.applied < self._least_applied
+        return not (self.state.failed_text or self.condition or self._load or is_behind)
 
     @property
     def condition(self) -> str:
@@ -184,6 +157,11 @@ class Applier:
         return "the files of the state machine are read" if self._is_recovering else ""
 
     @property
+    def _is_driven(self) -> bool:
+        """Whether there is a machine that is given something to do."""
+        return self.state.machine is not None and not self.state.failed_text
+
+    @property
     def is_loading(self) -> bool:
         """Whether the machine is to load a snapshot, or does."""
         return self._load is not None
@@ -192,134 +170,57 @@ class Applier:
 
     def committed(self, index: int) -> None:
         """The committed index rose."""
-        if self.machine is None:
-            self._replica.appends.applied(index, lambda first, last: [])
+        if self.state.machine is None:
+            self._appends.applied(index, lambda first, last: [])
         else:
-            self.go_on()
+            self.advance()
 
     def role_changed(self, term: int, role: Role) -> None:
         """Let the machine know."""
-        if self.machine is not None:
+        if self.state.machine is not None:
             self._role = (term, role)
-            self.go_on()
+            self.advance()
 
     def load(self, meta: SnapshotMeta) -> None:
         """A snapshot was fetched, and the log begins behind it: the machine must have it."""
         self._load = meta
         self._retry_ms = self._ask_peers_ms = NEVER_MS
         self._takes_back = False
-        self.snapshotter.newest = meta
-        self._replica.update_eligibility()
-        self.go_on()
-
-    def query(
-        self, index: int, body: bytes, answer: QueryAnswer, *, wait_ms: int | None = None
-    ) -> None:
-        """Ask the machine once `index` is applied.
-
-        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused. A
-        machine that is made again or loads answers neither: the former is refused so much later.
-        """
-        if self.machine is None:
-            text = (
-                f"group {self._replica.config.group} has no state machine to ask; 'quorumlog "
-                "cluster up --machine' or stateMachine in the configuration gives a group one"
-            )
-            answer(ResponseCode.UNSUPPORTED, text, -1, b"")
-            return
-        if self.failed_text:
-            answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
-            return
-        if len(self._waiting) + len(self._ready) >= QUERIES_MAX:
-            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
-            return
-        patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
-        deadline_ms = self._environment.now_ms() + patience_ms
-        query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
-        heapq.heappush(self._waiting, query)
-        self._release()
-        self.go_on()
-
-    def query_proved(self, body: bytes, answer: QueryAnswer) -> None:
-        """Ask the machine once everything acknowledged before now is applied.
-
-        The questions of one turn of the loop share one proof that the leader leads.
-        """
-        if len(self._unproved) >= QUERIES_MAX:
-            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
-            return
-        self._unproved.append((body, answer))
-        if len(self._unproved) == 1:
-            self._environment.defer(self._prove)
-
-    def _prove(self) -> None:
-        together, self._unproved = self._unproved, []
-
-        def proved(code: ResponseCode, text: str, index: int) -> None:
-            for body, answer in together:
-                if code is ResponseCode.SUCCESS:
-                    self.query(index, body, answer)
-                else:
-                    answer(code, text, -1, b"")
-
-        self._replica.pending_requests.read(proved)
-        self._replica.wake()
+        self.state.newest = meta
+        self._context.update_eligibility()
+        self.advance()
 
     def tick(self, now_ms: int) -> None:
         """Give up what waited too long; try again what could not be read."""
-        self._expire(now_ms)
+        self.queries.expire(now_ms)
         if now_ms >= self._retry_ms:
             self._retry_ms = NEVER_MS
         if now_ms >= self._ask_peers_ms:
             self._ask_a_peer(now_ms)
-        if self.machine is not None and not self.failed_text:
+        if self._is_driven:
             self.scrub.tick(now_ms)
-        self.go_on()
-
-    def _expire(self, now_ms: int) -> None:
-        """Give up questions that waited too long for entries, or for the machine to be fit."""
-        if any(query.deadline_ms <= now_ms for query in self._waiting):
-            late = sorted(query for query in self._waiting if query.deadline_ms <= now_ms)
-            self._waiting = [query for query in self._waiting if query.deadline_ms > now_ms]
-            heapq.heapify(self._waiting)
-            for query in late:
-                if query.is_patient:
-                    self._ready.append(query)
-                else:
-                    text = f"index {query.index} is not applied here yet; try again later"
-                    query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
-        # those of a machine that is fit are answered as soon as it is free
-        if not self.is_eligible and any(query.end_ms <= now_ms for query in self._ready):
-            unanswered = [query for query in self._ready if query.end_ms <= now_ms]
-            self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
-            why = self.condition_text or "its state machine has not again what it had"
-            text = f"this replica cannot answer yet: {why}; try again later"
-            for query in unanswered:
-                query.answer(ResponseCode.TIMEOUT, text, self._applied, b"")
+        self.advance()
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        waiting_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
-        if self._ready and not self.is_eligible:
-            waiting_ms = min(waiting_ms, *(query.end_ms for query in self._ready))
         # once it is time, whatever keeps the machine from applying goes on by itself
         is_ahead = self._apply_at_ms > self._environment.now_ms()
         apply_ms = self._apply_at_ms if is_ahead else NEVER_MS
         return min(
-            waiting_ms,
+            self.queries.next_deadline_ms(),
             self._retry_ms,
             apply_ms,
             self._ask_peers_ms,
             self.snapshotter.next_deadline_ms(),
-            NEVER_MS if self.machine is None or self.failed_text else self.scrub.next_deadline_ms(),
+            self.scrub.next_deadline_ms() if self._is_driven else NEVER_MS,
         )
 
     # -- jobs ---------------------------------------------------------------------------------
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Give the machine something to do, if it has nothing and there is something."""
-        machine = self.machine
-        if machine is None or self._is_busy or self.failed_text or self._replica.broken:
+        machine = self.state.machine
+        if machine is None or self._is_busy or self.state.failed_text or self._context.is_broken:
             return
         pauses = self._retry_ms != NEVER_MS
         work = self._next_question(machine) if pauses else self._next_work(machine)
@@ -337,8 +238,8 @@ class Applier:
         try:
             work.done(found)
         finally:  # whatever an answer met on its way: others wait
-            self.go_on()
-            self._replica.wake()
+            self.advance()
+            self._context.wake()
 
     def _next_work(self, machine: StateMachine) -> MachineJob | None:
         if self._rebuild is not None:
@@ -355,13 +256,13 @@ class Applier:
             return self.snapshotter.next_work(machine)
         if self.scrub.is_due and self.is_eligible:
             return self.scrub.checking(machine)
-        core = self._replica.core
+        core = self._context.core
         last = min(core.committed_index, core.durable_index)
-        asks_first = bool(self._ready) and self._has_applied and self.is_eligible
-        if last > self._applied and not asks_first and self._is_time_to_apply(last):
-            point = self.comparisons.next_point(self._applied)
-            last = min(last, self._applied + APPLY_ENTRIES, point)
-            return self._applying(machine, self._applied + 1, last)
+        asks_first = self._has_applied and self.queries.is_ready
+        if last > self.state.applied and not asks_first and self._is_time_to_apply(last):
+            point = self.comparisons.next_point(self.state.applied)
+            last = min(last, self.state.applied + APPLY_ENTRIES, point)
+            return self._applying(machine, self.state.applied + 1, last)
         return self._next_question(machine)
 
     def _is_time_to_apply(self, last: int) -> bool:
@@ -371,12 +272,12 @@ class Applier:
         handed over: a follower that compares its state after each entry would apply 50 a second.
         """
         now_ms = self._environment.now_ms()
-        replica = self._replica
-        is_asked = bool(self._waiting or self._ready or self.snapshotter.is_asked)
-        led = len(replica.appends.pending) > 0  # when they were committed
-        is_awaited = replica.core.role is Role.LEADER or led or is_asked
-        is_due = self._applied < self._due_index
-        if is_awaited or is_due or last - self._applied >= APPLY_ENTRIES:
+        context = self._context
+        is_asked = self.queries.is_waiting or self.snapshotter.is_asked
+        led = len(self._appends.pending) > 0  # when they were committed
+        is_awaited = context.core.role is Role.LEADER or led or is_asked
+        is_due = self.state.applied < self._due_index
+        if is_awaited or is_due or last - self.state.applied >= APPLY_ENTRIES:
             self._apply_at_ms = NEVER_MS
             self._due_index = last
             return True
@@ -389,7 +290,10 @@ class Applier:
         return True
 
     def _next_question(self, machine: StateMachine) -> MachineJob | None:
-        return self._asking(machine) if self._ready and self.is_eligible else None
+        if not self.queries.is_ready:
+            return None
+        self._has_applied = False
+        return self.queries.next_job(machine)
 
     def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> MachineJob:
         self._role = None
@@ -413,7 +317,7 @@ class Applier:
         """What could not be read may be readable later; a machine that raises is at its end."""
         self._is_busy = False
         self._has_applied = True
-        replica = self._replica
+        context = self._context
         if isinstance(error, (LeaderPendingFullError, *PASSING_ERRORS)):
             work.refused()
         if isinstance(error, MachineError):
@@ -424,7 +328,7 @@ class Applier:
             self.rebuild(str(error))
             return
         if isinstance(error, CorruptionError) and error.index is not None:
-            replica.repairer.found(error)
+            context.damage_found(error)
         elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
             self._end(describe_error(error))
             return
@@ -436,39 +340,33 @@ class Applier:
             logger,
             logging.WARNING,
             "entries cannot be applied now",
-            group=replica.config.group,
-            first_index=self._applied + 1,
+            group=context.config.group,
+            first_index=self.state.applied + 1,
             text=str(error),
         )
-        replica.wake()
+        context.wake()
 
     def _end(self, text: str) -> None:
         """The machine is not what the log says any more: nothing more is applied."""
-        replica = self._replica
-        self.failed_text = text
+        context = self._context
+        self.state.failed_text = text
         log_event(
             logger,
             logging.CRITICAL,
             "state machine failed",
-            group=replica.config.group,
-            applied_index=self._applied,
+            group=context.config.group,
+            applied_index=self.state.applied,
             text=text,
         )
-        for query in [*self._ready, *self._waiting]:
-            query.answer(ResponseCode.INTERNAL_ERROR, self._first_line(), self._applied, b"")
-        self._ready.clear()
-        self._waiting.clear()
-        self.snapshotter.end(self._first_line())
-        replica.update_eligibility()
-        replica.wake()
-
-    def _first_line(self) -> str:
-        return f"the state machine of this replica failed: {self.failed_text.splitlines()[0]}"
+        self.queries.refuse_all()
+        self.snapshotter.end(self.state.failure_text)
+        context.update_eligibility()
+        context.wake()
 
     # -- beginning, and beginning again ----------------------------------------------------------
 
     def _recovering(self, machine: StateMachine) -> MachineJob:
-        before = self.snapshotter.newest
+        before = self.state.newest
 
         def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
             newest = self.snapshotter.look()  # before: `recover` is called once
@@ -478,7 +376,7 @@ class Applier:
 
         def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
             self._is_recovering = False
-            self._applied, self.results, newest = found
+            self.state.applied, self.state.results, newest = found
             self.snapshotter.looked(before, newest)
             self._begin()
 
@@ -486,27 +384,27 @@ class Applier:
 
     def _begin(self) -> None:
         """Go on from what the machine has, or from the newest snapshot."""
-        log, newest = self._replica.log, self.snapshotter.newest
+        log, newest = self._context.log, self.state.newest
         reached = -1 if newest is None else newest.last_included_index
-        if self._applied > max(log.end_index, reached):
+        if self.state.applied > max(log.end_index, reached):
             self._end(
-                f"the state machine holds entries up to {self._applied}, but the log ends at "
+                f"the state machine holds entries up to {self.state.applied}, but the log ends at "
                 f"{log.end_index}: they do not belong together. {EMPTYING_IS_SAFE_WHEN}"
             )
-        elif max(self._applied, reached) < log.before_begin_index:
+        elif max(self.state.applied, reached) < log.before_begin_index:
             self._ask_peers()
         else:
-            self._load = newest if reached > self._applied else None
-        self._release()
-        self._replica.update_eligibility()
-        self.go_on()
+            self._load = newest if reached > self.state.applied else None
+        self.queries.release()
+        self._context.update_eligibility()
+        self.advance()
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
         """Make the machine again from a snapshot and the log: what it holds cannot be believed.
 
         Nor can snapshots behind `trusted_index`, if that is given: they are set aside.
         """
-        if self.machine is None or self.failed_text:
+        if self.state.machine is None or self.state.failed_text:
             return
         if self._rebuild is not None:
             self._rebuild_again(self._rebuild, trusted_index)
@@ -514,10 +412,10 @@ class Applier:
         if self._environment.remake is None:
             self._end(why)
             return
-        replica, now_ms = self._replica, self._environment.now_ms()
+        context, now_ms = self._context, self._environment.now_ms()
         self._rebuild = _Rebuild(why, trusted_index)
         self._is_recovering = False
-        self._least_applied = max(self._least_applied, self._applied)
+        self._least_applied = max(self._least_applied, self.state.applied)
         differs = trusted_index is not None or self._load is not None
         pause_ms = REBUILD_PAUSE_MS if differs else RETRY_MS
         self._retry_ms = max(now_ms, self._rebuilt_ms + pause_ms)
@@ -525,17 +423,17 @@ class Applier:
         self._load, self._ask_peers_ms, self._takes_back = None, NEVER_MS, False
         if trusted_index is not None:
             self.snapshotter.distrust(trusted_index)
-        replica.counters.machine_rebuilds += 1
+        context.counters.machine_rebuilds += 1
         log_event(
             logger,
             logging.ERROR,
             "state machine is made again",
-            group=replica.config.group,
-            applied_index=self._applied,
+            group=context.config.group,
+            applied_index=self.state.applied,
             text=why,
         )
-        replica.update_eligibility()
-        replica.wake()
+        context.update_eligibility()
+        context.wake()
 
     def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
         """It failed, or less can be trusted than was known when it was asked for."""
@@ -546,10 +444,10 @@ class Applier:
             self.snapshotter.distrust(least)
         elif self._retry_ms == NEVER_MS:
             self._retry_ms = self._environment.now_ms() + RETRY_MS
-        self._replica.wake()
+        self._context.wake()
 
     def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
-        remake, before = self._environment.remake, self.snapshotter.newest
+        remake, before = self._environment.remake, self.state.newest
 
         def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
@@ -559,29 +457,27 @@ class Applier:
                 return machine if remake is None else remake(machine), newest
 
         def done(found: tuple[StateMachine, SnapshotMeta | None]) -> None:
-            self.machine, newest = found
+            self.state.machine, newest = found
             self.snapshotter.looked(before, newest)
-            self._applied, self.results = -1, CommandResults()
+            self.state.applied, self.state.results = -1, CommandResults()
             if self._rebuild is not rebuild:
                 return  # less is trusted by now: once more
             self._rebuild = None
-            core = self._replica.core
+            core = self._context.core
             self._role = self._role or (core.term, core.role)
             self.comparisons.forget()
-            for query in self._ready:
-                heapq.heappush(self._waiting, query)
-            self._ready.clear()
+            self.queries.applied_less()
             self._begin()
 
         return MachineJob(run, done)
 
     def _no_snapshot_text(self) -> str:
-        begin = self._replica.log.before_begin_index + 1
+        begin = self._context.log.before_begin_index + 1
         what = "trusted" if self.snapshotter.has_aside else "whole"
         return f"no {what} snapshot is left, and the log begins at {begin}"
 
     def _ask_peers(self) -> None:
-        is_alone = len(self._replica.core.membership.ids) <= 1
+        is_alone = len(self._context.core.membership.ids) <= 1
         if is_alone and not self.snapshotter.has_aside:
             self._end(
                 f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
@@ -594,7 +490,7 @@ class Applier:
             logger,
             logging.ERROR,
             "peers are asked for a snapshot",
-            group=self._replica.config.group,
+            group=self._context.config.group,
             text=self._no_snapshot_text(),
         )
 
@@ -603,11 +499,11 @@ class Applier:
 
         If nobody has given one for long, what was set aside is used.
         """
-        core = self._replica.core
+        core = self._context.core
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         self._ask_peers_ms = now_ms + RETRY_MS
         self._asked_peers += 1
-        if self._replica.snapshot_transfer.is_installing:
+        if self.state.is_installing:
             return
         if self.snapshotter.has_aside and now_ms >= self._ask_until_ms:
             self._takes_back = True
@@ -615,14 +511,14 @@ class Applier:
         if not peers:
             return
         peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
-        self._replica.snapshot_transfer.want(str(peer), self._replica.log.before_begin_index)
+        self._snapshot_requests.ask(str(peer), self._context.log.before_begin_index)
 
     def _taken_back(self) -> None:
         self._takes_back = False
         if self._load is not None:
             return  # one has come meanwhile
         self._ask_peers_ms = NEVER_MS
-        self._replica.raise_alarm(
+        self._context.raise_alarm(
             "nobody gives a snapshot: those are used that were set aside, although their state "
             "may be another's"
         )
@@ -631,7 +527,7 @@ class Applier:
     # -- applying -----------------------------------------------------------------------------
 
     def _applying(self, machine: StateMachine, first: int, last: int) -> MachineJob:
-        log, limits = self._replica.log, APPLY_BYTES
+        log, limits = self._context.log, APPLY_BYTES
         found = gather(log, first, last, limits) if log.is_in_memory(first) else None
 
         def run() -> _Applied:
@@ -642,32 +538,32 @@ class Applier:
             return _Applied(end, size, results, self._digest_at(machine, end))
 
         def done(found: _Applied) -> None:
-            self._applied, size, results = found.last_index, found.size_bytes, found.results
+            self.state.applied, size, results = found.last_index, found.size_bytes, found.results
             self._has_applied = True
             self.snapshotter.applied(size)
-            if len(self._replica.appends.pending):
+            if len(self._appends.pending):
                 self._results.update(results)
-            self._replica.appends.applied(self._applied, self._take_results)
+            self._appends.applied(self.state.applied, self._take_results)
             self._forget_results()
-            self._release()
+            self.queries.release()
             if found.digest:
-                self.comparisons.reached(self._applied, found.digest)
-            if self._least_applied >= 0 and self._applied >= self._least_applied:
+                self.comparisons.reached(self.state.applied, found.digest)
+            if self._least_applied >= 0 and self.state.applied >= self._least_applied:
                 self._least_applied = -1
-                self._replica.update_eligibility()
+                self._context.update_eligibility()
 
         return MachineJob(run, done)
 
     def _apply(self, machine: StateMachine, handed: ApplyBatch) -> dict[int, bytes]:
         """Have entries applied; on the machine's thread."""
         try:
-            return handed.apply_to(machine, self.results)
+            return handed.apply_to(machine, self.state.results)
         except PASSING_ERRORS as error:
-            if machine.applied_index != self._applied:  # it does not keep its state itself
+            if machine.applied_index != self.state.applied:  # it does not keep its state itself
                 if isinstance(error, OutOfDescriptorsError):
                     raise MachineDamagedError(f"{error} while entries were applied") from error
                 raise MachineError(f"{describe_error(error)} while entries were applied") from error
-            self.results = CommandResults.of(machine.kept())  # as they were before
+            self.state.results = CommandResults.of(machine.kept())  # as they were before
             raise
 
     def _digest_at(self, machine: StateMachine, index: int) -> bytes:
@@ -685,7 +581,7 @@ class Applier:
                 logger,
                 logging.WARNING,
                 "the state machine gave no digest",
-                group=self._replica.config.group,
+                group=self._context.config.group,
                 index=index,
                 reason=describe_error(error),
             )
@@ -695,7 +591,7 @@ class Applier:
 
     def _forget_results(self) -> None:
         """Those of appends that were given up are not asked for any more."""
-        first = self._replica.appends.pending.first_index
+        first = self._appends.pending.first_index
         if first is None:
             self._results.clear()
         elif len(self._results) > RESULTS_KEPT:
@@ -705,33 +601,10 @@ class Applier:
     def _take_results(self, first: int, last: int) -> list[bytes]:
         return [self._results.pop(index, b"") for index in range(first, last + 1)]
 
-    # -- asking -------------------------------------------------------------------------------
-
-    def _release(self) -> None:
-        while self._waiting and self._waiting[0].index <= self._applied:
-            self._ready.append(heapq.heappop(self._waiting))
-
-    def _asking(self, machine: StateMachine) -> MachineJob:
-        count = min(len(self._ready), QUERIES_TOGETHER)
-        queries = [self._ready.popleft() for _ in range(count)]
-        self._has_applied = False
-
-        def again() -> None:
-            self._ready.extendleft(reversed(queries))
-
-        def run() -> list[tuple[ResponseCode, str, bytes]]:
-            return [_asked(machine, query.body) for query in queries]
-
-        def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
-            for query, (code, text, answer) in zip(queries, answers, strict=True):
-                query.answer(code, text, self._applied, answer)
-
-        return MachineJob(run, done, refused=again)
-
     # -- loading ------------------------------------------------------------------------------
 
     def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> MachineJob:
-        before = self.snapshotter.newest
+        before = self.state.newest
 
         def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
             kept = self.snapshotter.load_into(machine, meta)
@@ -750,25 +623,25 @@ class Applier:
         return MachineJob(run, done)
 
     def _loaded(self, meta: SnapshotMeta, kept: Kept, results: CommandResults) -> None:
-        self._applied = meta.last_included_index
+        self.state.applied = meta.last_included_index
         self._results.clear()
-        self.results = results
+        self.state.results = results
         if kept.sessions:
-            self._replica.sessions.learned(kept.sessions)
+            self._sessions.learned(kept.sessions)
         if self._load is meta:
             self._load = None
         log_event(
             logger,
             logging.INFO,
             "snapshot loaded",
-            group=self._replica.config.group,
-            applied_index=self._applied,
+            group=self._context.config.group,
+            applied_index=self.state.applied,
         )
-        self._release()
-        if self._replica.log.damaged:  # what is damaged below it is needed by nobody any more
-            self._replica.maintenance.remove_until(meta.last_included_index)
+        self.queries.release()
+        if self._context.log.damaged:  # what is damaged below it is needed by nobody any more
+            self._retention.remove_until(meta.last_included_index)
         self.snapshotter.settle()
-        self._replica.update_eligibility()
+        self._context.update_eligibility()
 
     def _load_older(self) -> None:
         """The newest was broken and is gone: an older one will do if the log goes back so far."""
@@ -777,23 +650,9 @@ class Applier:
 
     def close(self) -> None:
         """The node stops, and its machine threads have."""
-        if self.machine is None:
+        machine = self.state.machine
+        if machine is None:
             return
         if self._rebuild is not None and self._environment.remake is not None:
-            self.machine = self._environment.remake(self.machine)  # not to be opened as it is
-        self.machine.close()
-
-
-def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
-    """Answer one question; what it raises is told to whoever asked."""
-    try:
-        return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
-    except PASSING_ERRORS as error:
-        return ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later", b""
-    except StorageError as error:
-        raise MachineDamagedError(str(error)) from error
-    except RequestError as error:
-        return error.code, f"the state machine cannot answer: {error}", b""
-    except Exception as error:
-        text = f"the state machine cannot answer: {describe_error(error)}"
-        return ResponseCode.INTERNAL_ERROR, text, b""
+            machine = self._environment.remake(machine)  # not to be opened as it is
+        machine.close()

@@ -8,15 +8,16 @@ majority agrees, those that differ check their own state. What nobody asked for 
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import Role
 from quorumlog.model.messages.peer import DigestQuery, StateDigest
-from quorumlog.node.environment import Environment
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.machine_jobs import MachineControl
+from quorumlog.node.replica.machine_scrub import MachineScrub
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.snapshotter import Snapshotter
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,21 @@ class Comparisons:
     verdict: of an entry, and of whom.
     """
 
-    def __init__(self, replica: "Replica", environment: Environment) -> None:
-        self._replica = replica
-        self._environment = environment
-        self._entries = replica.config.digest_entries
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        control: MachineControl,
+        snapshotter: Snapshotter,
+        scrub: MachineScrub,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._machine = machine
+        self._control = control
+        self._snapshotter = snapshotter
+        self._scrub = scrub
+        self._entries = context.config.digest_entries
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
         self._told: dict[int, dict[str, bool]] = {}
@@ -58,7 +70,7 @@ class Comparisons:
 
     def reached(self, index: int, digest: bytes) -> None:
         """The machine has applied an entry after which states are compared."""
-        core = self._replica.core
+        core = self._context.core
         _keep(self._own, index, digest)
         if core.role is Role.LEADER:
             self._reported(core.self_id, index, digest)
@@ -79,7 +91,7 @@ class Comparisons:
 
     def _questioned(self, question: DigestQuery) -> None:
         """A follower asks for a verdict, or the leader for this replica's digest."""
-        core, index, peer = self._replica.core, question.index, question.local_id
+        core, index, peer = self._context.core, question.index, question.local_id
         if not self._compares(index):
             return
         if core.role is not Role.LEADER:
@@ -92,7 +104,7 @@ class Comparisons:
 
     def _answered(self, message: StateDigest) -> None:
         """A peer tells what it was asked for; anything else is dropped."""
-        core, index, peer = self._replica.core, message.index, message.local_id
+        core, index, peer = self._context.core, message.index, message.local_id
         asked = self._asked.get(index, {})
         is_eligible = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
         if not is_eligible or asked.get(peer) != message.request_id:
@@ -108,15 +120,15 @@ class Comparisons:
             self._heard(message.digest, index, is_majority=message.is_majority)
 
     def _compares(self, index: int) -> bool:
-        return self._replica.applier.machine is not None and self.is_point(index)
+        return self._machine.machine is not None and self.is_point(index)
 
     def _ask(self, peer: str, index: int) -> None:
         """Ask a follower for its digest, or the leader for its verdict."""
         number = self._environment.nonce()
         _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
-        core = self._replica.core
+        core = self._context.core
         question = DigestQuery(
-            group=self._replica.config.group,
+            group=self._context.config.group,
             local_id=core.self_id,
             remote_id=peer,
             term=core.term,
@@ -137,18 +149,18 @@ class Comparisons:
             self._judge(index)
 
     def _judge(self, index: int) -> None:
-        seen, voters = self._seen[index], self._replica.core.membership.voters
+        seen, voters = self._seen[index], self._context.core.membership.voters
         counted = Counter(seen[node_id] for node_id in voters if node_id in seen)
         [(digest, count)] = counted.most_common(1) or [(b"", 0)]
         if count > len(voters) // 2:
             for node_id in seen:
                 self._tell(node_id, index, digest, is_majority=True)
             return
-        own = seen.get(self._replica.core.self_id)
+        own = seen.get(self._context.core.self_id)
         for node_id, other in seen.items():
             if own is not None and other != own:
                 self._tell(node_id, index, own, is_majority=False)
-                self._tell(self._replica.core.self_id, index, other, is_majority=False)
+                self._tell(self._context.core.self_id, index, other, is_majority=False)
 
     def _tell(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
         """Tell a replica once; again when a majority is known."""
@@ -156,7 +168,7 @@ class Comparisons:
         if told.get(node_id, False) or (node_id in told and not is_majority):
             return
         told[node_id] = is_majority
-        if node_id == self._replica.core.self_id:
+        if node_id == self._context.core.self_id:
             self._heard(digest, index, is_majority=is_majority)
         elif number is not None:
             self._answer(number, node_id, index, digest, is_verdict=True, is_majority=is_majority)
@@ -171,9 +183,9 @@ class Comparisons:
         is_verdict: bool = False,
         is_majority: bool = False,
     ) -> None:
-        core = self._replica.core
+        core = self._context.core
         message = StateDigest(
-            group=self._replica.config.group,
+            group=self._context.config.group,
             local_id=core.self_id,
             remote_id=node_id,
             term=core.term,
@@ -191,21 +203,20 @@ class Comparisons:
         if self._own.get(index) == digest:
             if is_majority:
                 self.agreed_index = max(self.agreed_index, index)
-                self._replica.applier.snapshotter.agreed()
+                self._snapshotter.agreed()
             return
-        applier = self._replica.applier
         if index not in self._own:
             return
         who = "those of a majority" if is_majority else "that of another replica"
         text = f"the state after entry {index} differs from {who}"
         log_event(
-            logger, logging.ERROR, "states differ", group=self._replica.config.group, text=text
+            logger, logging.ERROR, "states differ", group=self._context.config.group, text=text
         )
-        self._replica.raise_alarm(text)
+        self._context.raise_alarm(text)
         if is_majority:
-            applier.rebuild(text, trusted_index=self.agreed_index)
+            self._control.rebuild(text, trusted_index=self.agreed_index)
         else:
-            applier.scrub.check_soon()
+            self._scrub.check_soon()
 
 
 def _keep(kept: dict[int, _Value], index: int, value: _Value) -> None:

@@ -23,6 +23,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
+from quorumlog.raft.core import RaftCore
 from quorumlog.sessions.transaction_table import Range
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
@@ -66,6 +67,12 @@ class View(msgspec.Struct, frozen=True):
     """Whether a leader knows of all that is committed."""
     durable_index: int = -1
     """Up to where entries are in the replica's files."""
+
+
+def view_of(core: RaftCore) -> View:
+    """Return what answers to clients say about a replica."""
+    known = (core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
+    return View(*known, core.durable_index)
 
 
 class Transactions(Protocol):

@@ -8,18 +8,16 @@ than configured, never shorter.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.time_marks import STEP_MS_MAX
-from quorumlog.node.environment import Environment
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.proposals import Propose
+from quorumlog.node.replica.sessions import Sessions
 from quorumlog.sessions.entries import TIME_MS_MAX, TimeMark
 from quorumlog.storage.log.retention import mark_pause_ms
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
 
 DELAYS_A_PAUSE = 60
 """A closed file gets its mark after this share of the pause between marks: a minute of an hour."""
@@ -28,10 +26,12 @@ DELAYS_A_PAUSE = 60
 class GroupTime:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", environment: Environment) -> None:
-        self._replica = replica
-        self._environment = environment
-        self._pause_ms = mark_pause_ms(replica.config)
+    def __init__(self, context: ReplicaContext, sessions: Sessions, propose: Propose) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._sessions = sessions
+        self._propose = propose
+        self._pause_ms = mark_pause_ms(context.config)
         self._delay_ms = self._pause_ms // DELAYS_A_PAUSE
         self._seen: tuple[int, int] | None = None
         self._since_ms = 0
@@ -45,7 +45,7 @@ class GroupTime:
         passed since another mark than the newest was seen does not count: a leader that had
         counted less has made time begin there again.
         """
-        newest, now_ms = self._replica.sessions.marks.newest, self._environment.now_ms()
+        newest, now_ms = self._sessions.marks.newest, self._environment.now_ms()
         if newest != self._seen:
             self._seen, self._since_ms = newest, now_ms
         passed_ms = min(now_ms - self._since_ms, STEP_MS_MAX)
@@ -53,7 +53,7 @@ class GroupTime:
 
     def age_ms(self, index: int) -> int | None:
         """Return how old every entry up to an index is at least; None: that is not known."""
-        now_ms, marked_ms = self.now_ms(), self._replica.sessions.marks.first_since(index)
+        now_ms, marked_ms = self.now_ms(), self._sessions.marks.first_since(index)
         return None if now_ms is None or marked_ms is None else now_ms - marked_ms
 
     def look(self) -> None:
@@ -63,11 +63,11 @@ class GroupTime:
             self._write(TimeMark(min(TIME_MS_MAX, time_ms or 0)))
 
     def _is_due(self, time_ms: int | None) -> bool:
-        replica, now_ms = self._replica, self._environment.now_ms()
-        core, closed = replica.core, replica.log.closed_index()
-        marked_ms = replica.sessions.marks.first_since(closed)
+        context, now_ms = self._context, self._environment.now_ms()
+        core, closed = context.core, context.log.closed_index()
+        marked_ms = self._sessions.marks.first_since(closed)
         leads = core.role is Role.LEADER and core.is_ready
-        if not leads or closed <= replica.log.before_begin_index:
+        if not leads or closed <= context.log.before_begin_index:
             self._unmarked_since_ms = None
             return False
         if marked_ms is None or time_ms is None:
@@ -75,7 +75,7 @@ class GroupTime:
                 self._unmarked_since_ms = now_ms
             return now_ms - self._unmarked_since_ms >= self._delay_ms
         self._unmarked_since_ms = None
-        if self._seen is not None and self._seen[1] - marked_ms > replica.config.reserved_ms:
+        if self._seen is not None and self._seen[1] - marked_ms > context.config.reserved_ms:
             return False  # by the marks alone all closed files are old enough, also after restarts
         return now_ms - self._since_ms >= self._pause_ms
 
@@ -83,7 +83,7 @@ class GroupTime:
         self._is_writing = True
         data = mark.encode()
         block = parse_block(memoryview(bytearray(data)), count=1, entry_bytes_max=len(data))
-        self._replica.propose(block, self._written, mark)
+        self._propose(block, self._written, mark)
 
     def _written(self, response: AppendResponse, results: Sequence[bytes]) -> None:
         """A mark that was not taken is tried again at the next look."""

@@ -5,15 +5,12 @@ was stored could be stored once more, so such a replica does not lead until a pe
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 from quorumlog.log_events import log_event
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.messages.peer import RepairRequest, RepairResponse
-from quorumlog.node.environment import Environment
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +23,23 @@ ROUNDS = 4
 class LostSessions:
     """Of one replica; called on its thread."""
 
-    def __init__(self, replica: "Replica", environment: Environment) -> None:
-        self._replica = replica
-        self._environment = environment
+    def __init__(self, context: ReplicaContext, sessions: Sessions) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._sessions = sessions
         self._asked = 0
         self._number: int | None = None
         self._unknowing: set[str] = set()
-        self._next_ask_ms = environment.now_ms() if replica.sessions.is_lost else NEVER_MS
+        self._next_ask_ms = context.environment.now_ms() if sessions.is_lost else NEVER_MS
 
     def tick(self, now_ms: int) -> None:
         """Ask the next peer, when it is time; go on without when all of them know as little."""
         if now_ms < self._next_ask_ms:
             return
-        replica, core = self._replica, self._replica.core
-        self._next_ask_ms = now_ms + RETRY_MS if replica.sessions.is_lost else NEVER_MS
-        if not replica.sessions.is_lost:
-            replica.update_eligibility()
+        context, core = self._context, self._context.core
+        self._next_ask_ms = now_ms + RETRY_MS if self._sessions.is_lost else NEVER_MS
+        if not self._sessions.is_lost:
+            context.update_eligibility()
             return
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         if self._has_no_hope(peers):
@@ -50,7 +48,7 @@ class LostSessions:
         self._asked += 1
         self._number = self._environment.nonce()
         request = RepairRequest(
-            group=replica.config.group,
+            group=context.config.group,
             local_id=core.self_id,
             remote_id=peers[self._asked % len(peers)],
             term=core.term,
@@ -63,8 +61,8 @@ class LostSessions:
 
     def _has_no_hope(self, peers: list[str]) -> bool:
         """Whether all peers know as little; learners need not be up to say so."""
-        membership = self._replica.core.membership
-        voters = {*membership.voters, *membership.outgoing} - {self._replica.core.self_id}
+        membership = self._context.core.membership
+        voters = {*membership.voters, *membership.outgoing} - {self._context.core.self_id}
         were_asked = self._asked >= ROUNDS * len(peers)
         return voters <= self._unknowing and (were_asked or self._unknowing.issuperset(peers))
 
@@ -76,7 +74,7 @@ class LostSessions:
         """Take a peer's table; return False if the message answers something else."""
         if message.request_id != self._number:
             return False
-        self._number, sessions = None, self._replica.sessions
+        self._number, sessions = None, self._sessions
         if not attachment:
             self._unknowing.add(message.local_id)
             return True
@@ -84,17 +82,17 @@ class LostSessions:
         sessions.learned(attachment)
         if not sessions.is_lost:
             self._next_ask_ms = self._environment.now_ms()
-            group = self._replica.config.group
+            group = self._context.config.group
             log_event(logger, logging.INFO, "sessions found", group=group, peer=message.local_id)
-            self._replica.update_eligibility()
+            self._context.update_eligibility()
         return True
 
     def _give_up(self, now_ms: int) -> None:
         """No replica knows: say it, and go on rather than stand still for ever."""
-        replica = self._replica
-        begin = replica.log.before_begin_index + 1
-        replica.sessions.give_up()
-        replica.raise_alarm(
+        context = self._context
+        begin = context.log.before_begin_index + 1
+        self._sessions.give_up()
+        context.raise_alarm(
             f"no replica knows what producers stored before entry {begin}: those that began there "
             "must begin again under a new producer id, and what they send again of it is stored "
             "twice"

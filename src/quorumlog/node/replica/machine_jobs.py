@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from quorumlog.log_events import describe_error
 from quorumlog.machine.base import StateMachine
@@ -52,6 +52,28 @@ class MachineJob:
     run: Callable[[], Any]
     done: Callable[[Any], None] = lambda _: None
     refused: Callable[[], None] = lambda: None
+
+
+class MachineControl(Protocol):
+    """What the parts that look after a machine may ask of the one that drives it."""
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether the machine works, and has what it once had."""
+        ...
+
+    @property
+    def condition_text(self) -> str:
+        """What keeps the machine from being given entries; empty: nothing does."""
+        ...
+
+    def advance(self) -> None:
+        """Give the machine its next job, if it is free and there is one."""
+        ...
+
+    def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
+        """Make the machine again: what it holds cannot be believed."""
+        ...
 
 
 class ApplyBatch(Sequence[Entry]):

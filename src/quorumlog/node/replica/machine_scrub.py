@@ -5,7 +5,6 @@ A pass begins with every start and each `scrubIntervalHours`: all snapshots that
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
@@ -17,13 +16,16 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.node.environment import Environment
-from quorumlog.node.replica.machine_jobs import MachineDamagedError, MachineJob, damage_of_machine
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.machine_jobs import (
+    MachineControl,
+    MachineDamagedError,
+    MachineJob,
+    damage_of_machine,
+)
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.storage.log.snapshots import Checking, Snapshots
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.applier import Applier
-    from quorumlog.node.replica.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +39,19 @@ class MachineScrub:
 
     def __init__(
         self,
-        replica: "Replica",
-        applier: "Applier",
+        context: ReplicaContext,
         snapshots: Snapshots | None,
-        environment: Environment,
+        machine: MachineState,
+        control: MachineControl,
+        snapshotter: Snapshotter,
     ) -> None:
-        self._replica = replica
-        self._applier = applier
+        self._context = context
+        self._environment = environment = context.environment
         self._snapshots = snapshots
-        self._environment = environment
-        self._rate = replica.config.scrub_bytes_per_second
+        self._machine = machine
+        self._control = control
+        self._snapshotter = snapshotter
+        self._rate = context.config.scrub_bytes_per_second
         self._next_ms = environment.now_ms() if self._rate and snapshots is not None else NEVER_MS
         self._begun_ms = 0
         self._left: list[int] | None = None
@@ -63,7 +68,7 @@ class MachineScrub:
     def check_soon(self) -> None:
         """Have the state read: it may be damaged."""
         self.is_due = True
-        self._applier.go_on()
+        self._control.advance()
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -74,7 +79,7 @@ class MachineScrub:
             left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
         self._left = left
         self._next_ms = min(self._next_ms, self._environment.now_ms())
-        self._replica.wake()
+        self._context.wake()
 
     def tick(self, now_ms: int) -> None:
         """Read the next part of a snapshot, when it is time."""
@@ -109,15 +114,15 @@ class MachineScrub:
             self._go_on(RETRY_MS, is_over=False)
             return
         if isinstance(error, CorruptionError):
-            self._replica.counters.snapshots_damaged += 1
-            self._applier.snapshotter.lost(index, error)
+            self._context.counters.snapshots_damaged += 1
+            self._snapshotter.lost(index, error)
         elif not isinstance(error, StorageError):  # it may have been removed meanwhile
             log_event(
                 logger,
                 logging.ERROR,
                 "snapshot cannot be checked",
                 exc_info=error,
-                group=self._replica.config.group,
+                group=self._context.config.group,
                 index=index,
             )
         self._go_on(1, is_over=True)
@@ -127,11 +132,11 @@ class MachineScrub:
             del self._left[0]
         self._is_busy = False
         self._next_ms = self._environment.now_ms() + pause_ms
-        self._replica.wake()
+        self._context.wake()
 
     def _end_pass(self, now_ms: int) -> None:
         self._left = None
-        interval_ms = int(self._replica.config.scrub_interval_hours * 3_600_000)
+        interval_ms = int(self._context.config.scrub_interval_hours * 3_600_000)
         next_ms = max(now_ms + 1, self._begun_ms + interval_ms)
         self._next_ms = next_ms if self._rate else NEVER_MS
         self._passes += 1
@@ -175,16 +180,16 @@ class MachineScrub:
             if isinstance(error, LeaderPendingFullError):
                 frozen.close()  # it was not begun
                 self._put_off()
-            elif machine is not self._applier.machine:
+            elif machine is not self._machine.machine:
                 return
             elif isinstance(error, CorruptionError | MachineDamagedError):
-                self._applier.rebuild(str(error))
+                self._control.rebuild(str(error))
             else:
                 log_event(
                     logger,
                     logging.WARNING,
                     "state cannot be checked now",
-                    group=self._replica.config.group,
+                    group=self._context.config.group,
                     reason=describe_error(error),
                 )
 
@@ -192,7 +197,7 @@ class MachineScrub:
 
     def _checked(self, _: None) -> None:
         self.checked_ms = self._environment.wall_ms()
-        log_event(logger, logging.INFO, "state checked", group=self._replica.config.group)
+        log_event(logger, logging.INFO, "state checked", group=self._context.config.group)
 
 
 class _Nowhere:

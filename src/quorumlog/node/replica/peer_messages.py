@@ -5,35 +5,29 @@ that differ are found out within a second, are added and compared here.
 """
 
 from collections import deque
-from collections.abc import Callable
 
 import msgspec
 
 from quorumlog.model.codes import PushType
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.peer import HeartBeatRequest, PeerMessage, PushRequest
-from quorumlog.node.environment import Network
+from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.raft.effects import Send
-from quorumlog.storage.log.interface import Log
 
 HELD_SENDS_MAX = 65_536
 """Messages waiting for a write; the oldest is dropped above (peers repeat what they need)."""
 
 
 class PeerMessages:
-    """Of one replica. `look_at` is told of entries whose chain CRC cannot be had."""
+    """The part of a replica that sends its messages and compares chain CRCs.
 
-    def __init__(
-        self,
-        log: Log,
-        network: Network,
-        look_at: Callable[[int], None],
-        alarm: Callable[[str], None],
-    ) -> None:
-        self._log = log
-        self._network = network
-        self._look_at = look_at
-        self._alarm = alarm
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self._log = context.log
+        self._network = context.environment.network
         self._held: deque[Send] = deque()
         self._stored_token = 0
 
@@ -77,7 +71,7 @@ class PeerMessages:
         chain = self._chain_at(message.prev_index)
         if chain is None:
             text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
-            self._alarm(text)
+            self._context.raise_alarm(text)
             return None
         return msgspec.structs.replace(message, prev_chain_crc=chain)
 
@@ -119,5 +113,5 @@ class PeerMessages:
         """Return the chain CRC at an index; damage found on the way is dealt with."""
         chain = self._log.chain_crc_at(index)
         if chain is None and self._log.before_begin_index < index:
-            self._look_at(index)
+            self._context.check_entry(index)
         return chain

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import ReadIndexRequest, ReadIndexResponse
-from quorumlog.node.environment import Network
-from quorumlog.raft.core import RaftCore
+from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.raft.effects import Finished, ReadReady
 from quorumlog.raft.events import Event, ReadRequested
 
@@ -22,25 +21,16 @@ FORWARDED_MS = 1_000
 
 
 class PendingRequests:
-    """Of one replica. `tell` tells the core an event, `nonce` numbers questions to peers: an answer
-    that nobody was asked for, or was asked in an earlier run, fits none of them.
+    """The part of a replica that knows who waits for an answer of the core, or of the leader.
+
+    Questions to the leader are numbered by chance (`nonce`): an answer to nobody's question, or to
+    one of an earlier run, fits none of them. All methods run on the event loop's thread.
     """
 
-    def __init__(
-        self,
-        core: RaftCore,
-        group: str,
-        network: Network,
-        tell: Callable[[Event], None],
-        now_ms: Callable[[], int],
-        nonce: Callable[[], int],
-    ) -> None:
-        self._core = core
-        self._group = group
-        self._network = network
-        self._tell = tell
-        self._now_ms = now_ms
-        self._nonce = nonce
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self._core = context.core
+        self._network = context.environment.network
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
         self._forwarded: dict[int, tuple[int, Done]] = {}
@@ -59,7 +49,7 @@ class PendingRequests:
             return
         number = next(self._numbers)
         self._waiting[number] = done
-        self._tell(make_event(number))
+        self._context.step(make_event(number))
 
     def read(self, done: Done) -> None:
         """Find the index up to which a linearizable read must see, and wait until it is here.
@@ -72,10 +62,10 @@ class PendingRequests:
         elif core.leader_id is None or len(self._forwarded) >= ASKED_MAX:
             done(ResponseCode.NOT_LEADER, "no leader is known to ask", -1)
         else:
-            number = self._nonce()
-            self._forwarded[number] = (self._now_ms() + FORWARDED_MS, done)
+            number = self._context.environment.nonce()
+            self._forwarded[number] = (self._context.environment.now_ms() + FORWARDED_MS, done)
             request = ReadIndexRequest(
-                group=self._group,
+                group=self._context.config.group,
                 local_id=core.self_id,
                 remote_id=core.leader_id,
                 term=core.term,
@@ -118,7 +108,12 @@ class PendingRequests:
         if response.code is not ResponseCode.SUCCESS:
             found[1](response.code, f"{response.local_id}: {response.code.name}", -1)
             return
-        entry = (response.index, next(self._numbers), self._now_ms() + FORWARDED_MS, found[1])
+        entry = (
+            response.index,
+            next(self._numbers),
+            self._context.environment.now_ms() + FORWARDED_MS,
+            found[1],
+        )
         heapq.heappush(self._behind, entry)
         self.committed(self._core.committed_index)
 

@@ -16,6 +16,8 @@ from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transaction
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
 """Is told where a block went, and what the state machine made of its entries."""
+Propose: TypeAlias = Callable[[Block, Answer, SystemEntry], None]
+"""Appends a block that begins with an entry of the system channel; see `Appends.propose`."""
 
 
 @dataclass(frozen=True, slots=True)

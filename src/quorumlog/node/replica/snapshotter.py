@@ -7,7 +7,7 @@ and the results of commands (`Kept`).
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,19 +21,20 @@ from quorumlog.model.errors import (
     LeaderPendingFullError,
     StorageError,
 )
-from quorumlog.node.environment import Environment
+from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_jobs import (
+    MachineControl,
     MachineDamagedError,
     MachineError,
     MachineJob,
     damage_of_machine,
 )
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.retention import Retention
+from quorumlog.node.replica.served_snapshots import ServedSnapshots
+from quorumlog.node.replica.sessions import Sessions
 from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
 from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.applier import Applier
-    from quorumlog.node.replica.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +69,24 @@ class Snapshotter:
 
     def __init__(
         self,
-        replica: "Replica",
-        applier: "Applier",
+        context: ReplicaContext,
         snapshots: Snapshots | None,
-        environment: Environment,
+        machine: MachineState,
+        control: MachineControl,
+        sessions: Sessions,
+        served: ServedSnapshots,
+        retention: Retention,
     ) -> None:
-        self._replica = replica
-        self._applier = applier
+        self._context = context
         self._snapshots = snapshots
-        self._environment = environment
-        self._config = replica.config
-        self.newest = snapshots.newest() if snapshots is not None else None
+        self._environment = context.environment
+        self._config = context.config
+        self._machine = machine
+        self._control = control
+        self._sessions = sessions
+        self._served = served
+        self._retention = retention
+        machine.newest = snapshots.newest() if snapshots is not None else None
         self.saved = 0
         self._bytes = self._bytes_before = 0
         self._asked: list[tuple[int, Saved]] = []
@@ -92,11 +100,6 @@ class Snapshotter:
 
     # -- when -----------------------------------------------------------------------------------
 
-    @property
-    def newest_index(self) -> int:
-        """Last included index of the newest snapshot; -1: there is none."""
-        return self.newest.last_included_index if self.newest is not None else -1
-
     def applied(self, size_bytes: int) -> None:
         """The machine has applied entries of this size."""
         self._bytes += size_bytes
@@ -104,11 +107,11 @@ class Snapshotter:
     @property
     def is_due(self) -> bool:
         """Whether the machine's state is to be saved now."""
-        applied = self._applier.applied_index
-        since = applied - self.newest_index
+        applied = self._machine.applied_index
+        since = applied - self._machine.newest_index
         if self._snapshots is None or self._is_saving or since <= 0:
             return False
-        if applied > self._replica.core.committed_index:
+        if applied > self._context.core.committed_index:
             return False  # opened with it, and not yet heard that it is committed
         config = self._config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
@@ -121,26 +124,25 @@ class Snapshotter:
 
     def ask(self, saved: Saved) -> None:
         """Save at once; `saved` is told when that is durable."""
-        applier = self._applier
-        if self._snapshots is None or applier.machine is None:
+        if self._snapshots is None or self._machine.machine is None:
             text = f"group {self._config.group} has no state machine"
             saved(ResponseCode.UNSUPPORTED, text, -1)
-        elif applier.failed_text:
+        elif self._machine.failed_text:
             saved(ResponseCode.INTERNAL_ERROR, "the state machine of this replica failed", -1)
         elif len(self._asked) >= ASKED_MAX:
             saved(ResponseCode.LEADER_PENDING_FULL, "too many requests; try again later", -1)
-        elif applier.applied_index == self.newest_index and not self._is_saving:
-            saved(ResponseCode.SUCCESS, "", self.newest_index)
+        elif self._machine.applied_index == self._machine.newest_index and not self._is_saving:
+            saved(ResponseCode.SUCCESS, "", self._machine.newest_index)
         else:
-            self._asked.append((applier.applied_index, saved))
-            applier.go_on()
+            self._asked.append((self._machine.applied_index, saved))
+            self._control.advance()
 
     def settle(self) -> None:
         """Answer those whose request the newest snapshot fulfils."""
         waiting, self._asked = self._asked, []
         for index, saved in waiting:
-            if index <= self.newest_index:
-                saved(ResponseCode.SUCCESS, "", self.newest_index)
+            if index <= self._machine.newest_index:
+                saved(ResponseCode.SUCCESS, "", self._machine.newest_index)
             else:
                 self._asked.append((index, saved))
 
@@ -162,22 +164,22 @@ class Snapshotter:
 
     def _freezing(self, machine: StateMachine) -> MachineJob:
         """Return what has the machine's state saved: beside it, if it can be frozen."""
-        snapshots, log, index = self._snapshots, self._replica.log, self._applier.applied_index
+        snapshots, log, index = self._snapshots, self._context.log, self._machine.applied_index
         self._is_saving = True
         self._bytes_before, self._bytes = self._bytes, 0
         configs = [pair for pair in log.config_entries() if pair[0] <= index]
         chain_crc = log.chain_crc_at(index)
         meta = SnapshotMeta(
             last_included_index=index,
-            last_included_term=self._replica.core.term_at(index),
+            last_included_term=self._context.core.term_at(index),
             chain_crc=-1 if chain_crc is None else chain_crc,
             config=configs[-1] if configs else None,
         )
 
         begin, number = log.before_begin_index, self._state_number
-        sessions, results = self._replica.sessions.committed_table(), self._applier.results
-        knows_sessions = not self._replica.sessions.is_lost
-        fetched = self._replica.snapshot_transfer.served_indexes()
+        sessions, results = self._sessions.committed_table(), self._machine.results
+        knows_sessions = not self._sessions.is_lost
+        fetched = self._served.indexes()
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
@@ -208,8 +210,8 @@ class Snapshotter:
     def _save_frozen(
         self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState, number: int
     ) -> None:
-        begin = self._replica.log.before_begin_index
-        snapshots, fetched = self._snapshots, self._replica.snapshot_transfer.served_indexes()
+        begin = self._context.log.before_begin_index
+        snapshots, fetched = self._snapshots, self._served.indexes()
         if snapshots is None:
             return
 
@@ -237,8 +239,8 @@ class Snapshotter:
             self._withdraw(meta)
             return
         self.saved += 1
-        if meta.last_included_index >= self.newest_index:
-            self.newest = meta
+        if meta.last_included_index >= self._machine.newest_index:
+            self._machine.newest = meta
         log_event(
             logger,
             logging.INFO,
@@ -249,13 +251,13 @@ class Snapshotter:
         )
         self.settle()
         self._remove_covered(oldest)
-        self._applier.go_on()
+        self._control.advance()
 
     def _failed(self, error: Exception) -> None:
         """The snapshot before stays, and so does the log behind it."""
         self._not_saved()
         if isinstance(error, MachineDamagedError):
-            self._applier.rebuild(str(error))
+            self._control.rebuild(str(error))
             return
         self._not_before_ms = self._environment.now_ms() + RETRY_MS
         log_event(
@@ -268,19 +270,19 @@ class Snapshotter:
         asked, self._asked = self._asked, []
         for _, saved in asked:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
-        self._replica.wake()
+        self._context.wake()
 
     def _remove_covered(self, oldest: int) -> None:
         """Remove entries that all snapshots hold, but not what a live member still needs.
 
         So each of them will do when the newer ones turn out to be damaged.
         """
-        replica, log = self._replica, self._replica.log
+        context, log = self._context, self._context.log
         kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
         last = oldest - kept
         if log.size_bytes <= self._config.follower_retention_bytes:
-            last = min(last, replica.core.retention_floor)
-        replica.maintenance.remove_until(last)
+            last = min(last, context.core.retention_floor)
+        self._retention.remove_until(last)
 
     # -- what cannot be believed ----------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class Snapshotter:
             return
 
         def done() -> None:
-            if not self._asked and self._applier.is_eligible:
+            if not self._asked and self._control.is_eligible:
                 self.ask(lambda code, text, saved_index: None)
 
         self._change(lambda: snapshots.remove_broken(index, error), done)
@@ -304,8 +306,8 @@ class Snapshotter:
         """
         self._state_number += 1
         self._is_settled = False
-        if self.newest_index > trusted_index:
-            self.newest = None
+        if self._machine.newest_index > trusted_index:
+            self._machine.newest = None
 
     def set_aside_behind(self, index: int) -> None:
         """Set snapshots behind an index aside; on the machine's thread."""
@@ -321,7 +323,7 @@ class Snapshotter:
 
         With a snapshot of its own again it needs none of those that were set aside.
         """
-        if self.has_aside and self.newest is not None and self._applier.is_eligible:
+        if self.has_aside and self._machine.newest is not None and self._control.is_eligible:
             self._is_settled = True
 
     @property
@@ -345,7 +347,7 @@ class Snapshotter:
     def taking_back(self, done: Callable[[], None]) -> MachineJob:
         """Return what has those used after all that were set aside."""
 
-        before = self.newest
+        before = self._machine.newest
 
         def run() -> SnapshotMeta | None:
             if self._snapshots is not None:
@@ -378,7 +380,7 @@ class Snapshotter:
 
     def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
         """Take snapshots out of use, and find which is the newest then: beside the loop."""
-        before = self.newest
+        before = self._machine.newest
 
         def run() -> SnapshotMeta | None:
             change()
@@ -446,8 +448,8 @@ class Snapshotter:
 
     def looked(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
         """That was found; `before` was the newest when it was looked for."""
-        if self.newest is before:  # else another came meanwhile
-            self.newest = found
+        if self._machine.newest is before:  # else another came meanwhile
+            self._machine.newest = found
 
 
 def _caught(run: Callable[[], _Frozen]) -> object:

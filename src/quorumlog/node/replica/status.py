@@ -27,20 +27,20 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         end_term=log.term_runs()[-1][0] if log.term_runs() else log.before_begin_term,
         durable_index=core.durable_index,
         committed_index=committed,
-        applied_index=replica.applier.applied_index,
+        applied_index=replica.applied_index,
         end_chain_crc=log.end_chain_crc,
         committed_chain_crc=_chain_crc_at(replica, committed),
         flush=replica.config.flush,
         healthy=not (
             replica.health_text
             or log.damaged
-            or replica.applier.failed_text
+            or replica.applier.state.failed_text
             or _machine_trouble(replica)
             or replica.sessions.is_lost
             or replica.placement.misplaced_text
         ),
         health_text=replica.health_text
-        or replica.applier.failed_text
+        or replica.applier.state.failed_text
         or replica.placement.misplaced_text
         or _machine_trouble(replica)
         or _damage_text(replica)
@@ -59,20 +59,20 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         peers=list(core.peer_progress()),
         damaged_entries=log.damaged.count,
         damaged_ranges=list(log.damaged),
-        disk_text=replica.maintenance.full_text(0),
-        scrub_passes=replica.repairer.scrub_passes,
-        scrub_last_pass_ms=replica.repairer.scrub_last_pass_ms,
-        scrub_checked_index=replica.repairer.scrub_index,
+        disk_text=replica.maintenance.space.full_text(0),
+        scrub_passes=replica.repairer.scrubber.passes,
+        scrub_last_pass_ms=replica.repairer.scrubber.last_pass_ms,
+        scrub_checked_index=replica.repairer.scrubber.index,
         state_machine=replica.config.state_machine,
-        snapshot_index=replica.applier.snapshotter.newest_index,
+        snapshot_index=replica.applier.state.newest_index,
         install_state=_install_state(replica),
-        scrub_found=replica.repairer.scrub_found,
+        scrub_found=replica.repairer.scrubber.damage_found,
         stable_index=min(committed, replica.sessions.stable_index),
         open_transactions=len(replica.sessions.at_end.open_ids),
         identity=core.identity.hex(),
         address_text=replica.placement.text,
         readers=replica.readers.list()[-READERS_SHOWN:],
-        retention_text=replica.maintenance.retention_text,
+        retention_text=replica.maintenance.retention.text,
         machine_text=replica.applier.condition_text,
         machine_rebuilds=replica.counters.machine_rebuilds,
         machine_compared_index=replica.applier.comparisons.agreed_index,
@@ -94,11 +94,11 @@ def status_of_failed(config: NodeConfig, group: str, reason: str) -> StatusRespo
 
 
 def _install_state(replica: Replica) -> str:
-    if replica.applier.machine is None:
+    if replica.applier.state.machine is None:
         return ""
     if replica.applier.is_loading:
         return "loading"
-    found = replica.snapshot_transfer.state
+    found = replica.snapshot_receiver.state
     return replica.applier.condition or found if found == "ready" else found
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,16 +10,16 @@ from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
-from quorumlog.node.environment import Environment
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.pending_requests import PendingRequests
+from quorumlog.node.replica.proposals import Propose
+from quorumlog.node.replica.sessions import Sessions
 from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
     SessionEntry,
     SystemEntry,
 )
-
-if TYPE_CHECKING:
-    from quorumlog.node.replica.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +30,18 @@ AGAIN_MS = 1_000
 class OpenTransactions:
     """Of one replica; only a leader watches. A new leader counts from when it became one."""
 
-    def __init__(self, replica: "Replica", environment: Environment) -> None:
-        self._replica = replica
-        self._environment = environment
+    def __init__(
+        self,
+        context: ReplicaContext,
+        sessions: Sessions,
+        requests: PendingRequests,
+        propose: Propose,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._sessions = sessions
+        self._pending_requests = requests
+        self._propose = propose
         self._due_ms: dict[bytes, int] = {}
 
     def appended(self, entries: Iterable[SystemEntry]) -> None:
@@ -45,7 +53,7 @@ class OpenTransactions:
                 self._watch(entry.part.transactional_id)
 
     def _watch(self, found_id: bytes) -> None:
-        table = self._replica.sessions.at_end
+        table = self._sessions.at_end
         if found_id in table.open_ids:
             timeout_ms = table.producers[found_id].timeout_ms
             self._due_ms[found_id] = self._environment.now_ms() + timeout_ms
@@ -56,13 +64,13 @@ class OpenTransactions:
         self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
     ) -> None:
         """Say what is known of a transactional id, once this replica has proved that it leads."""
-        replica, core = self._replica, self._replica.core
+        context, core = self._context, self._context.core
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
             response = TransactionalResponse(
                 code=code, text=text, leader_id=core.leader_id, term=core.term
             )
-            known = replica.sessions.transactional(request.transactional_id)
+            known = self._sessions.transactional(request.transactional_id)
             if code is ResponseCode.SUCCESS and known is not None:
                 response = msgspec.structs.replace(
                     response,
@@ -74,22 +82,22 @@ class OpenTransactions:
             answer(response)
 
         if core.role is Role.LEADER:
-            replica.pending_requests.read(proved)
+            self._pending_requests.read(proved)
         else:
-            proved(ResponseCode.NOT_LEADER, f"not the leader of {replica.config.group}", -1)
+            proved(ResponseCode.NOT_LEADER, f"not the leader of {context.config.group}", -1)
 
     def role_changed(self, role: Role) -> None:
         """Leadership came or went."""
         self._due_ms = {}
         if role is Role.LEADER:
-            for found_id in self._replica.sessions.at_end.open_ids:
+            for found_id in self._sessions.at_end.open_ids:
                 self._watch(found_id)
 
     def tick(self, now_ms: int) -> None:
         """Give up what is overdue."""
         late = [found_id for found_id, due_ms in self._due_ms.items() if due_ms <= now_ms]
         for found_id in late:
-            table = self._replica.sessions.at_end
+            table = self._sessions.at_end
             if found_id not in table.open_ids:
                 del self._due_ms[found_id]
                 continue
@@ -105,11 +113,11 @@ class OpenTransactions:
             logger,
             logging.WARNING,
             "transaction given up: nothing was added to it for its time-out",
-            group=self._replica.config.group,
+            group=self._context.config.group,
             transactional_id=entry.transactional_id.hex(),
             batch_id=entry.batch_id,
         )
-        self._replica.propose(block, _nobody_waits, entry)
+        self._propose(block, _nobody_waits, entry)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do."""

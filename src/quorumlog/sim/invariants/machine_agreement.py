@@ -23,15 +23,16 @@ class MachineAgreement(Invariant):
         """See `Invariant`."""
         applier = node.running.applier
         self._committed = max(self._committed, node.core.committed_index)
-        if applier.machine is None or applier.failed_text:
-            self.require(not applier.failed_text, f"{node.node_id}: {applier.failed_text}")
+        state = applier.state
+        if state.machine is None or state.failed_text:
+            self.require(not state.failed_text, f"{node.node_id}: {state.failed_text}")
             return
         rebuilds = node.running.counters.machine_rebuilds
         is_rotten = node.node_id in node.cluster.rotten_machines
         self.require(is_rotten or not rebuilds, f"{node.node_id} makes its machine again")
         if applier.condition or applier.is_loading:
             return
-        applied = applier.applied_index
+        applied = state.applied_index
         life, before = self._seen.get(node.node_id, ((-1, -1), -1))
         now = (node.life, rebuilds)
         if (life, before) == (now, applied):
@@ -40,9 +41,9 @@ class MachineAgreement(Invariant):
         self.require(not fell, f"{node.node_id} has applied {applied}, and {before} earlier")
         self._seen[node.node_id] = (now, applied)
         # a machine that keeps its state may open with more than its replica knows to be committed
-        known = max(self._committed, applier.snapshotter.newest_index)
+        known = max(self._committed, state.newest_index)
         self.require(applied <= known, f"{node.node_id} has applied {applied}, committed {known}")
-        digest = applier.machine.digest()
+        digest = state.machine.digest()
         first, who = self._digests.setdefault(applied, (digest, node.node_id))
         self.require(
             first == digest,

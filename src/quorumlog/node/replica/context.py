@@ -1,0 +1,129 @@
+"""What the parts of a replica share: what they may see of it, and what they may say to it.
+
+No part knows the whole replica. A part gets this context and the few siblings that it works with.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quorumlog.log_events import log_event
+from quorumlog.model.block import Block
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.limits import Limits
+from quorumlog.node.environment import Environment, WriteOwner
+from quorumlog.node.replica.counters import ReplicaCounters
+from quorumlog.raft.core import RaftCore
+from quorumlog.raft.events import Event
+from quorumlog.storage.entries.entry_runs import EntryRun
+from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.log.interface import Log
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaShell(WriteOwner, Protocol):
+    """What a part may ask the replica around it to do."""
+
+    def step(
+        self,
+        event: Event,
+        *,
+        table: bytes = b"",
+        block: Block | None = None,
+        runs: list[EntryRun] | None = None,
+    ) -> None:
+        """Hand an event to the core, with the bytes that belong to it, and carry out the effects.
+
+        `table` are the producer sessions that came with an offer, `block` the entries that came
+        with a push, `runs` the entries that were read for one.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Have the replica ticked when the next part is due: a deadline has changed."""
+        ...
+
+    def update_eligibility(self) -> None:
+        """Tell the core if this replica may lead now and could not before, or the reverse."""
+        ...
+
+    def damage_found(self, error: CorruptionError) -> None:
+        """Quarantine an entry that cannot be read, if it is still damaged."""
+        ...
+
+    def check_entry(self, index: int) -> None:
+        """Read an entry with which something is wrong; quarantine it if it is damaged."""
+        ...
+
+    def check_damage_later(self) -> None:
+        """Look again soon: something cannot be read that may be readable in a moment."""
+        ...
+
+
+@dataclass(slots=True)
+class ReplicaContext:
+    """What every part of one replica may use. The parts look at `core` and only `step` changes it.
+
+    `health_text` says why the replica cannot write any more, `is_broken` that it has stopped after
+    a bug: both are set by the replica alone.
+    """
+
+    config: GroupConfig
+    limits: Limits
+    core: RaftCore
+    log: Log
+    environment: Environment
+    shell: ReplicaShell
+    counters: ReplicaCounters = field(default_factory=ReplicaCounters)
+    health_text: str = ""
+    is_broken: bool = False
+
+    def step(
+        self,
+        event: Event,
+        *,
+        table: bytes = b"",
+        block: Block | None = None,
+        runs: list[EntryRun] | None = None,
+    ) -> None:
+        """See `ReplicaShell.step`."""
+        self.shell.step(event, table=table, block=block, runs=runs)
+
+    def wake(self) -> None:
+        """See `ReplicaShell.wake`."""
+        self.shell.wake()
+
+    def update_eligibility(self) -> None:
+        """See `ReplicaShell.update_eligibility`."""
+        self.shell.update_eligibility()
+
+    def damage_found(self, error: CorruptionError) -> None:
+        """See `ReplicaShell.damage_found`."""
+        self.shell.damage_found(error)
+
+    def check_entry(self, index: int) -> None:
+        """See `ReplicaShell.check_entry`."""
+        self.shell.check_entry(index)
+
+    def check_damage_later(self) -> None:
+        """See `ReplicaShell.check_damage_later`."""
+        self.shell.check_damage_later()
+
+    def submit(self, token: int | None, plan: WritePlan) -> None:
+        """Have something written that the replica itself is told about when it is durable."""
+        self.environment.disk.submit(self.shell, token, plan)
+
+    def fail(self, error: StorageError) -> None:
+        """Stop the replica: something that is not queued for the disk thread could not be written.
+
+        The disk thread tells all replicas by itself when one of its writes fails.
+        """
+        self.shell.write_failed(error)
+        self.environment.broken(str(error))
+
+    def raise_alarm(self, text: str) -> None:
+        """Tell people of something that must never happen."""
+        self.counters.alarms += 1
+        log_event(logger, logging.ERROR, "alarm", group=self.config.group, text=text)

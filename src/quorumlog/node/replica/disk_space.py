@@ -1,0 +1,112 @@
+"""How full a replica's disks are, and the files that appends will need soon."""
+
+import logging
+from collections.abc import Callable
+
+from quorumlog.log_events import log_event
+from quorumlog.model.errors import (
+    LeaderPendingFullError,
+    NoSpaceError,
+    OutOfDescriptorsError,
+    StorageError,
+)
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.storage.files.space import DiskState
+from quorumlog.storage.files.write_plans import Preparable
+
+logger = logging.getLogger(__name__)
+
+
+class DiskSpace:
+    """The part of a replica that knows how full its disks are.
+
+    `look` judges the disks of the group on a thread of the executor; all methods run on the event
+    loop's thread.
+    """
+
+    def __init__(self, context: ReplicaContext, look: Callable[[], DiskState]) -> None:
+        self._context = context
+        self._look = look
+        self._is_looking = False
+        self._making: set[str] = set()
+        self.disk = DiskState()
+
+    def full_text(self, size_bytes: int, *, is_mark: bool = False) -> str:
+        """Say why an append of this size is refused now; empty if it is not.
+
+        A time mark may go wherever a file that is made has room for it.
+        """
+        log, limits = self._context.log, self._context.limits
+        if is_mark and log.room().size_bytes >= size_bytes:
+            return ""
+        if self.disk.full_text or not self.disk.is_tight:
+            return self.disk.full_text
+        room = log.room()
+        wanted = 2 * max(size_bytes, limits.push_bytes_max)
+        if room.size_bytes >= wanted and room.entries >= limits.block_entries_max:
+            return ""
+        return "the disk has no room for another data file"
+
+    def look(self, looked: Callable[[], None]) -> None:
+        """Look at the disks, unless that is under way; `looked` is called when it succeeded."""
+        if self._is_looking:
+            return
+
+        def done(disk: DiskState) -> None:
+            self._is_looking = False
+            self._found(disk)
+            looked()
+
+        self._is_looking = True
+        self._context.environment.executor.run(self._look, done, self._look_failed)
+
+    def _found(self, disk: DiskState) -> None:
+        if disk.full_text != self.disk.full_text:
+            text = disk.full_text or "there is room again"
+            level = logging.ERROR if disk.full_text else logging.INFO
+            log_event(logger, level, "disk", group=self._context.config.group, text=text)
+        self.disk = disk
+        self.prepare_files()
+
+    def _look_failed(self, error: Exception) -> None:
+        self._is_looking = False
+        if isinstance(error, LeaderPendingFullError):
+            return  # the threads are busy; there is a next look
+        log_event(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
+
+    def prepare_files(self) -> None:
+        """Have the files made that appends will need soon, beside the appends."""
+        if self._context.health_text:
+            return
+        for file in self._context.log.upcoming():
+            if file.path not in self._making:
+                self._making.add(file.path)
+                self._make(file)
+
+    def _make(self, file: Preparable) -> None:
+        def done(_: None) -> None:
+            self._making.discard(file.path)
+
+        def failed(error: Exception) -> None:
+            self._making.discard(file.path)
+            if isinstance(error, NoSpaceError):
+                # nothing was promised: appends are refused before they need the file
+                self.disk = DiskState(
+                    str(error), deletes_old=True, deletes_any=False, is_tight=True
+                )
+            elif isinstance(error, OutOfDescriptorsError):
+                log_event(  # nothing was promised
+                    logger,
+                    logging.WARNING,
+                    "file is made later",
+                    file=str(file.path),
+                    reason=str(error),
+                )
+            elif isinstance(error, StorageError):
+                self._context.fail(error)
+            elif not isinstance(error, LeaderPendingFullError):
+                # else the threads are busy: the next look or write asks again
+                text = "making a file ahead failed"
+                log_event(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
+
+        self._context.environment.executor.run(file.prepare, done, failed)

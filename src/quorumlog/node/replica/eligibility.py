@@ -1,0 +1,59 @@
+"""Whether a replica may lead: with a whole log, all sessions, a working machine, at its place."""
+
+import logging
+
+from quorumlog.log_events import log_event
+from quorumlog.model.errors import StorageError
+from quorumlog.node.replica.applier import Applier
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.placement import Placement
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.raft.events import EligibilityChanged
+
+logger = logging.getLogger(__name__)
+
+
+class Eligibility:
+    """The part of a replica that tells the core when it becomes, or ceases to be, fit to lead."""
+
+    def __init__(
+        self, context: ReplicaContext, sessions: Sessions, placement: Placement, applier: Applier
+    ) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._placement = placement
+        self._applier = applier
+        self._is_eligible = True
+
+    def update(self) -> None:
+        """Look whether anything has changed, and tell the core if so."""
+        is_eligible = (
+            not self._context.log.damaged
+            and self._applier.is_eligible
+            and not self._applier.state.is_installing
+        )
+        is_eligible = is_eligible and self._knows_sessions() and not self._placement.misplaced_text
+        if is_eligible != self._is_eligible:
+            self._is_eligible = is_eligible
+            self._context.step(EligibilityChanged(is_eligible))
+
+    def _knows_sessions(self) -> bool:
+        """Whether no producer's block can be stored twice: what hid them is repaired, then read."""
+        context, sessions = self._context, self._sessions
+        if sessions.is_incomplete:
+            try:
+                unread = sessions.scan(context.core.committed_index)
+            except StorageError as error:
+                log_event(
+                    logger,
+                    logging.WARNING,
+                    "cannot read producer sessions",
+                    group=context.config.group,
+                    text=str(error),
+                )
+                context.check_damage_later()
+                return False
+            if unread is not None:  # damage that nobody has met yet, or an index record
+                context.check_entry(unread)
+                context.check_damage_later()
+        return not sessions.is_incomplete

@@ -1,0 +1,172 @@
+"""Pushes of entries: those that a leader sends, and those that come from one.
+
+Pushes end where blocks of producers end, so that no replica is promised a part of one.
+"""
+
+import logging
+from typing import TypeAlias
+
+from quorumlog.log_events import log_event
+from quorumlog.model.block import (
+    Block,
+    Buffer,
+    config_entries_of,
+    is_contiguous,
+    is_noop,
+    parse_block,
+)
+from quorumlog.model.codes import PushType
+from quorumlog.model.errors import (
+    CorruptionError,
+    RequestError,
+    StorageError,
+    UnexpectedArgumentError,
+    check,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.model.membership import Membership
+from quorumlog.model.messages.peer import PushRequest
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.disk_space import DiskSpace
+from quorumlog.node.replica.fetches import gather
+from quorumlog.node.replica.peer_messages import PeerMessages
+from quorumlog.raft.effects import PushEntries, ReadEntries
+from quorumlog.raft.events import EntriesRead, EntriesUnreadable, Received
+from quorumlog.sessions.entries import is_time_mark, system_entries_in
+from quorumlog.storage.entries.entry_runs import EntryRun
+from quorumlog.storage.log.interface import Log
+
+logger = logging.getLogger(__name__)
+
+ReceivedBlock: TypeAlias = tuple[Block, tuple[tuple[int, Membership], ...]]
+
+
+class Pushes:
+    """The part of a replica that reads entries for peers, and checks those that peers send.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(self, context: ReplicaContext, messages: PeerMessages, space: DiskSpace) -> None:
+        self._context = context
+        self._messages = messages
+        self._space = space
+
+    def receive(self, message: PushRequest, attachment: memoryview) -> None:
+        """Hand a leader's push to the core, with what only its bytes can tell."""
+        context = self._context
+        context.counters.pushes_received += 1
+        fits = self._messages.push_fits(message)
+        if message.type is not PushType.APPEND:
+            context.step(Received(message, fits))
+            return
+        received = read_push_block(message, attachment, context.limits)
+        if received is None:
+            context.counters.malformed_pushes += 1
+            log_event(
+                logger,
+                logging.ERROR,
+                "malformed push dropped",
+                group=message.group,
+                peer=message.local_id,
+                first_index=message.first_index,
+            )
+            return
+        # what elections need is taken from the reserve: they go on while the disk is full
+        block, memberships = received
+        spared = bool(memberships) or is_noop(block)
+        full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
+        full = bool(full_text) and not spared
+        context.step(Received(message, fits, full, memberships), block=block)
+
+    def read_entries(self, effect: ReadEntries) -> None:
+        """Find entries for a push: from memory at once, else on a thread of the executor."""
+        context, log = self._context, self._context.log
+
+        def read() -> list[EntryRun]:
+            return gather_whole(log, effect.first_index, effect.last_index, effect.bytes_max)
+
+        def done(runs: list[EntryRun]) -> None:
+            size = sum(len(run.data) for run in runs)
+            last, hot = runs[-1].last_index, runs[0].from_memory
+            event = EntriesRead(effect.peer_id, effect.request_id, last, size, hot)
+            context.step(event, runs=runs)
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, CorruptionError):
+                context.damage_found(error)
+            elif not isinstance(error, StorageError | RequestError):
+                text = "reading entries for a push failed"
+                log_event(logger, logging.ERROR, text, exc_info=error, group=context.config.group)
+            context.step(EntriesUnreadable(effect.peer_id, effect.request_id, str(error)))
+
+        if log.is_in_memory(effect.first_index):
+            done(read())
+        else:
+            context.environment.executor.run(read, done, failed)
+
+    def send(self, effect: PushEntries, runs: list[EntryRun]) -> None:
+        """Send entries that were read for a push."""
+        message = self._messages.with_chain(effect.message)
+        if message is None:
+            return
+        check(
+            bool(runs) and runs[0].first_index == message.first_index, "the push fits its entries"
+        )
+        attachments: list[Buffer] = [run.data for run in runs]
+        network, counters = self._context.environment.network, self._context.counters
+        if network.send(message.remote_id, message, attachments, bulk=True):
+            counters.pushes_sent += 1
+            counters.push_bytes_sent += sum(len(part) for part in attachments)
+
+
+def read_push_block(
+    message: PushRequest, attachment: memoryview, limits: Limits
+) -> ReceivedBlock | None:
+    """Return the entries of an APPEND and the memberships they name, with their indexes.
+
+    None when they are not what the message says.
+
+    The frame's CRC has already shown that the bytes are those the leader sent.
+    """
+    count = message.last_index - message.first_index + 1
+    if message.first_index != message.prev_index + 1 or count <= 0:
+        return None
+    try:
+        block = parse_block(attachment, count=count, entry_bytes_max=limits.entry_bytes_max)
+        if not is_contiguous(block, message.first_index, message.term_runs):
+            return None
+        named = [(index, Membership.decode(body)) for index, body in config_entries_of(block)]
+    except UnexpectedArgumentError:
+        return None
+    return block, tuple(named)
+
+
+def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
+    """Return consecutive runs from first_index on, at most bytes_max (but at least one block).
+
+    Blocks are looked for only where the bytes did not suffice: `last_index` is the end of a block,
+    as the end of every log is.
+    """
+    runs = gather(log, first_index, last_index, bytes_max)
+    end = runs[-1].last_index
+    block = None if end == last_index else _last_session(runs)
+    if block is None or block[1] <= end:
+        return runs
+    block_first, block_last = block
+    if block_first > first_index:
+        return gather(log, first_index, block_first - 1, bytes_max)
+    while runs[-1].last_index < min(block_last, last_index):
+        index = runs[-1].last_index + 1
+        runs += gather(log, index, min(block_last, last_index), bytes_max)
+    return runs
+
+
+def _last_session(runs: list[EntryRun]) -> tuple[int, int] | None:
+    """Return first and last index of the last block whose session entry lies in these runs."""
+    for run in reversed(runs):
+        found = system_entries_in(run.block(), run.first_index)
+        if found:
+            index, entry = found[-1]
+            return index, index + entry.count
+    return None

@@ -1,0 +1,217 @@
+"""Questions that clients put to a replica's state machine."""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from quorumlog.log_events import describe_error
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import PASSING_ERRORS, RequestError, StorageError
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.machine_jobs import MachineControl, MachineDamagedError, MachineJob
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.pending_requests import PendingRequests
+
+QueryAnswer: TypeAlias = Callable[[ResponseCode, str, int, bytes], None]
+"""Is told code, why it failed, the applied index and the machine's answer."""
+
+QUERIES_TOGETHER = 128
+"""Questions put to a machine in one job: all their answers are sent in one turn of the loop."""
+QUERIES_MAX = 65_536
+"""Questions to one machine that may wait; more are refused."""
+_TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
+QUERY_WAIT_MS = 2_500
+"""How long a question may wait for what it must see to be applied, and for a fit machine."""
+
+
+@dataclass(order=True, slots=True)
+class _Query:
+    """To be answered once `index` is applied; `is_patient`: at the deadline in any case.
+
+    After `end_ms` it is refused if the machine is not fit.
+    """
+
+    index: int
+    number: int
+    deadline_ms: int = field(compare=False)
+    is_patient: bool = field(compare=False)
+    body: bytes = field(compare=False)
+    answer: QueryAnswer = field(compare=False)
+
+    @property
+    def end_ms(self) -> int:
+        return self.deadline_ms + (QUERY_WAIT_MS if self.is_patient else 0)
+
+
+class Queries:
+    """The part of a replica that has its machine answer questions, once it is far enough.
+
+    `is_waiting`: somebody waits for an answer. All methods run on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        control: MachineControl,
+        requests: PendingRequests,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._machine = machine
+        self._control = control
+        self._pending_requests = requests
+        self._waiting: list[_Query] = []
+        self._ready: deque[_Query] = deque()
+        self._unproved: list[tuple[bytes, QueryAnswer]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._waiting or self._ready)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the machine can answer somebody: it is far enough, and fit."""
+        return bool(self._ready) and self._control.is_eligible
+
+    def ask(
+        self, index: int, body: bytes, answer: QueryAnswer, *, wait_ms: int | None = None
+    ) -> None:
+        """Ask the machine once `index` is applied.
+
+        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused. A
+        machine that is made again or loads answers neither: the former is refused so much later.
+        """
+        if self._machine.machine is None:
+            text = (
+                f"group {self._context.config.group} has no state machine to ask; 'quorumlog "
+                "cluster up --machine' or stateMachine in the configuration gives a group one"
+            )
+            answer(ResponseCode.UNSUPPORTED, text, -1, b"")
+            return
+        if self._machine.failed_text:
+            self._refuse_failed(answer)
+            return
+        if len(self._waiting) + len(self._ready) >= QUERIES_MAX:
+            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
+            return
+        patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
+        deadline_ms = self._environment.now_ms() + patience_ms
+        query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
+        heapq.heappush(self._waiting, query)
+        self.release()
+        self._control.advance()
+
+    def ask_proved(self, body: bytes, answer: QueryAnswer) -> None:
+        """Ask the machine once everything acknowledged before now is applied.
+
+        The questions of one turn of the loop share one proof that the leader leads.
+        """
+        if len(self._unproved) >= QUERIES_MAX:
+            answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
+            return
+        self._unproved.append((body, answer))
+        if len(self._unproved) == 1:
+            self._environment.defer(self._prove)
+
+    def _prove(self) -> None:
+        together, self._unproved = self._unproved, []
+
+        def proved(code: ResponseCode, text: str, index: int) -> None:
+            for body, answer in together:
+                if code is ResponseCode.SUCCESS:
+                    self.ask(index, body, answer)
+                else:
+                    answer(code, text, -1, b"")
+
+        self._pending_requests.read(proved)
+        self._context.wake()
+
+    def expire(self, now_ms: int) -> None:
+        """Give up questions that waited too long for entries, or for the machine to be fit."""
+        if any(query.deadline_ms <= now_ms for query in self._waiting):
+            late = sorted(query for query in self._waiting if query.deadline_ms <= now_ms)
+            self._waiting = [query for query in self._waiting if query.deadline_ms > now_ms]
+            heapq.heapify(self._waiting)
+            for query in late:
+                if query.is_patient:
+                    self._ready.append(query)
+                else:
+                    text = f"index {query.index} is not applied here yet; try again later"
+                    query.answer(ResponseCode.TIMEOUT, text, self._machine.applied, b"")
+        # those of a machine that is fit are answered as soon as it is free
+        if not self._control.is_eligible and any(query.end_ms <= now_ms for query in self._ready):
+            unanswered = [query for query in self._ready if query.end_ms <= now_ms]
+            self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
+            why = self._control.condition_text or "its state machine has not again what it had"
+            text = f"this replica cannot answer yet: {why}; try again later"
+            for query in unanswered:
+                query.answer(ResponseCode.TIMEOUT, text, self._machine.applied, b"")
+
+    def next_deadline_ms(self) -> int:
+        """When `expire` has something to do."""
+        due_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
+        if self._ready and not self._control.is_eligible:
+            due_ms = min(due_ms, *(query.end_ms for query in self._ready))
+        return due_ms
+
+    def release(self) -> None:
+        """Entries were applied: some can be answered now."""
+        while self._waiting and self._waiting[0].index <= self._machine.applied:
+            self._ready.append(heapq.heappop(self._waiting))
+
+    def next_job(self, machine: StateMachine) -> MachineJob:
+        """Return what has the machine answer the next ones, if somebody `is_ready`."""
+        count = min(len(self._ready), QUERIES_TOGETHER)
+        queries = [self._ready.popleft() for _ in range(count)]
+
+        def again() -> None:
+            self._ready.extendleft(reversed(queries))
+
+        def run() -> list[tuple[ResponseCode, str, bytes]]:
+            return [_asked(machine, query.body) for query in queries]
+
+        def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
+            for query, (code, text, answer) in zip(queries, answers, strict=True):
+                query.answer(code, text, self._machine.applied, answer)
+
+        return MachineJob(run, done, refused=again)
+
+    def applied_less(self) -> None:
+        """The machine is made again: whoever could be answered must wait for entries once more."""
+        for query in self._ready:
+            heapq.heappush(self._waiting, query)
+        self._ready.clear()
+
+    def refuse_all(self) -> None:
+        """The machine failed."""
+        for query in [*self._ready, *self._waiting]:
+            self._refuse_failed(query.answer)
+        self._ready.clear()
+        self._waiting.clear()
+
+    def _refuse_failed(self, answer: QueryAnswer) -> None:
+        text = self._machine.failure_text
+        answer(ResponseCode.INTERNAL_ERROR, text, self._machine.applied, b"")
+
+
+def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
+    """Answer one question; what it raises is told to whoever asked."""
+    try:
+        return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
+    except PASSING_ERRORS as error:
+        return ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later", b""
+    except StorageError as error:
+        raise MachineDamagedError(str(error)) from error
+    except RequestError as error:
+        return error.code, f"the state machine cannot answer: {error}", b""
+    except Exception as error:
+        text = f"the state machine cannot answer: {describe_error(error)}"
+        return ResponseCode.INTERNAL_ERROR, text, b""

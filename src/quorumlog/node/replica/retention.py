@@ -1,0 +1,129 @@
+"""Removing entries from the start of a replica's log: old ones, and those that snapshots cover."""
+
+import logging
+
+from quorumlog.log_events import log_event
+from quorumlog.model.errors import StorageError
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.disk_space import DiskSpace
+from quorumlog.node.replica.group_time import GroupTime
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.raft.events import LogCompacted
+from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.log.retention import RetentionInputs, last_to_remove, mark_pause_ms
+
+logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """The part of a replica that removes entries; its methods run on the event loop's thread."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        sessions: Sessions,
+        space: DiskSpace,
+        group_time: GroupTime,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._machine = machine
+        self._sessions = sessions
+        self._space = space
+        self._settle_ms = mark_pause_ms(context.config)
+        self.group_time = group_time
+
+    def remove_until(self, index: int) -> None:
+        """Remove entries up to an index that are committed, durable, applied and in a snapshot.
+
+        A plain log has no snapshot, and no need of one.
+        """
+        context, core, machine = self._context, self._context.core, self._machine
+        last = min(
+            index if machine.machine is None else min(index, machine.newest_index),
+            core.committed_index,
+            core.durable_index,
+            machine.applied_index,
+            self._sessions.known_until,
+        )
+        is_stopped = context.health_text or context.is_broken
+        if last > context.log.before_begin_index and not is_stopped:
+            self._remove(last)
+
+    def _remove(self, last_index: int) -> None:
+        context, log = self._context, self._context.log
+        self._environment.disk.submit(self, None, log.reset(last_index))
+        self._sessions.removed(log.before_begin_index)
+        context.step(LogCompacted(log.before_begin_index, log.before_begin_term))
+
+    def clean(self) -> None:
+        """Remove what is old enough, or too much; what a machine needs goes with its snapshots."""
+        context = self._context
+        if context.health_text or context.is_broken or self._machine.machine is not None:
+            return
+        self.group_time.look()
+        self._remove_old()
+
+    def watch_clock(self) -> None:
+        """Tell people of a wall clock that was set, and clean nothing by age for a while."""
+        environment = self._environment
+        step_ms = environment.clocks.look(environment.now_ms(), environment.wall_ms())
+        if step_ms:
+            self._context.raise_alarm(
+                f"the wall clock was set {'forward' if step_ms > 0 else 'back'} by "
+                f"{abs(step_ms) / 1_000:.0f} s, or this machine was suspended: look after its time "
+                "synchronisation. No entry is older for that; cleaning by age rests until the "
+                f"clock has gone evenly for {self._settle_ms // 1_000} s"
+            )
+
+    @property
+    def text(self) -> str:
+        """Why nothing is removed by age at present; empty if it may be."""
+        clocks = self._environment.clocks
+        rests_ms = clocks.rests_ms(self._environment.now_ms(), self._settle_ms)
+        if not rests_ms:
+            return ""
+        return (
+            f"cleaning by age rests for another {-(-rests_ms // 1_000)} s: the wall clock was set "
+            f"by {clocks.step_ms / 1_000:+.0f} s"
+        )
+
+    def _remove_old(self) -> None:
+        context = self._context
+        segments = context.log.segments()
+        inputs = RetentionInputs(
+            self.group_time.age_ms,
+            self._environment.hour_of_day(),
+            clock_is_steady=not self.text,
+            applied_index=min(context.core.committed_index, self._sessions.known_until),
+            peers_have=context.core.retention_floor,
+        )
+        size_bytes = context.log.size_bytes
+        last = last_to_remove(segments, size_bytes, context.config, self._space.disk, inputs)
+        if last is None or last <= context.log.before_begin_index:
+            return
+        removed = [segment for segment in segments if segment.last_index <= last]
+        size = sum(segment.size_bytes for segment in removed)
+        context.counters.segments_removed += len(removed)
+        context.counters.bytes_removed += size
+        log_event(
+            logger,
+            logging.INFO,
+            "old entries removed",
+            group=context.config.group,
+            first_index_kept=last + 1,
+            files=len(removed),
+            bytes=size,
+        )
+        self._remove(last)
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """See `WriteOwner`: nobody waits for a removal."""
+
+    def writes_completed(self) -> None:
+        """See `WriteOwner`."""
+
+    def write_failed(self, error: StorageError) -> None:
+        """See `WriteOwner`: the replica is told as well."""

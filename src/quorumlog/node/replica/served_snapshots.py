@@ -1,0 +1,83 @@
+"""Which snapshots peers are fetching from this replica: they are kept, and offered to the end."""
+
+from dataclasses import dataclass
+
+from quorumlog.model.messages.peer import SnapshotChunkRequest
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.storage.log.snapshots import SnapshotMeta
+from quorumlog.transport.peers import VISITORS_MAX
+
+SILENT_OFFERS = 3
+"""Who has asked for nothing for this many push time-outs fetches no more."""
+FIRST_CHUNKS_MAX = 3
+"""A snapshot whose first chunk is asked for more often is read: it may be damaged here."""
+
+
+@dataclass(slots=True)
+class _Served:
+    """A snapshot that a peer was offered; when it last asked for a chunk of it, and for which.
+
+    `first_chunks` counts how often it asked for the first one.
+    """
+
+    meta: SnapshotMeta
+    asked_ms: int
+    offset: int = 0
+    first_chunks: int = 0
+
+
+class ServedSnapshots:
+    """The part of a replica that knows who fetches which of its snapshots."""
+
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self._served: dict[str, _Served] = {}
+
+    def fetched_by(self, peer_id: str) -> SnapshotMeta | None:
+        """Return the snapshot that a peer is fetching; None: none that still helps it.
+
+        It is offered that one again: a newer one would have it start once more.
+        """
+        served = self._served.get(peer_id)
+        if served is None or not self._is_fetched(served):
+            return None
+        reaches = served.meta.last_included_index >= self._context.log.before_begin_index
+        return served.meta if reaches else None
+
+    def offered(self, peer_id: str, meta: SnapshotMeta) -> None:
+        """A peer is offered a snapshot. Of those that are no members, only the last are known."""
+        context = self._context
+        self._served.pop(peer_id, None)
+        self._served[peer_id] = _Served(meta, context.environment.now_ms())
+        members = context.core.membership.ids
+        visitors = [peer for peer in self._served if peer not in members]
+        for peer in visitors[:-VISITORS_MAX]:
+            del self._served[peer]
+
+    def asked(self, request: SnapshotChunkRequest) -> bool:
+        """A peer asks for a chunk; return False if it starts again, as if the snapshot were bad.
+
+        Then it is offered a newer one, if there is one.
+        """
+        served = self._served.get(request.local_id)
+        if served is None or served.meta.last_included_index != request.last_included_index:
+            return True
+        served.first_chunks += request.offset == 0
+        if request.offset == 0 < served.offset or served.first_chunks > FIRST_CHUNKS_MAX:
+            del self._served[request.local_id]
+            return False
+        served.asked_ms, served.offset = self._context.environment.now_ms(), request.offset
+        return True
+
+    def forget(self, peer_id: str) -> None:
+        """What a peer was offered cannot be read."""
+        self._served.pop(peer_id, None)
+
+    def indexes(self) -> list[int]:
+        """Return the snapshots that peers are fetching: they are kept."""
+        fetched = [served for served in self._served.values() if self._is_fetched(served)]
+        return [served.meta.last_included_index for served in fetched]
+
+    def _is_fetched(self, served: _Served) -> bool:
+        silent_ms = self._context.environment.now_ms() - served.asked_ms
+        return silent_ms < SILENT_OFFERS * self._context.config.max_push_time_out_ms

@@ -1,0 +1,404 @@
+"""Where a replica begins whose leader has removed the entries that it needs (spec 40 section 5).
+
+A plain log has nothing to install: such a replica simply begins behind what was removed. With a
+state machine the leader offers its newest snapshot. The follower fetches it piece by piece, at its
+own pace and from where it had come when connections or processes ended; the leader bounds the rate.
+Only when all of it is here, checked and durable does the core begin the log anew.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.log_events import log_event
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.membership import Membership
+from quorumlog.model.messages.peer import (
+    InstallSnapshotRequest,
+    OfferQuery,
+    OfferResponse,
+    SnapshotChunk,
+    SnapshotChunkRequest,
+)
+from quorumlog.node.replica.applier import Applier
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.retention import Retention
+from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.snapshot_offers import fingerprint_of, meta_of
+from quorumlog.node.replica.snapshot_requests import SnapshotRequests
+from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, ResetLog
+from quorumlog.raft.events import OfferConfirmed, Received, SnapshotFetched
+from quorumlog.storage.log.snapshots import Installing, SnapshotMeta, Snapshots
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """An offer whose sender was asked whether it made it; `table` came with it."""
+
+    number: int
+    offer: InstallSnapshotRequest
+    table: bytes
+    since_ms: int
+
+    def is_about(self, offer: InstallSnapshotRequest) -> bool:
+        """Whether an offer is the same, later."""
+        mine = self.offer
+        return (mine.local_id, mine.term, mine.last_included_index) == (
+            offer.local_id,
+            offer.term,
+            offer.last_included_index,
+        )
+
+
+class SnapshotReceiver:
+    """The part of a replica that takes offers and fetches snapshots.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        snapshots: Snapshots | None,
+        sessions: Sessions,
+        requests: SnapshotRequests,
+        applier: Applier,
+        retention: Retention,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._config = context.config
+        self._snapshots = snapshots
+        self._sessions = sessions
+        self._requests = requests
+        self._applier = applier
+        self._machine = applier.state
+        self._retention = retention
+        self._offer: InstallSnapshotRequest | None = None
+        self._begun: InstallSnapshotRequest | None = None
+        self._begun_table = b""
+        self._staged: Installing | None = None
+        self._request_id = -1
+        self._asked_ms = self._offered_ms = 0
+        self._is_busy = False
+        self._fetched: SnapshotMeta | None = None
+        self._question: _Question | None = None
+        self.state = "ready"
+
+    def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
+        """A peer offers a place to begin; one that names no readable membership is dropped.
+
+        Its producer sessions are attached; they are taken once the offer is.
+        """
+        try:
+            if offer.config is not None:
+                Membership.decode(offer.config[1])
+        except UnexpectedArgumentError as error:
+            self._context.raise_alarm(f"{offer.local_id} offers a log that cannot be read: {error}")
+            return
+        if self._snapshots is not None and not offer.sha256:
+            self._context.raise_alarm(
+                f"{offer.local_id} offers a plain log, but this replica of the group has a state "
+                "machine: give all members the same stateMachine"
+            )
+            return
+        table = bytes(attachment)
+        if offer.from_leader:
+            self._context.step(Received(offer), table=table)
+        requests = self._requests
+        least = max(requests.least_index, self._machine.applied_index + 1)
+        if requests.are_answered_by(offer) and offer.last_included_index >= least:
+            requests.settled()
+            self.fetch(FetchSnapshot(offer), table)
+
+    def confirm(self, effect: ConfirmOffer, table: bytes) -> None:
+        """Ask the leader itself whether it made this offer."""
+        offer, before = effect.offer, self._question
+        is_later = before is not None and before.is_about(offer)
+        since_ms = (
+            before.since_ms if before is not None and is_later else self._environment.now_ms()
+        )
+        self._question = _Question(self._environment.nonce(), offer, table, since_ms)
+        question = OfferQuery(
+            group=offer.group,
+            local_id=offer.remote_id,
+            remote_id=offer.local_id,
+            term=self._context.core.term,
+            request_id=self._question.number,
+            fingerprint=fingerprint_of(offer, table),
+        )
+        self._environment.network.send(offer.local_id, question)
+        self._context.wake()
+
+    def answered(self, answer: OfferResponse) -> None:
+        """The leader says whether it made the offer."""
+        asked = self._question
+        if asked is None or (answer.local_id, answer.request_id) != (
+            asked.offer.local_id,
+            asked.number,
+        ):
+            return
+        self._question = None
+        if answer.code is ResponseCode.SUCCESS:
+            self._context.step(OfferConfirmed(asked.offer), table=asked.table)
+        else:
+            self._not_confirmed(asked, "says that it did not")
+
+    def _not_confirmed(self, asked: _Question, what: str) -> None:
+        index = asked.offer.last_included_index
+        self._context.raise_alarm(
+            f"a message in the name of {asked.offer.local_id} of term {asked.offer.term} offers a "
+            f"log that begins after index {index}, but {asked.offer.local_id} {what}; nothing was "
+            "removed"
+        )
+
+    def fetch(self, effect: FetchSnapshot, table: bytes = b"") -> None:
+        """Begin to fetch what is offered, or go on; `table`: the sessions that came with it.
+
+        What is being written or checked just now ends before another offer takes its place.
+        """
+        offer, snapshots = effect.offer, self._snapshots
+        if snapshots is None:
+            self._context.raise_alarm(
+                f"{offer.local_id} offers the snapshot of a state machine, but this replica of "
+                "the group has none: give all members the same stateMachine"
+            )
+            return
+        before, self._offer = self._offer, offer
+        self._machine.is_installing = True
+        self._offered_ms = self._environment.now_ms()
+        if before is None:
+            self._context.update_eligibility()
+        if self._is_busy:
+            return
+        is_same = self._staged is not None and self._staged.meta == meta_of(offer)
+        self._begun, self._begun_table = offer, table
+        if not is_same:
+            self._begin(snapshots, offer)
+        elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
+            self._go_on()
+        self._context.wake()
+
+    def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
+        staged, self._staged = self._staged, None
+        self.state = "installing"
+        log_event(
+            logger,
+            logging.INFO,
+            "installing a snapshot",
+            group=self._config.group,
+            last_included_index=offer.last_included_index,
+            bytes=offer.size_bytes,
+            leader=offer.local_id,
+        )
+
+        meta = meta_of(offer)
+
+        def run() -> Installing | None:
+            if staged is not None:
+                staged.close()
+            return None if snapshots.holds(meta) else snapshots.install(meta)
+
+        def done(found: Installing | None) -> None:
+            self._staged = found
+            if found is None:  # a crash came between fetching it and beginning anew
+                self._arrived(meta)
+            else:
+                self._go_on()
+
+        self._run(run, done)
+
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Do something beside the loop; what fails is tried again with the next offer."""
+        self._is_busy = True
+
+        def finished(result: Any) -> None:
+            self._is_busy = False
+            done(result)
+            self._context.wake()
+
+        def failed(error: Exception) -> None:
+            self._is_busy = False
+            log_event(
+                logger,
+                logging.ERROR,
+                "snapshot cannot be installed now",
+                group=self._config.group,
+                text=str(error),
+            )
+            staged, self._staged = self._staged, None
+            if staged is not None:
+                self._environment.executor.run(staged.discard, lambda _: None, _not_discarded)
+            self._context.wake()
+
+        self._environment.executor.run(work, finished, failed)
+
+    def _go_on(self) -> None:
+        staged, offer = self._staged, self._offer
+        if staged is None or offer is None or staged.meta != meta_of(offer):
+            return  # another offer came meanwhile, or none any more: the next one begins it
+        self.state = "installing"
+        if staged.size_bytes < staged.meta.size_bytes:
+            self._ask()
+            return
+        self.state = "verifying"
+        self._run(staged.publish, lambda is_whole: self._published(staged, is_whole=is_whole))
+
+    def _ask(self) -> None:
+        offer, staged = self._offer, self._staged
+        if offer is None or staged is None:
+            return
+        self._request_id = self._environment.nonce()
+        self._asked_ms = self._environment.now_ms()
+        request = SnapshotChunkRequest(
+            group=offer.group,
+            local_id=offer.remote_id,
+            remote_id=offer.local_id,
+            term=self._context.core.term,
+            request_id=self._request_id,
+            last_included_index=offer.last_included_index,
+            offset=staged.size_bytes,
+            bytes_max=min(
+                self._context.limits.push_bytes_max, staged.meta.size_bytes - staged.size_bytes
+            ),
+        )
+        self._environment.network.send(offer.local_id, request)
+
+    def received(self, piece: SnapshotChunk, attachment: memoryview) -> None:
+        """Write a piece that was asked for, and ask for the next."""
+        staged = self._staged
+        if staged is None or self._is_busy or piece.request_id != self._request_id:
+            return
+        self._request_id = -1  # it may come twice
+        if piece.code is not ResponseCode.SUCCESS or not len(attachment):
+            return  # gone: the leader offers a newer one
+        before = staged.size_bytes
+
+        def done(size_bytes: int) -> None:
+            if size_bytes > before:  # else it was not what was asked for: wait for the next offer
+                self._go_on()
+
+        self._run(lambda: staged.write(attachment, piece.offset), done)
+
+    def _published(self, staged: Installing, *, is_whole: bool) -> None:
+        if not is_whole:
+            self._context.raise_alarm(
+                f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
+            )
+            self.state = "installing"  # with the next offer: what is damaged there stays so a while
+            return
+        self._staged = None
+        self._arrived(staged.meta)
+
+    def _arrived(self, meta: SnapshotMeta) -> None:
+        """It is here, whole and durable."""
+        offer, self._fetched = self._begun, meta
+        self._end()
+        if self._begun_table:
+            self._sessions.learned(self._begun_table)
+        if offer is not None:
+            self._context.step(SnapshotFetched(offer))
+        machine = self._machine
+        if machine.newest_index == meta.last_included_index:
+            machine.newest = meta  # it has taken that one's place, and need not be alike
+        if not self._applier.is_loading and machine.applied_index < meta.last_included_index:
+            # the log holds what the snapshot does, but the machine could not be given it
+            self._applier.load(meta)
+
+    def _end(self) -> None:
+        self._offer = None
+        self._machine.is_installing = False
+        self.state = "ready"
+        self._context.update_eligibility()
+
+    def skip_removed(
+        self, index: int, peer_id: str, begin_index: int, table: bytes | memoryview
+    ) -> None:
+        """A damaged entry is removed at a peer, and nobody else gives it: go on after it.
+
+        The peer's log starts at `begin_index`; `table` are its producer sessions, empty if it does
+        not know them: then what producers stored in the entry is not known there either.
+        """
+        machine = self._machine
+        if machine.machine is not None and machine.applied_index < index:
+            self._requests.ask(peer_id)
+        elif table:
+            self._sessions.learned(table)
+            if machine.machine is not None and machine.newest_index < index:
+                # first what the machine made of it; then the next peer that is asked has it removed
+                self._applier.snapshotter.ask(lambda code, text, saved_index: None)
+            self._retention.remove_until(begin_index - 1)
+
+    def reset(self, effect: ResetLog, table: bytes = b"") -> None:
+        """Begin the log anew, as the core decided; `table`: the sessions that came with the offer.
+
+        Those of a snapshot were taken when it was here.
+        """
+        context, log = self._context, self._context.log
+        log_event(
+            logger,
+            logging.WARNING,
+            "log begins anew",
+            group=self._config.group,
+            first_index=effect.before_begin_index + 1,
+            first_index_before=log.before_begin_index + 1,
+            end_index_before=log.end_index,
+        )
+        context.counters.log_resets += 1
+        if table:
+            self._sessions.learned(table)
+        if effect.truncate_from >= 0:
+            self._sessions.truncated(effect.truncate_from)
+        self._sessions.began_anew(effect.before_begin_index)
+        if effect.truncate_from >= 0:
+            context.submit(None, log.truncate(effect.truncate_from))
+        else:
+            log.note_committed(effect.before_begin_index)
+        plan = log.reset(
+            effect.before_begin_index, effect.before_begin_term, effect.chain_crc, effect.config
+        )
+        context.submit(effect.token, plan)
+        context.check_damage_later()
+        # one that went on from a later snapshot of its own has what this one would give it
+        fetched = self._fetched
+        if fetched is not None and self._machine.applied_index < fetched.last_included_index:
+            self._applier.load(fetched)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Give up what nobody offers any more, and questions that nobody answers."""
+        if self._offer is not None and now_ms >= self._give_up_ms() and not self._is_busy:
+            self._end()
+        asked = self._question
+        if asked is not None and now_ms >= self._unanswered_ms(asked):
+            self._question = None
+            self._not_confirmed(asked, "does not confirm it")
+
+    def _unanswered_ms(self, asked: _Question) -> int:
+        return asked.since_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
+
+    def _give_up_ms(self) -> int:
+        return self._offered_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        is_waiting = self._offer is not None and not self._is_busy
+        asked = self._question
+        return min(
+            self._give_up_ms() if is_waiting else NEVER_MS,
+            self._unanswered_ms(asked) if asked is not None else NEVER_MS,
+        )
+
+
+def _not_discarded(error: Exception) -> None:
+    text = str(error)
+    log_event(
+        logger, logging.WARNING, "what was fetched of a snapshot cannot be removed", text=text
+    )

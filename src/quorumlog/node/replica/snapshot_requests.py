@@ -1,0 +1,38 @@
+"""Asking peers for a snapshot when a replica's machine cannot go on without one."""
+
+from quorumlog.model.messages.peer import InstallSnapshotRequest, SnapshotOfferRequest
+from quorumlog.node.replica.context import ReplicaContext
+
+
+class SnapshotRequests:
+    """The part of a replica that asks for snapshots, and knows which offer answers it.
+
+    `least_index`: only a snapshot that includes this entry will do.
+    """
+
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self._asked: tuple[str, int] | None = None
+        self.least_index = -1
+
+    def ask(self, peer_id: str, least_index: int = -1) -> None:
+        """The machine cannot go on: what it needs is damaged here, or removed."""
+        context, core = self._context, self._context.core
+        self._asked, self.least_index = (peer_id, context.environment.nonce()), least_index
+        message = SnapshotOfferRequest(
+            group=context.config.group,
+            local_id=core.self_id,
+            remote_id=peer_id,
+            term=core.term,
+            request_id=self._asked[1],
+            least_index=least_index,
+        )
+        context.environment.network.send(peer_id, message)
+
+    def are_answered_by(self, offer: InstallSnapshotRequest) -> bool:
+        """Whether an offer is the answer to what was asked last."""
+        return self._asked == (offer.local_id, offer.request_id)
+
+    def settled(self) -> None:
+        """The offer is taken: nothing is asked for any more."""
+        self._asked = None

@@ -1,0 +1,236 @@
+"""Offering snapshots to peers that need what the log has removed, and sending them in chunks.
+
+A leader offers by itself (spec 40 section 5); a peer whose machine cannot go on asks for an offer.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from quorumlog.log_events import log_event
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.messages.peer import (
+    InstallSnapshotRequest,
+    OfferQuery,
+    OfferResponse,
+    SnapshotChunk,
+    SnapshotChunkRequest,
+    SnapshotOfferRequest,
+)
+from quorumlog.node.replica.applier import Applier
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.served_snapshots import ServedSnapshots
+from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.snapshot_offers import fingerprint_of
+from quorumlog.raft.effects import OfferSnapshot
+from quorumlog.raft.events import EntriesUnreadable
+from quorumlog.raft.rate_limiter import RateLimiter
+from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
+
+logger = logging.getLogger(__name__)
+
+OFFERS_KNOWN = 4
+"""Newest offers to a peer that are confirmed when it asks: they cross with the questions."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """Fingerprints of what a peer was offered lately, in one term."""
+
+    term: int
+    fingerprints: list[bytes] = field(default_factory=list)
+
+    def add(self, fingerprint: bytes) -> None:
+        self.fingerprints = [*self.fingerprints, fingerprint][-OFFERS_KNOWN:]
+
+
+class SnapshotSender:
+    """The part of a replica that offers snapshots and sends them, at `peerPushQuota` at most.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        snapshots: Snapshots | None,
+        sessions: Sessions,
+        served: ServedSnapshots,
+        applier: Applier,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._config = context.config
+        self._snapshots = snapshots
+        self._sessions = sessions
+        self._served = served
+        self._applier = applier
+        self._chunk_bytes = context.limits.push_bytes_max
+        self._rate = RateLimiter(context.config.peer_push_quota)
+        self._held: dict[str, SnapshotChunkRequest] = {}
+        self._made: dict[str, _Made] = {}
+
+    def offer(self, effect: OfferSnapshot) -> None:
+        """Tell a peer where it can begin."""
+        core, log = self._context.core, self._context.log
+        meta = self._offered_to(effect.peer_id)
+        if meta is None:
+            reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
+            self._context.step(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
+            return
+        offer = InstallSnapshotRequest(
+            group=self._config.group,
+            local_id=core.self_id,
+            remote_id=effect.peer_id,
+            incarnation=core.incarnation,
+            term=core.term,
+            request_id=effect.request_id,
+            last_included_index=meta.last_included_index,
+            last_included_term=meta.last_included_term,
+            chain_crc=meta.chain_crc,
+            membership_index=core.membership_index,
+            config=meta.config,
+            size_bytes=meta.size_bytes,
+            sha256=meta.sha256,
+            digest=meta.digest,
+            kept_bytes=meta.kept_bytes,
+            from_leader=core.role is Role.LEADER,
+        )
+        table = self._sessions.encode()
+        if offer.from_leader:
+            self._note_made(offer, table)
+        self._environment.network.send(effect.peer_id, offer, [table])
+
+    def _note_made(self, offer: InstallSnapshotRequest, table: bytes) -> None:
+        made = self._made.get(offer.remote_id)
+        if made is None or made.term != offer.term:
+            known = self._context.core.membership.ids
+            self._made = {peer: one for peer, one in self._made.items() if peer in known}
+            made = self._made[offer.remote_id] = _Made(offer.term)
+        made.add(fingerprint_of(offer, table))
+
+    def asked(self, question: OfferQuery) -> None:
+        """A peer asks whether an offer in this replica's name is its own."""
+        core, made = self._context.core, self._made.get(question.local_id)
+        is_mine = (
+            core.role is Role.LEADER
+            and made is not None
+            and made.term == core.term == question.term
+            and question.fingerprint in made.fingerprints
+        )
+        answer = OfferResponse(
+            group=question.group,
+            local_id=question.remote_id,
+            remote_id=question.local_id,
+            term=core.term,
+            request_id=question.request_id,
+            code=ResponseCode.SUCCESS if is_mine else ResponseCode.INCONSISTENT_LEADER,
+        )
+        self._environment.network.send(question.local_id, answer)
+
+    def _offered_to(self, peer_id: str) -> SnapshotMeta | None:
+        """Return the snapshot that a peer is fetching; if it fetches none, where it can start."""
+        fetched = self._served.fetched_by(peer_id)
+        if fetched is not None:
+            return fetched
+        meta = self._place_to_begin()
+        if meta is not None and self._snapshots is not None:
+            self._served.offered(peer_id, meta)
+        return meta
+
+    def _place_to_begin(self) -> SnapshotMeta | None:
+        """Return the newest snapshot; of a plain log, where it begins."""
+        log, machine = self._context.log, self._applier.state
+        if self._sessions.is_lost:
+            return None  # what producers stored before it must be told along with it
+        index = log.before_begin_index
+        if machine.machine is not None:
+            newest = machine.newest
+            # what producers stored before it must be told along with it
+            known = self._sessions.as_of
+            reaches = newest is not None and index <= newest.last_included_index <= known
+            return newest if reaches else None
+        chain_crc = log.chain_crc_at(index)
+        configs = [pair for pair in log.config_entries() if pair[0] <= index]
+        return SnapshotMeta(
+            last_included_index=index,
+            last_included_term=log.before_begin_term,
+            chain_crc=-1 if chain_crc is None else chain_crc,
+            config=configs[-1] if configs else None,
+        )
+
+    def serve(self, request: SnapshotChunkRequest) -> None:
+        """Send a piece, now or when the rate allows it."""
+        now_ms = self._environment.now_ms()
+        if not self._served.asked(request):
+            self._applier.scrub.suspect(request.last_included_index)
+        if self._snapshots is None:
+            self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+        elif self._rate.is_used_up(now_ms):
+            self._held[request.local_id] = request
+            self._context.wake()
+        else:
+            self._send_chunk(self._snapshots, request, now_ms)
+
+    def _send_chunk(self, snapshots: Snapshots, request: SnapshotChunkRequest, now_ms: int) -> None:
+        length = max(0, min(request.bytes_max, self._chunk_bytes))
+        self._rate.sample(length, now_ms)
+
+        def run() -> bytes:
+            return snapshots.read_chunk(request.last_included_index, request.offset, length)
+
+        def failed(error: Exception) -> None:
+            log_event(
+                logger,
+                logging.INFO,
+                "snapshot cannot be sent",
+                group=self._config.group,
+                last_included_index=request.last_included_index,
+                text=str(error),
+            )
+            self._served.forget(request.local_id)
+            self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+
+        def done(data: bytes) -> None:
+            self._answer(request, ResponseCode.SUCCESS, data)
+
+        self._environment.executor.run(run, done, failed)
+
+    def _answer(self, request: SnapshotChunkRequest, code: ResponseCode, data: bytes) -> None:
+        piece = SnapshotChunk(
+            group=request.group,
+            local_id=request.remote_id,
+            remote_id=request.local_id,
+            term=self._context.core.term,
+            request_id=request.request_id,
+            code=code,
+            offset=request.offset,
+        )
+        self._environment.network.send(request.local_id, piece, [data], bulk=True)
+
+    def wanted(self, message: SnapshotOfferRequest) -> None:
+        """A peer cannot go on without a snapshot; while nobody leads, anybody's will do."""
+        core = self._context.core
+        leads = core.role is Role.LEADER or core.leader_id is None
+        applier, machine = self._applier, self._applier.state
+        if not leads or (machine.machine is not None and not applier.is_eligible):
+            return
+        if message.least_index > machine.newest_index:
+            if not applier.snapshotter.is_asked:  # the peer asks again
+                applier.snapshotter.ask(lambda code, text, index: None)
+        elif self._place_to_begin() is not None:
+            self.offer(OfferSnapshot(message.local_id, message.request_id))
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Send what was held back."""
+        if self._held and not self._rate.is_used_up(now_ms):
+            held, self._held = self._held, {}
+            for request in held.values():
+                self.serve(request)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        now_ms = self._environment.now_ms()
+        return now_ms + self._rate.left_ms(now_ms) if self._held else NEVER_MS
