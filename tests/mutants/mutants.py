@@ -20,7 +20,7 @@ from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.raft import campaign, core, voter
-from quorumlog.raft.dispatcher import Dispatcher
+from quorumlog.raft.dispatcher import CommitNotices, Dispatcher
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.membership_change import MembershipChange
@@ -139,7 +139,7 @@ def r08_answers_are_believed_whatever_they_answer(put):
         return self.dispatchers.get(response.local_id)
 
     put(Dispatcher, "_append_answered", answered)
-    put(Leadership, "_contact", contact)
+    put(Leadership, "_responding_peer", contact)
 
 
 def r09_no_pre_vote_and_no_stickiness(put):
@@ -150,7 +150,7 @@ def r09_no_pre_vote_and_no_stickiness(put):
 
 
 def _campaign_at_once(state):
-    state.restart_election_timer()
+    state.election_timer.restart(state.now_ms)
     campaign._start_vote_round(state)
 
 
@@ -172,9 +172,9 @@ def r11_a_leader_whose_disk_stalls_goes_on(put):
 
 
 def r13_a_follower_that_lost_everything_is_not_looked_at_again(put):
-    put(Dispatcher, "peer_seen", lambda self, incarnation: None)
+    put(Dispatcher, "peer_seen", lambda self, incarnation: self.contact.seen(0))
     put(Dispatcher, "match_regressed", lambda self, end_index: None)
-    put(Dispatcher, "commit_reported", lambda self, committed_index: None)
+    put(CommitNotices, "reported", lambda self, committed_index: None)
 
 
 def r14_an_emptied_disk_comes_back_as_the_same_member(put):
@@ -192,7 +192,7 @@ def r15_voters_change_without_a_joint_membership(put):
 
 
 def r16_a_learner_is_promoted_at_once(put):
-    put(MembershipChange, "_unfit", lambda self, member, dispatcher: None)
+    put(MembershipChange, "_not_ready", lambda self, member, dispatcher: None)
 
 
 def r17_a_removed_leader_goes_on(put):

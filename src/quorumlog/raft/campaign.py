@@ -1,26 +1,27 @@
 """Becoming leader: a pre-vote round, then a vote round in the next term (thesis section 9.6).
 
-A group that has not begun yet begins with the votes of all its founders. Afterwards the log says
-who they were, data directories included, so that an emptied one never makes a majority (R14).
+A new group is founded by an election that all founders vote in. Afterwards its log names them and
+their data directories, so that an emptied disk never makes a majority (R14).
 """
 
 from collections.abc import Collection, Container
 
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest, VoteResponse
+from quorumlog.raft.envelope import request_to
 from quorumlog.raft.quorum import has_quorum, majority
 from quorumlog.raft.state import Election, RaftState
 
 
 def start_campaign(state: RaftState) -> None:
-    """No leader was heard in time: ask whether an election would be won, raising no term yet."""
-    state.restart_election_timer()
+    """No leader was heard of in time: ask whether I would win, without raising the term yet."""
+    state.election_timer.restart(state.now_ms)
     if state.election is not None and state.election.own_vote_token > state.writes.stored_token:
-        return  # the disk is slower than the time-out; more writes would make it slower still
+        return  # the disk is slower than the time-out, and more writes would make it slower still
     if not state.may_campaign or state.disk_is_stalled():
         if state.leader_id is not None or state.role is not Role.FOLLOWER:
             state.enter(Role.FOLLOWER, None)
-        return  # others lead, until I am fit to
+        return  # leave it to others until I may
     state.enter(Role.CANDIDATE, None)
     if state.is_sole_voter:
         _start_vote_round(state)
@@ -33,7 +34,7 @@ def start_campaign(state: RaftState) -> None:
 
 
 def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
-    """The leader asks me to take over: campaign at once, unless that word is out of date."""
+    """The leader asks me to take over: campaign at once, unless the request is outdated."""
     current = (state.term, state.leader_id, Role.FOLLOWER)
     if (request.term, request.local_id, state.role) != current or not state.may_campaign:
         return
@@ -46,17 +47,17 @@ def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
 def _start_vote_round(
     state: RaftState, *, expected: Container[str] | None = None, transfer: bool = False
 ) -> None:
-    """Raise the term and vote for myself; the questions leave once both are durable.
+    """Raise the term and vote for myself; requests leave once both are durable.
 
-    `expected`: who said that they would vote for me; None: anybody may.
+    `expected` are those who granted a pre-vote; None: anybody may vote for me.
     """
-    state.restart_election_timer()
+    state.election_timer.restart(state.now_ms)
     own_id, term = state.config.self_id, state.known_term + 1
     state.enter(Role.CANDIDATE, None, term=term, vote=own_id)
     state.election = Election(
         term,
         pre_vote=False,
-        own_vote_token=state.hard_state_token,
+        own_vote_token=state.writes.hard_state_token,
         transfer=transfer,
         expected={voter for voter in _voters(state) if expected is None or voter in expected},
     )
@@ -68,22 +69,18 @@ def _voters(state: RaftState) -> list[str]:
     return list(dict.fromkeys([*current.voters, *current.outgoing]))
 
 
-def _request_votes(state: RaftState, asked: Election) -> None:
+def _request_votes(state: RaftState, election: Election) -> None:
     for peer_id in _voters(state):
         if peer_id == state.config.self_id:
             continue
         state.send(
             VoteRequest(
-                group=state.config.group,
-                local_id=state.config.self_id,
-                remote_id=peer_id,
-                incarnation=state.config.incarnation,
-                term=asked.term,
+                **request_to(state, peer_id, election.term),
                 ledger_end_index=state.log.end_index,
                 ledger_end_term=state.log.end_term,
-                pre_vote=asked.pre_vote,
+                pre_vote=election.pre_vote,
                 membership_index=state.memberships.index,
-                transfer=asked.transfer,
+                transfer=election.transfer,
             )
         )
 
@@ -91,84 +88,89 @@ def _request_votes(state: RaftState, asked: Election) -> None:
 def count_vote(state: RaftState, response: VoteResponse) -> None:
     """Count an answer, unless it belongs to a round that is over.
 
-    A higher term is adopted, with one exception: a granted pre-vote, whose voter may well be in
-    the term that was asked for already.
+    A higher term is adopted, except that of a granted pre-vote: its voter may have reached the term
+    that I asked for already.
     """
     accepted = response.vote_result.accepts
     if response.term > state.term and not (response.pre_vote and accepted):
         state.enter(Role.FOLLOWER, None, term=response.term)
         state.last_vote_result = response.vote_result
         return
-    asked = state.election
-    answers_it = asked is not None and (asked.term, asked.pre_vote) == (
+    election = state.election
+    answers_it = election is not None and (election.term, election.pre_vote) == (
         response.request_term,
         response.pre_vote,
     )
-    if asked is None or not answers_it:
+    if election is None or not answers_it:
         return
-    state.record(f"{response.local_id} answers term {asked.term}: {response.vote_result.name}")
+    state.record(f"{response.local_id} answers term {election.term}: {response.vote_result.name}")
     state.last_vote_result = response.vote_result
     if accepted and _is_known_voter(state, response):
-        asked.granted[response.local_id] = response.incarnation
+        election.granted[response.local_id] = response.incarnation
         if response.vote_result is VoteResult.ACCEPT_GIVING_UP_ENTRIES:
-            asked.surrendered.add(response.local_id)
-        _finish_if_won(state, asked)
-    elif not asked.pre_vote and response.local_id in asked.expected:
-        # votes were split: who is alive was asked, and others take no time-out to find that out
-        asked.expected.discard(response.local_id)
-        if not _is_enough(state, asked.expected):
-            state.campaign_again_soon()
+            election.surrendered.add(response.local_id)
+        _finish_if_won(state, election)
+    elif not election.pre_vote and response.local_id in election.expected:
+        # A live peer refused. If too few are left to win, the votes are split: do not wait for the
+        # time-out, since all who can answer have been asked.
+        election.expected.discard(response.local_id)
+        if not _is_enough(state, election.expected):
+            state.election_timer.campaign_soon(state.now_ms)
 
 
 def _is_known_voter(state: RaftState, response: VoteResponse) -> bool:
-    """Whether the voter is the one the membership names, not another data directory."""
+    """Whether the voter has the data directory that the membership names, not another one."""
     member = state.memberships.current.member(response.local_id)
     return member is not None and member.may_be(response.incarnation)
 
 
 def count_own_vote(state: RaftState) -> None:
     """Count the vote for myself once it is durable."""
-    asked = state.election
-    if asked is None or asked.pre_vote or asked.own_vote_token > state.writes.stored_token:
+    election = state.election
+    if election is None or election.pre_vote or election.own_vote_token > state.writes.stored_token:
         return
-    asked.granted[state.config.self_id] = state.config.incarnation
-    _finish_if_won(state, asked)
+    election.granted[state.config.self_id] = state.config.incarnation
+    _finish_if_won(state, election)
 
 
-def _finish_if_won(state: RaftState, asked: Election) -> None:
-    if not _is_enough(state, asked.granted):
+def _finish_if_won(state: RaftState, election: Election) -> None:
+    if not _is_enough(state, election.granted):
         return
-    if not _surrendered_nothing_committed(state, asked):
-        state.record(f"too few compared logs to win term {asked.term}")
+    if not _surrendered_nothing_committed(state, election):
+        state.record(f"too few compared logs to win term {election.term}")
         return
-    if asked.pre_vote:
-        _start_vote_round(state, expected=asked.granted)
+    if election.pre_vote:
+        _start_vote_round(state, expected=election.granted)
     else:
         state.last_vote_result = VoteResult.ACCEPT
-        state.voter_incarnations = dict(asked.granted)
+        state.voter_incarnations = dict(election.granted)
         state.enter(Role.LEADER, state.config.self_id)
 
 
 def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
-    """Whether the votes of these would make a leader."""
+    """Whether the votes of these members make a leader."""
     memberships = state.memberships
     if memberships.is_founded:
         return has_quorum(memberships.current, voters)
     return set(memberships.current.voters) <= set(voters)
 
 
-def _surrendered_nothing_committed(state: RaftState, asked: Election) -> bool:
-    """Whether what some gave up for me can't be committed, as far as the other voters tell.
+def _surrendered_nothing_committed(state: RaftState, election: Election) -> bool:
+    """Whether the entries that voters gave up for me cannot be committed.
 
-    The first committed entry that I lack would be on a majority of the voters of a membership that
-    is my newest or the one before: both sets of my newest hold it then, or one of them is it. So
-    the voters whose logs were not compared with mine must be a majority of neither set. Founders
-    prove nothing: an emptied disk is not told from a new one before the group began.
+    Suppose that one of them is, and that I lack it. Then it is on a majority of the voters of a
+    membership, which is my newest one or the one before that. My newest one may be joint, with two
+    sets of voters; a majority of one of these sets holds the entry in either case. Nobody in that
+    majority can have voted for me after comparing logs. So the entry is not committed if those who
+    did not compare (they gave up entries, or have not voted) are a majority of neither set.
+
+    Founders of a group prove nothing: before the group is founded, an emptied disk cannot be told
+    from a new one.
     """
-    if not asked.surrendered:
+    if not election.surrendered:
         return True
     current = state.memberships.current
-    not_compared = set(_voters(state)) - (asked.granted.keys() - asked.surrendered)
+    not_compared = set(_voters(state)) - (election.granted.keys() - election.surrendered)
     return state.memberships.is_founded and not any(
         len(not_compared.intersection(voters)) >= majority(len(voters))
         for voters in (current.voters, current.outgoing)

@@ -1,14 +1,17 @@
 """The dispatcher: how a leader brings one peer's log in step with its own (spec 30 section 4).
 
     COMPARE   find the last index at which both logs are equal, stepping back a term at a time
-    TRUNCATE  have the peer remove what conflicts behind it
-    APPEND    push entries, many requests at a time; COMMIT when there is nothing to push
-    INSTALL_SNAPSHOT  the peer needs entries that were removed: have it begin behind them
+    TRUNCATE  have the peer remove the entries after it that conflict
+    APPEND    push entries, several requests at a time; COMMIT when there is nothing to push
+    INSTALL_SNAPSHOT  the peer needs entries that were removed: offer it a snapshot
 
 It falls back to COMPARE whenever it is not sure where the peer is: no answer in time, a new
-connection, an answer that does not fit. Only answers to what is outstanding are believed (R8).
+connection, an answer that does not match. Only answers to outstanding requests are believed (R8).
+In terms of other implementations, a dispatcher is a leader's Progress of one follower, COMPARE is
+the probing state and APPEND the replicating one.
 """
 
+from collections.abc import Callable
 from enum import Enum
 
 from quorumlog.model.bounds import NEVER_MS
@@ -17,15 +20,18 @@ from quorumlog.model.errors import check
 from quorumlog.model.messages.client import PeerStatus
 from quorumlog.model.messages.peer import InstallSnapshotResponse, PushRequest, PushResponse
 from quorumlog.raft.effects import OfferSnapshot, PushEntries, ReadEntries
+from quorumlog.raft.envelope import request_to
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable
 from quorumlog.raft.in_flight import InFlight, Push
+from quorumlog.raft.log_index import LogIndex
+from quorumlog.raft.peer_contact import PeerContact
 from quorumlog.raft.rate_limiter import RateLimiter
 from quorumlog.raft.state import RaftState
 
-QUOTA_LAG_ENTRIES = 1_000
-"""A peer further behind is sent what lies on disk at a bounded rate (spec 30 section 7)."""
+RATE_LIMIT_LAG_ENTRIES = 1_000
+"""A peer that lags further is sent entries from disk at a bounded rate (spec 30 section 7)."""
 COMMIT_DELAY_MS = 2
-"""An idle peer is told what is committed so late: the next entries may be first, and say it."""
+"""How long to wait before a COMMIT: the next entries carry the commit index too, and may come."""
 
 
 class Phase(Enum):
@@ -35,6 +41,79 @@ class Phase(Enum):
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
     INSTALL_SNAPSHOT = "INSTALL_SNAPSHOT"
+
+
+class CommitNotices:
+    """Tells one peer that has all entries what is committed, and knows what it has learnt.
+
+    `known_index` is the committed index that the peer acknowledged; -1: none. Pushes carry the
+    commit index too, so a COMMIT is sent only when there is nothing to push.
+    """
+
+    def __init__(self, state: RaftState, peer_id: str) -> None:
+        self.known_index = -1
+        self.due_ms = NEVER_MS
+        self._state = state
+        self._peer_id = peer_id
+        self._sent_index = -1
+        self._request: PushRequest | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the newest committed index was not sent to the peer yet."""
+        return self._sent_index < self._state.committed_index
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the peer knows everything that is committed."""
+        return self.known_index >= self._state.committed_index
+
+    def schedule(self) -> None:
+        """Send a COMMIT soon, unless entries come first."""
+        self.due_ms = min(self.due_ms, self._state.now_ms + COMMIT_DELAY_MS)
+
+    def send(self, match_index: int) -> None:
+        """Send a COMMIT now; one that was not answered yet is sent again, with the same number."""
+        state = self._state
+        if self._request is None or self._request.commit_index != state.committed_index:
+            request_id = state.next_request_id()
+            self._request = push_request(
+                state, self._peer_id, PushType.COMMIT, request_id, match_index
+            )
+        self._sent_index = state.committed_index
+        self.due_ms = NEVER_MS
+        state.send(self._request)
+
+    def carried_by_push(self, last_index: int) -> None:
+        """A push up to last_index leaves, and carries the commit index."""
+        self._sent_index = min(self._state.committed_index, last_index)
+        self.due_ms = NEVER_MS
+
+    def acknowledged(self, index: int) -> None:
+        """The peer knows that entries up to index are committed."""
+        self.known_index = max(self.known_index, index)
+
+    def reported(self, committed_index: int) -> None:
+        """The peer says what it knows to be committed: less than before after a restart."""
+        self.known_index = min(self.known_index, committed_index)
+
+    def answered(self, response: PushResponse) -> bool:
+        """Take the answer to a COMMIT; return whether the peer must be compared with again."""
+        if self._request is None or response.request_id != self._request.request_id:
+            return False
+        if response.code is ResponseCode.SUCCESS:
+            self.acknowledged(self._request.commit_index)
+            self._request = None
+            return False
+        return response.code is ResponseCode.INCONSISTENT_STATE
+
+    def cancel(self) -> None:
+        """Do not wait for the answer to a COMMIT any longer."""
+        self._request = None
+
+    def forget(self) -> None:
+        """The peer may know nothing any more."""
+        self.known_index = self._sent_index = -1
 
 
 class Dispatcher:
@@ -48,69 +127,59 @@ class Dispatcher:
         self.phase = Phase.COMPARE
         self.match_index = -1
         self.write_index = state.log.end_index + 1
-        self.last_contact_ms = state.now_ms
-        self.is_confirmed = False
-        self.is_lost = False
-        """Whether its process has ended, it seems, and nothing was heard of it since."""
+        self.contact = PeerContact(state)
+        self.commits = CommitNotices(state, peer_id)
         self._state = state
         self._peer_id = peer_id
         self._in_flight = InFlight(state.config)
         self._outstanding: PushRequest | None = None
-        self._commit: PushRequest | None = None
-        self._reading: int | None = None
+        self._read_id: int | None = None
         self._offer_id: int | None = None
         self._retry_ms = NEVER_MS
-        self._stuck = False
-        self._commit_sent = -1
-        self._commit_due_ms = NEVER_MS
-        self.known_commit = -1
-        self.incarnation = 0
-        self._quota = RateLimiter(state.config.push_quota_bytes)
-        self._from_disk = False
-
-    # -- who the peer is ----------------------------------------------------------------------
-
-    def is_other(self, incarnation: int) -> bool:
-        """Whether an answer is of another data directory than the answers before."""
-        return 0 not in (incarnation, self.incarnation) and incarnation != self.incarnation
+        self._is_blocked = False
+        self._rate_limiter = RateLimiter(state.config.push_quota_bytes)
+        self._is_reading_disk = False
+        self._answer_handlers: dict[PushType, Callable[[PushResponse], None]] = {
+            PushType.COMPARE: self._compare_answered,
+            PushType.TRUNCATE: self._truncate_answered,
+            PushType.APPEND: self._append_answered,
+            PushType.COMMIT: self._commit_answered,
+        }
 
     def peer_seen(self, incarnation: int) -> None:
-        """The peer answered: forget what another data directory under its name had."""
-        if self.is_other(incarnation):
+        """The peer answered: forget what another data directory under its name had.
+
+        An emptied disk holds nothing of what the old one acknowledged. To go on counting that would
+        commit entries that no majority holds any more (R14).
+        """
+        if self.contact.is_other(incarnation):
             self.match_index = -1
-            self.known_commit = self._commit_sent = -1
+            self.commits.forget()
             self.write_index = self._state.log.end_index + 1
             self.compare()
-        self.incarnation = incarnation or self.incarnation
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the peer answered within an election time-out, or the nodes vouch for it."""
-        return (
-            self.is_confirmed
-            or self._state.now_ms - self.last_contact_ms
-            < self._state.config.election_timeout_min_ms
-        )
+        self.contact.seen(incarnation)
 
     # -- what the leader tells it -------------------------------------------------------------
 
     def compare(self) -> None:
         """Ask whether the peer holds our entry at write_index - 1.
 
-        If that was removed, and what is before it, the peer must begin behind what was removed.
+        If that entry was removed here, there is nothing to compare with: the peer must start its
+        log after the removed entries.
         """
         compared = self.write_index - 1
         needs_removed = compared < self._state.log.before_begin_index
         self._enter(Phase.INSTALL_SNAPSHOT if needs_removed else Phase.COMPARE)
         self._in_flight.clear()
-        self._outstanding = self._commit = self._reading = self._offer_id = None
+        self._outstanding = self._read_id = self._offer_id = None
+        self.commits.cancel()
         if needs_removed:
             self._offer_id = self._state.next_request_id()
-            self._offer()
+            self._offer_snapshot()
         else:
             self._ask(PushType.COMPARE, compared)
 
-    def _offer(self) -> None:
+    def _offer_snapshot(self) -> None:
         self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
         if self._offer_id is not None:
             self._state.emit(OfferSnapshot(self._peer_id, self._offer_id))
@@ -122,19 +191,23 @@ class Dispatcher:
         self.compare()
 
     def match_regressed(self, end_index: int) -> None:
-        """The peer's log ends before what it had acknowledged (R13): look again from there."""
+        """The peer's log ends before what it had acknowledged (R13): compare again from there.
+
+        Raft assumes that what is durable stays. Where it did not, the entries that the peer lost
+        must not be counted any longer.
+        """
         self._forget_match(end_index)
         self.write_index = end_index + 1
         self.compare()
 
     def diverged(self) -> None:
-        """The peer's log differs at an index that both call committed: look where, and say so."""
+        """The peer's log differs at an index that both call committed: find out where."""
         if self.phase is Phase.APPEND:
             self._state.alarm(f"{self._peer_id} has other committed entries than this leader")
             self.restart()
 
     def log_compacted(self) -> None:
-        """Entries were removed: what is asked, or comes next, must not lie among them."""
+        """Entries were removed here: start over if what was asked, or comes next, is gone."""
         compared = self.write_index - 1
         if self._outstanding is not None:
             compared = min(compared, self._outstanding.prev_index)
@@ -145,10 +218,10 @@ class Dispatcher:
     def tick(self) -> None:
         """Send again what was not answered in time."""
         now_ms, timeout_ms = self._state.now_ms, self._state.config.push_timeout_ms
-        if now_ms >= self._commit_due_ms:
-            self._commit_due_ms = NEVER_MS
-            if self._is_idle and self._commit_sent < self._state.committed_index:
-                self._send_commit()
+        if now_ms >= self.commits.due_ms:
+            self.commits.due_ms = NEVER_MS
+            if self._is_idle and self.commits.is_missing:
+                self.commits.send(self.match_index)
         oldest = self._in_flight.oldest_sent_ms
         if oldest is not None and now_ms >= oldest + timeout_ms:
             self.restart()
@@ -161,59 +234,59 @@ class Dispatcher:
             elif self.phase is Phase.APPEND:
                 self.push_entries()
             elif self.phase is Phase.INSTALL_SNAPSHOT:
-                self._offer()
+                self._offer_snapshot()
             else:
                 self.compare()
 
-    def commit_reported(self, committed_index: int) -> None:
-        """The peer says what it knows to be committed: less than before after a restart."""
-        self.known_commit = min(self.known_commit, committed_index)
-
     def repeat_commit(self) -> None:
         """Repeat the commit index to an idle peer that has not acknowledged it."""
-        if self._is_idle and self.known_commit < self._state.committed_index:
-            self._send_commit()
+        if self._is_idle and not self.commits.is_acknowledged:
+            self.commits.send(self.match_index)
 
     def push_entries(self) -> None:
-        """In APPEND: push what the peer has not yet, or tell it what is committed."""
+        """In APPEND: push the entries that the peer lacks, or tell it what is committed."""
         state = self._state
-        if self.phase is not Phase.APPEND or self._reading or self._retry_ms != NEVER_MS:
+        if self.phase is not Phase.APPEND or self._read_id or self._retry_ms != NEVER_MS:
             return
         if self.write_index <= state.log.end_index:
-            if self._is_over_quota():
-                self._retry_ms = state.now_ms + self._quota.left_ms(state.now_ms)
+            if self._is_rate_limited():
+                self._retry_ms = state.now_ms + self._rate_limiter.left_ms(state.now_ms)
             elif self._in_flight.has_room:
-                self._reading = state.next_request_id()
+                self._read_id = state.next_request_id()
                 state.emit(
                     ReadEntries(
                         self._peer_id,
-                        self._reading,
+                        self._read_id,
                         self.write_index,
                         state.log.end_index,
                         state.config.push_bytes_max,
                     )
                 )
-        elif self._commit_sent < state.committed_index and self._is_idle:
-            self._commit_due_ms = min(self._commit_due_ms, state.now_ms + COMMIT_DELAY_MS)
+        elif self.commits.is_missing and self._is_idle:
+            self.commits.schedule()
 
     def entries_read(self, event: EntriesRead) -> None:
         """Push the entries that were asked for."""
         state = self._state
-        if event.request_id != self._reading:
+        if event.request_id != self._read_id:
             return
         first, last = self.write_index, event.last_index
         check(first <= last <= state.log.end_index, "entries were read as asked", first, last)
-        self._reading = None
-        self._stuck = False
-        self._from_disk = not event.from_memory
-        if self._from_disk:
-            self._quota.sample(event.size_bytes, state.now_ms)
-        message = self._request(
-            PushType.APPEND, event.request_id, first - 1, first_index=first, last_index=last
+        self._read_id = None
+        self._is_blocked = False
+        self._is_reading_disk = not event.from_memory
+        if self._is_reading_disk:
+            self._rate_limiter.sample(event.size_bytes, state.now_ms)
+        message = push_request(
+            state,
+            self._peer_id,
+            PushType.APPEND,
+            event.request_id,
+            first - 1,
+            entries=(first, last),
         )
         self.write_index = last + 1
-        self._commit_sent = min(state.committed_index, last)
-        self._commit_due_ms = NEVER_MS
+        self.commits.carried_by_push(last)
         self._in_flight.add(
             Push(event.request_id, last, event.size_bytes, state.now_ms, message.commit_index)
         )
@@ -222,8 +295,8 @@ class Dispatcher:
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Try again a little later."""
-        if event.request_id == self._reading:
-            self._reading = None
+        if event.request_id == self._read_id:
+            self._read_id = None
             self._pause(
                 f"entries from {self.write_index} on cannot be read for {self._peer_id}: "
                 f"{event.reason}"
@@ -232,70 +305,54 @@ class Dispatcher:
             self._pause(f"{self._peer_id} needs removed entries: {event.reason}")
 
     def offer_answered(self, response: InstallSnapshotResponse) -> None:
-        """The peer begins behind what was removed, or has committed that much already."""
+        """The peer installed the snapshot, or has committed that much already."""
         known, log = response.committed_index, self._state.log
         settled = (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
         if response.request_id != self._offer_id or response.code not in settled:
             return
-        self._stuck = False
+        self._is_blocked = False
         if known >= log.before_begin_index:
             self.write_index = min(known, log.end_index) + 1
             self.compare()
 
     def push_answered(self, response: PushResponse) -> None:
         """Take an answer of the present term."""
-        asked = self._outstanding
-        if response.type is PushType.APPEND:
-            self._append_answered(response)
-        elif response.type is PushType.COMMIT:
-            self._commit_answered(response)
-        elif asked is None or (asked.type, asked.request_id) != (
-            response.type,
-            response.request_id,
-        ):
-            return
-        elif response.type is PushType.COMPARE:
-            self._compare_answered(asked, response)
-        else:
-            self._truncate_answered(response)
+        self._answer_handlers[response.type](response)
 
     # -- answers ------------------------------------------------------------------------------
 
-    def _compare_answered(self, asked: PushRequest, response: PushResponse) -> None:
+    def _asked_for(self, response: PushResponse) -> PushRequest | None:
+        """Return the outstanding COMPARE or TRUNCATE if this answers it."""
+        asked = self._outstanding
+        if asked is None or (asked.type, asked.request_id) != (response.type, response.request_id):
+            return None
+        return asked
+
+    def _compare_answered(self, response: PushResponse) -> None:
+        asked = self._asked_for(response)
+        if asked is None:
+            return
         if response.code is ResponseCode.SUCCESS:
             self.match_index = asked.prev_index
             self._enter(Phase.TRUNCATE)
-            self._stuck = False
+            self._is_blocked = False
             self._ask(PushType.TRUNCATE, self.match_index)
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             differs = 0 <= asked.prev_index <= self.match_index
             if differs or response.end_index < self.match_index:
                 self._forget_match(response.end_index)
             if response.x_term < 0 and response.end_index >= asked.prev_index:
+                # A follower names no conflicting term where the difference lies among its committed
+                # entries. Stepping back would not mend that: both logs cannot be right.
                 self._outstanding = None
                 self._pause(f"{self._peer_id} committed something else at index {asked.prev_index}")
                 return
-            self.write_index = self._step_back(asked.prev_index, response)
+            self.write_index = step_back(self._state.log, asked.prev_index, response)
             self.compare()
 
-    def _step_back(self, compared: int, response: PushResponse) -> int:
-        """Return the next write index after a failed compare; always below the last one.
-
-        The peer's entry there has term x_term, which begins at x_index in its log. If we have that
-        term too, our last entry of it may be common; else nothing of that term is (Raft 5.3).
-        """
-        back = response.end_index + 1
-        if response.x_term >= 0:
-            back = response.x_index
-            own_last = self._state.log.last_index_of_term(response.x_term)
-            if own_last is not None and back <= own_last < compared:
-                back = own_last + 1
-            # an entry is where its term begins or behind it: compare at the begin before giving up
-            begin = self._state.log.before_begin_index
-            back = begin + 1 if back <= begin < compared else back
-        return max(0, min(back, compared))
-
     def _truncate_answered(self, response: PushResponse) -> None:
+        if self._asked_for(response) is None:
+            return
         self._outstanding = None
         self._retry_ms = NEVER_MS
         if response.code is ResponseCode.SUCCESS:
@@ -303,7 +360,7 @@ class Dispatcher:
             self.write_index = self.match_index + 1
             self.push_entries()
         else:
-            # It refuses to remove committed entries: compare again, but not in a busy loop.
+            # The peer refuses to remove committed entries: compare again, but not in a busy loop.
             self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
 
     def _append_answered(self, response: PushResponse) -> None:
@@ -318,27 +375,22 @@ class Dispatcher:
                 )
                 return
             self.match_index = max(self.match_index, response.match_index)
-            self.known_commit = max(self.known_commit, min(push.commit_index, response.match_index))
+            self.commits.acknowledged(min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
         elif response.code is ResponseCode.DISK_FULL:
             self._in_flight.clear()
-            self._reading = None  # it was of entries further on
+            self._read_id = None  # the entries that are being read come later
             self.write_index = self.match_index + 1
             self._pause(f"{self._peer_id} has no room for more entries")
         elif response.code is ResponseCode.INCONSISTENT_STATE:
-            # An answer may be overtaken by a later one, so match_index stands.
+            # A later answer may have overtaken this one, so match_index stands.
             self.write_index = max(
                 self.match_index + 1, min(self.write_index, response.end_index + 1)
             )
             self.compare()
 
     def _commit_answered(self, response: PushResponse) -> None:
-        if self._commit is None or response.request_id != self._commit.request_id:
-            return
-        if response.code is ResponseCode.SUCCESS:
-            self.known_commit = max(self.known_commit, self._commit.commit_index)
-            self._commit = None
-        elif response.code is ResponseCode.INCONSISTENT_STATE:
+        if self.commits.answered(response):
             self.restart()
 
     # -- inside -------------------------------------------------------------------------------
@@ -348,10 +400,10 @@ class Dispatcher:
         """Whether the peer has everything, knows what is committed, and nothing is to be done."""
         return (
             self._is_idle
-            and self._reading is None
+            and self._read_id is None
             and self._retry_ms == NEVER_MS
             and self.match_index == self._state.log.end_index
-            and self.known_commit >= self._state.committed_index
+            and self.commits.is_acknowledged
         )
 
     @property
@@ -363,13 +415,13 @@ class Dispatcher:
             and not len(self._in_flight)
         )
 
-    def _is_over_quota(self) -> bool:
-        """Whether to wait: only what is far behind and comes from disk is limited."""
+    def _is_rate_limited(self) -> bool:
+        """Whether to wait: only peers that lag far and read from our disk are limited."""
         lag = self._state.log.end_index - self.match_index
         return (
-            self._from_disk
-            and lag > QUOTA_LAG_ENTRIES
-            and self._quota.is_used_up(self._state.now_ms)
+            self._is_reading_disk
+            and lag > RATE_LIMIT_LAG_ENTRIES
+            and self._rate_limiter.is_used_up(self._state.now_ms)
         )
 
     def _enter(self, phase: Phase) -> None:
@@ -387,70 +439,36 @@ class Dispatcher:
             f"ends at {end_index}, is not equal to ours up to there any more: it lost data"
         )
         self.match_index = -1
-        self.known_commit = self._commit_sent = -1
+        self.commits.forget()
 
     def _pause(self, text: str) -> None:
-        """Wait one push time-out; raise the alarm once, not at each attempt."""
+        """Wait for one push time-out; raise the alarm once, not at each attempt."""
         self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
-        if not self._stuck:
-            self._stuck = True
+        if not self._is_blocked:
+            self._is_blocked = True
             self._state.alarm(text)
 
     def _ask(self, kind: PushType, prev_index: int) -> None:
-        """Send a COMPARE or TRUNCATE; repeated until it is answered."""
+        """Send a COMPARE or TRUNCATE, which is repeated until it is answered.
+
+        TRUNCATE names the term of our next entry. A peer whose next entry has that term holds our
+        own entries, which an earlier push brought, and keeps them (spec 95.61).
+        """
         state = self._state
         next_term = -1
         if kind is PushType.TRUNCATE and prev_index < state.log.end_index:
             next_term = state.log.term_at(prev_index + 1)
-        self._outstanding = self._request(
-            kind, state.next_request_id(), prev_index, next_term=next_term
+        self._outstanding = push_request(
+            state, self._peer_id, kind, state.next_request_id(), prev_index, next_term=next_term
         )
         self._retry_ms = state.now_ms + state.config.push_timeout_ms
         state.send(self._outstanding)
-
-    def _send_commit(self) -> None:
-        state = self._state
-        if self._commit is None or self._commit.commit_index != state.committed_index:
-            self._commit = self._request(PushType.COMMIT, state.next_request_id(), self.match_index)
-        self._commit_sent = state.committed_index
-        self._commit_due_ms = NEVER_MS
-        state.send(self._commit)
-
-    def _request(
-        self,
-        kind: PushType,
-        request_id: int,
-        prev_index: int,
-        *,
-        next_term: int = -1,
-        first_index: int = -1,
-        last_index: int = -1,
-    ) -> PushRequest:
-        state = self._state
-        runs = state.log.runs_between(first_index, last_index) if first_index >= 0 else []
-        return PushRequest(
-            group=state.config.group,
-            local_id=state.config.self_id,
-            remote_id=self._peer_id,
-            incarnation=state.config.incarnation,
-            term=state.term,
-            type=kind,
-            request_id=request_id,
-            prev_index=prev_index,
-            prev_term=state.log.term_at(prev_index),
-            commit_index=state.committed_index,
-            next_term=next_term,
-            first_index=first_index,
-            last_index=last_index,
-            term_runs=runs,
-            membership_index=state.memberships.index,
-        )
 
     # -- views --------------------------------------------------------------------------------
 
     def deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        deadline_ms = min(self._retry_ms, self._commit_due_ms)
+        deadline_ms = min(self._retry_ms, self.commits.due_ms)
         oldest = self._in_flight.oldest_sent_ms
         if oldest is None:
             return deadline_ms
@@ -468,7 +486,7 @@ class Dispatcher:
             lag=state.log.end_index - self.match_index if known else -1,
             in_flight_requests=len(self._in_flight),
             in_flight_bytes=self._in_flight.size_bytes,
-            live=self.is_live,
+            live=self.contact.is_live,
         )
 
     def validate(self) -> None:
@@ -485,5 +503,52 @@ class Dispatcher:
         self._in_flight.validate(self.match_index, end_index)
         appends = self.phase is Phase.APPEND
         check(appends or not len(self._in_flight), "pushes are in flight only in APPEND")
-        check(appends or self._reading is None, "entries are read only in APPEND")
+        check(appends or self._read_id is None, "entries are read only in APPEND")
         check(not appends or self._outstanding is None, "in APPEND no compare is outstanding")
+
+
+def push_request(
+    state: RaftState,
+    peer_id: str,
+    kind: PushType,
+    request_id: int,
+    prev_index: int,
+    *,
+    next_term: int = -1,
+    entries: tuple[int, int] = (-1, -1),
+) -> PushRequest:
+    """Return a push of any type; `entries`, of an APPEND only, are its first and last index."""
+    first_index, last_index = entries
+    runs = state.log.runs_between(first_index, last_index) if first_index >= 0 else []
+    return PushRequest(
+        **request_to(state, peer_id),
+        type=kind,
+        request_id=request_id,
+        prev_index=prev_index,
+        prev_term=state.log.term_at(prev_index),
+        commit_index=state.committed_index,
+        next_term=next_term,
+        first_index=first_index,
+        last_index=last_index,
+        term_runs=runs,
+        membership_index=state.memberships.index,
+    )
+
+
+def step_back(log: LogIndex, compared: int, response: PushResponse) -> int:
+    """Return the next write index after a COMPARE at `compared` failed; at most `compared`.
+
+    The peer's entry there has term x_term, which starts at x_index in its log. If we have that
+    term too, our last entry of it may be common; else no entry of that term is (Raft 5.3).
+    """
+    back = response.end_index + 1
+    if response.x_term >= 0:
+        back = response.x_index
+        own_last = log.last_index_of_term(response.x_term)
+        if own_last is not None and back <= own_last < compared:
+            back = own_last + 1
+        # The term may start before our first entry and reach beyond it. So compare at our first
+        # entry once before we offer a snapshot, which is expensive.
+        before_first = log.before_begin_index
+        back = before_first + 1 if back <= before_first < compared else back
+    return max(0, min(back, compared))

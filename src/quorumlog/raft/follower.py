@@ -1,8 +1,12 @@
-"""Following: what a leader's heartbeats and pushes do here (spec 30 section 5)."""
+"""Following: how heartbeats and pushes of a leader are answered (spec 30 section 5).
 
+Every request passes the same check of term and leader first (`Follower._admit`). A push is carried
+out only where this log matches the leader's at the entry before it (log matching, Raft 5.3).
+"""
+
+from collections.abc import Callable
 from itertools import pairwise
 
-from quorumlog.model.bounds import INDEX_JUMP_MAX
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
@@ -21,41 +25,53 @@ from quorumlog.raft.effects import (
     ResetLog,
     TruncateLog,
 )
+from quorumlog.raft.envelope import response_to
+from quorumlog.raft.events import Received
+from quorumlog.raft.plausibility import contradicts_log, is_known_peer
 from quorumlog.raft.state import RaftState
 
 BEYOND_EVERY_LOG = 1 << 62
-"""An index beyond every log."""
+"""An index after the last entry of any log."""
 
 
 class Follower:
-    """Answers a leader. Every kind of push passes the same check of term and leader (spec 95.5)."""
+    """Answers a leader.
+
+    `verified_index` is the highest index up to which my log is known to equal the present leader's;
+    it starts again with each term. `_differs_from` is the lowest index at which an entry of mine
+    has the leader's term but other bytes. Raft excludes that, since a leader makes one entry for an
+    index and term. It can still happen after a disk returned wrong data, or lost writes and made a
+    leader reuse their indexes. Terms cannot tell such entries apart, so the index is remembered
+    until they were removed.
+    """
 
     def __init__(self, state: RaftState) -> None:
+        self.verified_index = -1
+        self.retention_floor = -1
+        """Up to this index every live member has the entries, as the leader says."""
         self._state = state
         self._verified_term = -1
-        self.verified_index = -1
-        """Highest index known to equal the present leader's; starts again with each term."""
         self._differs_from = BEYOND_EVERY_LOG
         self._diverged_term = -1
         self._memberships: tuple[tuple[int, Membership], ...] = ()
+        self._steps: dict[PushType, Callable[[PushRequest], None]] = {
+            PushType.COMPARE: self._compare,
+            PushType.TRUNCATE: self._truncate,
+            PushType.APPEND: self._append,
+        }
 
-    def heartbeat(self, request: HeartBeatRequest, *, chain_fits: bool) -> None:
-        """Answer at once: a heartbeat waits for no entries, only for a term just adopted."""
+    def heartbeat(self, request: HeartBeatRequest, event: Received) -> None:
+        """Answer once a term that was just adopted is durable; entries need not be."""
         state = self._state
         code = self._admit(request)
         if code is ResponseCode.SUCCESS:
-            state.retention_floor = request.retention_floor
-            if not chain_fits:
+            self.retention_floor = request.retention_floor
+            if not event.chain_fits:
                 code = ResponseCode.INCONSISTENT_STATE
                 self._report_divergence(request)
         state.send(
             HeartBeatResponse(
-                group=request.group,
-                local_id=state.config.self_id,
-                remote_id=request.local_id,
-                incarnation=state.config.incarnation,
-                remote_incarnation=request.incarnation,
-                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                **response_to(state, request, is_outdated=code is ResponseCode.EXPIRED_TERM),
                 code=code,
                 round=request.round,
                 end_index=state.log.end_index,
@@ -64,7 +80,7 @@ class Follower:
         )
 
     def _report_divergence(self, request: HeartBeatRequest) -> None:
-        """Say once a term that committed entries differ, which must never be."""
+        """Raise the alarm, once a term: committed entries differ, which must never happen."""
         state = self._state
         if self._diverged_term != state.term:
             self._diverged_term = state.term
@@ -73,33 +89,23 @@ class Follower:
                 f"leader {request.local_id}"
             )
 
-    def push(
-        self,
-        request: PushRequest,
-        *,
-        chain_fits: bool,
-        disk_full: bool = False,
-        memberships: tuple[tuple[int, Membership], ...] = (),
-    ) -> None:
+    def push(self, request: PushRequest, event: Received) -> None:
         """Carry out one step of the leader's dispatcher."""
-        self._memberships = memberships
+        self._memberships = event.memberships
         code = self._admit(request)
         if code is not ResponseCode.SUCCESS:
             self._reply(request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
-        elif self._fits(request, chain_fits=chain_fits):
-            new = request.type is PushType.APPEND and request.last_index > self._state.log.end_index
-            if new and disk_full:
-                self._reply(request, ResponseCode.DISK_FULL)
-            elif request.type is PushType.APPEND:
-                self._append(request)
-            elif request.type is PushType.TRUNCATE:
-                self._truncate(request)
-            else:
-                self._succeed(request, request.prev_index)
-        else:
+        elif not self._matches(request, chain_fits=event.chain_fits):
             self._refuse(request)
+        elif event.disk_full and self._brings_entries(request):
+            self._reply(request, ResponseCode.DISK_FULL)
+        else:
+            self._steps[request.type](request)
+
+    def _brings_entries(self, request: PushRequest) -> bool:
+        return request.type is PushType.APPEND and request.last_index > self._state.log.end_index
 
     # -- who may speak ------------------------------------------------------------------------
 
@@ -108,7 +114,7 @@ class Follower:
     ) -> ResponseCode:
         """Follow the sender if it is the leader of my term or a newer one; else say why not."""
         state, leader_id = self._state, request.local_id
-        if not state.is_known_peer(leader_id, request.membership_index):
+        if not is_known_peer(state, leader_id, request.membership_index):
             return ResponseCode.UNKNOWN_MEMBER
         if leader_id == state.config.self_id:
             return ResponseCode.UNEXPECTED_MEMBER
@@ -120,18 +126,18 @@ class Follower:
         if request.term > state.term or state.leader_id is None:
             state.enter(Role.FOLLOWER, leader_id, term=request.term)
             state.last_vote_result = None
-        state.leader_seen()
+        state.election_timer.leader_seen(state.now_ms)
         if self._verified_term != state.term:
             self._verified_term, self.verified_index = state.term, -1
             self._differs_from = BEYOND_EVERY_LOG
         return ResponseCode.SUCCESS
 
-    # -- does it fit --------------------------------------------------------------------------
+    # -- do the logs match --------------------------------------------------------------------
 
-    def _fits(self, request: PushRequest, *, chain_fits: bool) -> bool:
+    def _matches(self, request: PushRequest, *, chain_fits: bool) -> bool:
         """Whether my log equals the leader's at prev_index, and so up to there (log matching).
 
-        What is at or below before_begin_index was committed: a leader has it too.
+        Whatever is at or below before_begin_index was committed, so every leader has it too.
         """
         log, index = self._state.log, request.prev_index
         if index < log.before_begin_index or index < 0:
@@ -139,11 +145,13 @@ class Follower:
         if index > log.end_index or not chain_fits:
             return False
         own_term = log.term_at(index)
+        # The term just before the first entry is unknown in a store that DLedger wrote. What is
+        # committed is equal on both sides, so there the term need not be compared.
         unknown = min(own_term, request.prev_term) < 0
         return own_term == request.prev_term or (unknown and index <= self._state.committed_index)
 
     def _refuse(self, request: PushRequest) -> None:
-        """Say where the logs part, so that the leader steps back far enough."""
+        """Say where the logs differ, so that the leader steps back far enough."""
         state, index = self._state, request.prev_index
         if index <= state.committed_index:
             state.alarm(
@@ -153,8 +161,8 @@ class Follower:
         if index > state.log.end_index or index <= state.committed_index:
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
         elif state.log.term_at(index) == request.prev_term:
-            # Equal terms, different bytes: no term to jump over, so one step back, and terms can
-            # not tell later which of these entries must go.
+            # Equal terms but different bytes: there is no term to jump over, so the leader goes one
+            # step back. Terms cannot tell later which entries must go, so remember from where on.
             self._differs_from = min(self._differs_from, index)
             self._reply(request, ResponseCode.INCONSISTENT_STATE, end_index=index - 1)
         else:
@@ -167,8 +175,15 @@ class Follower:
 
     # -- the steps ----------------------------------------------------------------------------
 
+    def _compare(self, request: PushRequest) -> None:
+        self._succeed(request, request.prev_index)
+
     def _append(self, request: PushRequest) -> None:
-        """Store what is not stored yet; entries already here are left alone (R7, R22)."""
+        """Store what is not stored yet; entries that are equal stay as they are (R7, R22).
+
+        Removing everything after prev_index and storing the block would be wrong: a late APPEND
+        would take away entries that a later one brought and that were acknowledged since.
+        """
         state, last = self._state, request.last_index
         if not self._is_well_formed(request):
             self._reply(request, ResponseCode.UNEXPECTED_ARGUMENT)
@@ -182,7 +197,7 @@ class Follower:
         self._succeed(request, last)
 
     def _is_well_formed(self, request: PushRequest) -> bool:
-        """Whether terms and indexes are such as a leader could have."""
+        """Whether a leader could have sent these terms and indexes."""
         runs = request.term_runs
         if request.first_index != request.prev_index + 1 or not runs:
             return False
@@ -209,11 +224,13 @@ class Follower:
         self._state.emit(AppendReceived(first, last, self._state.issue(last)))
 
     def _truncate(self, request: PushRequest) -> None:
-        """Remove what conflicts behind prev_index.
+        """Remove the entries after prev_index that conflict with the leader's.
 
-        Never for a mere shorter compare (spec 95.61), and never what this leader is known to have:
-        a repeated request may arrive after entries that it knew nothing of. Entries of the
-        leader's own term are its own, also when a restart has made me forget that.
+        Not whatever comes after prev_index: a COMPARE that succeeded at a lower index than the end
+        proves nothing about later entries (spec 95.61), and this request may be a repetition that
+        arrives after entries which the leader pushed since. So the next entry goes only if its term
+        is neither the one that the leader has there (`next_term`) nor the leader's own: entries of
+        its own term came from it, also if a restart has made me forget that.
         """
         log, first = self._state.log, request.prev_index + 1
         inside = max(self.verified_index, log.before_begin_index) < first <= log.end_index
@@ -250,23 +267,27 @@ class Follower:
         else:
             self._succeed(request, request.prev_index)
 
-    # -- beginning anew -----------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def offered(self, offer: InstallSnapshotRequest, event: Received) -> None:
+        """The leader offers a snapshot."""
+        self.install(offer)
 
     def install(self, offer: InstallSnapshotRequest, *, is_confirmed: bool = False) -> None:
-        """The leader has no entries any more that I need (spec 40 section 5).
+        """The leader does not have the entries any more that I need (spec 40 section 5).
 
-        Taking the offer removes what this log holds, acknowledged entries too, and whatever comes
-        before the offer's end is never asked for again: that is right only if the leader has
-        removed it as well. So the leader must confirm it, asked where the membership says it is;
-        whoever merely speaks in its name is not there to answer. That an empty log has nothing to
-        lose is no reason to believe: it would count as holding what it has never seen.
+        To take the offer removes what this log holds, acknowledged entries too, and whatever comes
+        before the offer's end is never asked for again. That is right only if the leader has
+        removed those entries as well. So the leader must confirm the offer, asked at the address
+        that the membership names: whoever merely speaks in its name does not answer there. An empty
+        log asks, too. It has nothing to lose, but would count as holding what it has never seen.
         """
         code = self._admit(offer)
         if code is not ResponseCode.SUCCESS:
             self._answer_offer(offer, code)
         elif offer.last_included_index <= self._state.committed_index:
             self._answer_offer(offer, ResponseCode.INSTALL_SNAPSHOT_ERROR)
-        elif self._contradicts(offer):
+        elif contradicts_log(self._state, offer):
             self._answer_offer(offer, ResponseCode.INCONSISTENT_STATE)
         elif not is_confirmed:
             self._state.emit(ConfirmOffer(offer))
@@ -275,35 +296,14 @@ class Follower:
         else:
             self.fetched(offer)
 
-    def _contradicts(self, offer: InstallSnapshotRequest) -> bool:
-        """Whether no leader of my log could make this offer; said in an alarm."""
-        state, index, term = self._state, offer.last_included_index, offer.last_included_term
-        committed_term = state.log.term_at(state.committed_index)
-        reason = ""
-        if term > offer.term:
-            reason = f"its end is of term {term}, after the leader's own {offer.term}"
-        elif 0 <= term < committed_term:
-            reason = f"its end is of term {term}, but index {state.committed_index}, which is "
-            reason += f"committed and comes before it, of term {committed_term}"
-        elif offer.config is not None and offer.config[0] > index:
-            reason = f"it names a membership of index {offer.config[0]}, which comes after it"
-        elif index > state.log.end_index + INDEX_JUMP_MAX:
-            reason = f"it ends more than {INDEX_JUMP_MAX} entries after this log"
-        if reason:
-            state.alarm_once(
-                f"{offer.local_id} offers a log that begins after index {index} and cannot be "
-                f"this group's: {reason}; nothing was removed"
-            )
-        return bool(reason)
-
     def fetched(self, offer: InstallSnapshotRequest) -> None:
-        """Begin the log behind what was offered, which a majority has committed.
+        """Start the log after the end of the offer, up to which a majority has committed.
 
-        Entries behind it stay only if the one at its end is the leader's (spec 95.8).
+        Entries after that stay only if the one at the end is the leader's (spec 95.8).
         """
         state, log = self._state, self._state.log
         index, term = offer.last_included_index, offer.last_included_term
-        if index <= state.committed_index or self._contradicts(offer):
+        if index <= state.committed_index or contradicts_log(self._state, offer):
             return
         is_ours = log.before_begin_index < index <= log.end_index and log.term_at(index) == term
         conflict = -1
@@ -335,12 +335,7 @@ class Follower:
         refused = code not in (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
         state.send(
             InstallSnapshotResponse(
-                group=offer.group,
-                local_id=state.config.self_id,
-                remote_id=offer.local_id,
-                incarnation=state.config.incarnation,
-                remote_incarnation=offer.incarnation,
-                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                **response_to(state, offer, is_outdated=code is ResponseCode.EXPIRED_TERM),
                 request_id=offer.request_id,
                 code=code,
                 committed_index=state.committed_index,
@@ -351,7 +346,7 @@ class Follower:
     # -- answers ------------------------------------------------------------------------------
 
     def _succeed(self, request: PushRequest, match_index: int) -> None:
-        """Answer, once it is durable, that the logs are equal up to match_index."""
+        """Answer that the logs are equal up to match_index, once that is durable."""
         state = self._state
         self.verified_index = max(self.verified_index, match_index)
         self._reply(request, ResponseCode.SUCCESS, match_index=match_index)
@@ -371,12 +366,7 @@ class Follower:
         durable = state.writes.last_token if code is ResponseCode.SUCCESS else 0
         state.send(
             PushResponse(
-                group=request.group,
-                local_id=state.config.self_id,
-                remote_id=request.local_id,
-                incarnation=state.config.incarnation,
-                remote_incarnation=request.incarnation,
-                term=state.known_term if code is ResponseCode.EXPIRED_TERM else state.term,
+                **response_to(state, request, is_outdated=code is ResponseCode.EXPIRED_TERM),
                 type=request.type,
                 request_id=request.request_id,
                 code=code,

@@ -88,7 +88,7 @@ class MembershipChange:
             if member.joining and self._not_ready(member, dispatcher) is None:
                 self._promote(member.node_id)
                 return
-            if not member.may_be(dispatcher.incarnation):
+            if not member.may_be(dispatcher.contact.incarnation):
                 self._readmit(member)
                 return
 
@@ -120,13 +120,15 @@ class MembershipChange:
         reason = self._not_ready(member, dispatcher)
         if reason is not None:
             return ResponseCode.MEMBER_NOT_READY, reason
-        voter = msgspec.structs.replace(member, incarnation=dispatcher.incarnation, joining=False)
+        voter = msgspec.structs.replace(
+            member, incarnation=dispatcher.contact.incarnation, joining=False
+        )
         self._append(current.with_member(voter).with_voters([*current.voters, node_id]))
         return ResponseCode.SUCCESS, ""
 
     def _not_ready(self, member: Member, dispatcher: Dispatcher) -> str | None:
         """Return why a learner may not vote yet: an empty voter would weaken the majority."""
-        if not dispatcher.is_live:
+        if not dispatcher.contact.is_live:
             return f"{member.node_id} does not answer"
         lag = self._state.log.end_index - dispatcher.match_index
         if dispatcher.match_index < 0 or lag > PROMOTE_LAG_MAX:
@@ -159,7 +161,7 @@ class MembershipChange:
         member = self._state.memberships.current.member(voter)
         if dispatcher is None or member is None:
             return voter == self._state.config.self_id
-        return dispatcher.is_live and member.may_be(dispatcher.incarnation)
+        return dispatcher.contact.is_live and member.may_be(dispatcher.contact.incarnation)
 
     def _readmit(self, member: Member) -> None:
         """A voter came back with an emptied disk: it is a new learner, and may join again (R14).

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorumlog.model.bounds import FIRST_TERM_MAX, INDEX_JUMP_MAX, NEVER_MS, TERM_JUMP_MAX
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.hard_state import HardState
@@ -20,6 +20,7 @@ from quorumlog.raft.effects import (
     SaveHardState,
     Send,
 )
+from quorumlog.raft.election_timer import ElectionTimer
 from quorumlog.raft.event_history import EventHistory
 from quorumlog.raft.log_index import LogIndex
 from quorumlog.raft.membership_history import MembershipHistory
@@ -77,21 +78,13 @@ class RaftState:
         self.last_vote_result: VoteResult | None = None
         self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
-        self.failed = False
         self.is_eligible = True
         self.is_leaving = False
-        self.retention_floor = -1
-        self._random = random
-        self.hard_state_token = 0
         self._request_id = 0
         self._alarmed = ""
-        self._last_contact_ms = now_ms
-        self._election_timeout_ms = 0
-        self.election_deadline_ms = now_ms
-        self.is_quiescent = False
-        """Whether beats between nodes vouch for the leader (decision 0012)."""
+        self.election_timer = ElectionTimer(config, random, now_ms)
         if not self.is_sole_voter:
-            self.restart_election_timer()
+            self.election_timer.restart(now_ms)
 
     # -- effects ----------------------------------------------------------------------------
 
@@ -101,7 +94,7 @@ class RaftState:
 
     def send(self, message: PeerMessage, after: int = 0) -> None:
         """Send once the write `after` is durable, and never before the term it speaks for is."""
-        after = max(after, self.hard_state_token)
+        after = max(after, self.writes.hard_state_token)
         self.emit(Send(message, after if after > self.writes.stored_token else None))
 
     def alarm(self, text: str) -> None:
@@ -143,31 +136,6 @@ class RaftState:
             self.memberships.committed(index)
             self.emit(Committed(index))
 
-    # -- what is not believed ---------------------------------------------------------------
-
-    def refuses_term(self, message: PeerMessage) -> bool:
-        """Whether a message is of a term that this group cannot have reached; said in an alarm.
-
-        A term is durable and only rises: one near the end of its range, once adopted, leaves the
-        group without a leader for good. Whoever has neither a term nor a log has nothing to
-        compare with, and nothing to lose: it takes over whatever leaves room for further elections.
-        """
-        known = self.known_term
-        is_new = known == 0 and self.log.end_index < 0
-        if message.term <= (FIRST_TERM_MAX if is_new else known + TERM_JUMP_MAX):
-            return False
-        advice = f"stop {message.local_id} and look at it"
-        if not is_new:
-            advice = (
-                "if the group has really come so far, start this replica with an empty directory; "
-                f"else {advice}"
-            )
-        self.alarm_once(
-            f"{message.local_id} speaks of term {message.term}, and {known} is the newest term "
-            f"known here: not believed, no group moves on so far; {advice}"
-        )
-        return True
-
     # -- members ----------------------------------------------------------------------------
 
     @property
@@ -188,24 +156,6 @@ class RaftState:
             return False
         member = self.memberships.current.member(own_id)
         return member is None or member.may_be(self.config.incarnation)
-
-    def is_known_peer(self, node_id: str, membership_index: int) -> bool:
-        """Whether to deal with a node: it is a member, or knows a newer membership than I (R18).
-
-        `membership_index` is the one it acts on. Mine is the newest that is committed: one that is
-        not may never be, and then its index says nothing. That it is of this group at all, the
-        shell has seen (`node/peer_handler.py`).
-        """
-        mine = self.committed_membership_index
-        if self.memberships.current.member(node_id) is not None:
-            return True
-        if membership_index > self.log.end_index + INDEX_JUMP_MAX:
-            self.alarm_once(
-                f"{node_id}, which is no member here, claims a membership of index "
-                f"{membership_index}: not believed"
-            )
-            return False
-        return membership_index > mine or membership_index == mine >= 0
 
     @property
     def committed_membership_index(self) -> int:
@@ -252,14 +202,14 @@ class RaftState:
     ) -> None:
         """Take a role, and with it a new term or the vote in a term, which are saved first."""
         before = (self.role, self.term, self.leader_id)
-        self.unquiesce(self.now_ms)
+        self.election_timer.wake_up(self.now_ms)
         term = self.term if term is None else term
         if term != self.term or vote not in (None, self.vote):
             self._save_hard_state(term, vote)
         self.role, self.leader_id, self.election = role, leader_id, None
         if before[0] is Role.LEADER and role is not Role.LEADER:
             self.emit(FailPending(ResponseCode.TERM_CHANGED))
-            self.restart_election_timer()
+            self.election_timer.restart(self.now_ms)
         if before != (role, term, leader_id):
             self.record(f"{role.value} in term {term}, leader {leader_id or 'unknown'}")
             self.emit(RoleChanged(role, term, leader_id))
@@ -268,81 +218,42 @@ class RaftState:
         check(term >= self.term, "the term never falls", term, self.term)
         check(term > self.term or self.vote is None, "one vote a term", self.vote, vote)
         self.term, self.vote = term, vote
-        self.hard_state_token = self.issue(self.log.end_index)
-        self.emit(SaveHardState(HardState(term, vote), self.hard_state_token))
+        token = self.writes.issue_hard_state(self.log.end_index, self.now_ms)
+        self.emit(SaveHardState(HardState(term, vote), token))
 
     # -- time -------------------------------------------------------------------------------
 
-    def restart_election_timer(self) -> None:
-        """Draw a new time-out and begin to wait (a new one each round breaks split votes)."""
-        config = self.config
-        self._election_timeout_ms = self._random.randrange(
-            config.election_timeout_min_ms, config.election_timeout_max_ms
-        )
-        self.election_deadline_ms = self.now_ms + self._election_timeout_ms
-
-    def campaign_again_soon(self) -> None:
-        """Campaign after a heartbeat or two, each replica at another moment."""
-        pause_ms = self.config.heartbeat_ms
-        self.election_deadline_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
-
     def leader_lost(self) -> None:
-        """The leader's process has ended, it seems: do not wait for it, and vote for others.
+        """The leader's process seems to have ended: do not wait for it, and vote for others.
 
-        It is a hint. A leader that is there all the same goes on to be followed by everybody else,
-        who refuse my pre-vote, and with its next heartbeat by me. The pause differs between
-        replicas, so that one of them asks before the others do.
+        This is a hint, and may be wrong. A leader that is still there keeps its followers, who
+        refuse my pre-vote, and its next heartbeat makes me follow it again.
         """
-        self.unquiesce(self.now_ms)
-        self._last_contact_ms = self.now_ms - self.config.election_timeout_max_ms
-        pause_ms = 1 + self._random.randrange(max(1, self.config.heartbeat_ms // 2))
-        self.election_deadline_ms = min(self.election_deadline_ms, self.now_ms + pause_ms)
+        self.election_timer.leader_lost(self.now_ms)
         self.record(
             f"lost {self.leader_id}, which led: its connection closed and cannot be renewed"
         )
 
     def peer_seen(self) -> None:
-        """A peer can be reached: if nobody leads, there may be enough of us now to elect somebody.
+        """A peer can be reached: if nobody leads, enough of us may be here now to elect a leader.
 
-        So a group whose nodes all start anew has its leader sooner than after a time-out.
+        A group whose nodes all start at once has its leader sooner than after a time-out.
         """
         asks_for_votes = self.election is not None and not self.election.pre_vote
         if self.leader_id is None and not asks_for_votes:
-            pause_ms = self.config.heartbeat_ms
-            soon_ms = self.now_ms + pause_ms + self._random.randrange(pause_ms)
-            self.election_deadline_ms = min(self.election_deadline_ms, soon_ms)
-
-    def yield_to_candidate(self) -> None:
-        """Somebody who may win campaigns: let a heartbeat pass before I do (fewer split votes)."""
-        later = self.now_ms + self.config.heartbeat_ms
-        self.election_deadline_ms = max(self.election_deadline_ms, later)
-
-    def leader_seen(self) -> None:
-        """Note a sign of life of the leader."""
-        self._last_contact_ms = self.now_ms
-        self.election_deadline_ms = self.now_ms + self._election_timeout_ms
-
-    def unquiesce(self, last_contact_ms: int) -> None:
-        """Wait for heartbeats again; the leader was last heard of then."""
-        if self.is_quiescent:
-            self.is_quiescent = False
-            self._last_contact_ms = max(self._last_contact_ms, last_contact_ms)
-            self.election_deadline_ms = self._last_contact_ms + self._election_timeout_ms
-
-    def stall_deadline_ms(self) -> int:
-        """When the disk counts as stalled: its oldest write has taken an election time-out."""
-        oldest = self.writes.oldest_ms
-        return NEVER_MS if oldest is None else oldest + self.config.election_timeout_max_ms
-
-    def disk_is_stalled(self) -> bool:
-        """Whether the disk does not answer: such a replica must not lead (R11)."""
-        return self.now_ms >= self.stall_deadline_ms()
+            self.election_timer.campaign_earlier(self.now_ms)
 
     def has_live_leader(self) -> bool:
         """Whether I lead (with a quorum, else I would have stepped down) or heard the leader."""
         if self.leader_id is None:
             return False
-        silent_ms = self.now_ms - self._last_contact_ms
-        if self.role is Role.LEADER or self.is_quiescent:
-            return True
-        return silent_ms < self.config.election_timeout_min_ms
+        return self.role is Role.LEADER or self.election_timer.leader_is_live(self.now_ms)
+
+    def stall_deadline_ms(self) -> int:
+        """When the disk counts as stalled: its oldest write has taken an election time-out."""
+        oldest_ms = self.writes.oldest_ms
+        return NEVER_MS if oldest_ms is None else oldest_ms + self.config.election_timeout_max_ms
+
+    def disk_is_stalled(self) -> bool:
+        """Whether the disk does not answer: such a replica must not lead (R11)."""
+        return self.now_ms >= self.stall_deadline_ms()

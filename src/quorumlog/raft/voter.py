@@ -1,16 +1,18 @@
-"""Answers to those who ask for a vote, or whether they would get one (spec 10 section 5)."""
+"""Voting: answers to candidates that ask for a vote or a pre-vote (spec 10 section 5)."""
 
 from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.messages.peer import VoteRequest, VoteResponse
+from quorumlog.raft.envelope import response_to
+from quorumlog.raft.plausibility import is_known_peer
 from quorumlog.raft.state import RaftState
 
 
 def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
-    """Decide, save what was decided, and answer once that is durable.
+    """Decide, save the decision, and answer once it is durable.
 
-    A higher term is adopted and decided upon at once, except when the question is a pre-vote or
-    the candidate is refused because a leader is alive: whoever was cut off for a while must not
-    unseat it (thesis sections 4.2.3 and 9.6).
+    A higher term is adopted, with two exceptions: a pre-vote, and a candidate that is refused
+    because a leader is live. Somebody who was cut off for a while, and raised the term meanwhile,
+    must not unseat a leader that works (thesis sections 4.2.3 and 9.6).
     """
     result = _refuse_outright(state, request)
     if result is None:
@@ -22,20 +24,15 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
             term = max(request.term, state.term)
             state.enter(Role.FOLLOWER, None, term=term, vote=vote)
         if granted:
-            state.restart_election_timer()
+            state.election_timer.restart(state.now_ms)
         elif result.accepts and state.role is not Role.LEADER:
-            state.yield_to_candidate()
+            state.election_timer.yield_to_candidate(state.now_ms)
     asked = "would vote" if request.pre_vote else "votes"
     state.record(f"asked by {request.local_id}: {asked} in term {request.term}: {result.name}")
-    small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+    is_outdated = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
     state.send(
         VoteResponse(
-            group=request.group,
-            local_id=state.config.self_id,
-            remote_id=request.local_id,
-            incarnation=state.config.incarnation,
-            remote_incarnation=request.incarnation,
-            term=state.known_term if small else state.term,
+            **response_to(state, request, is_outdated=is_outdated),
             vote_result=result,
             request_term=request.term,
             pre_vote=request.pre_vote,
@@ -44,8 +41,8 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
 
 
 def _refuse_outright(state: RaftState, request: VoteRequest) -> VoteResult | None:
-    """Refuse those whose question changes nothing here, whatever its term."""
-    if not state.is_known_peer(request.local_id, request.membership_index):
+    """Refuse a request that changes nothing here, whatever its term."""
+    if not is_known_peer(state, request.local_id, request.membership_index):
         return VoteResult.REJECT_UNKNOWN_LEADER
     if _has_other_incarnation(state, request):
         return VoteResult.REJECT_UNKNOWN_LEADER
@@ -59,7 +56,7 @@ def _refuse_outright(state: RaftState, request: VoteRequest) -> VoteResult | Non
 def _has_other_incarnation(state: RaftState, request: VoteRequest) -> bool:
     """Whether the candidate's disk was emptied, so that it is not the voter that I know.
 
-    One that knows a newer membership than I was readmitted since.
+    A candidate that knows a newer membership than I do may have been readmitted since.
     """
     member = state.memberships.current.member(request.local_id)
     if member is None or member.may_be(request.incarnation):
@@ -68,7 +65,7 @@ def _has_other_incarnation(state: RaftState, request: VoteRequest) -> bool:
 
 
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
-    """Return what a voter answers that hears of no leader."""
+    """Return the answer of a voter that knows of no live leader."""
     log, candidate, accepted = state.log, request.local_id, VoteResult.ACCEPT
     mine = (log.end_term, log.end_index)
     if (request.ledger_end_term, request.ledger_end_index) < mine:
@@ -94,11 +91,14 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
 
 
 def _may_surrender_entries(state: RaftState, request: VoteRequest) -> bool:
-    """Whether a voter that is not fit to lead lets a log win that lacks what its own ends with.
+    """Whether this voter lets a candidate win whose log ends before its own.
 
-    Else a group would have no leader for good whose longest log is damaged behind what is
-    committed, and whose others are too few without it: the one with the damage may not lead, and
-    nobody has the entries that would make it good. That nothing committed goes is for the candidate
-    to see to, who knows how the others voted (`campaign.py`).
+    Raft says no: the entries that the candidate lacks may be committed. But take a group in which
+    the longest log is damaged after the committed index. That replica may not lead, and if it
+    refuses everybody with a shorter log, the others may be too few. The group would have no leader
+    permanently, and nobody has the entries that would repair the damage. So a voter that is not
+    eligible gives up the entries that the candidate lacks, unless it knows them to be committed.
+    The candidate makes sure that none of them can be, because it sees how all others voted
+    (`_surrendered_nothing_committed` in `campaign.py`).
     """
     return not state.is_eligible and state.committed_index <= request.ledger_end_index

@@ -17,6 +17,7 @@ class WriteTracker:
         self.durable_index = durable_index
         self.last_token = 0
         self.stored_token = 0
+        self.hard_state_token = 0
         self._pending: deque[tuple[int, int, int]] = deque()
 
     @property
@@ -29,6 +30,11 @@ class WriteTracker:
         self.last_token += 1
         self._pending.append((self.last_token, end_index, now_ms))
         return self.last_token
+
+    def issue_hard_state(self, end_index: int, now_ms: int) -> int:
+        """Return the token of a write of term and vote; the log ends at end_index, as before."""
+        self.hard_state_token = self.issue(end_index, now_ms)
+        return self.hard_state_token
 
     def truncated(self, from_index: int) -> None:
         """Note that from_index and everything after it was removed; call before `issue`."""

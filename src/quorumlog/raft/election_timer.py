@@ -1,0 +1,76 @@
+"""The election timer: how long a replica waits for a leader before it campaigns (Raft 5.2)."""
+
+from typing import TYPE_CHECKING
+
+from quorumlog.raft.config import RaftConfig
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class ElectionTimer:
+    """When to campaign, and when the leader was last heard of.
+
+    While the group is quiescent the timer stands still: node heartbeats vouch for the leader, and
+    `wake_up` says when the leader's node was last heard of. Times are in milliseconds of the clock
+    that the core is given.
+    """
+
+    def __init__(self, config: RaftConfig, random: "Random", now_ms: int) -> None:
+        self.deadline_ms = now_ms
+        self.is_quiescent = False
+        self._config = config
+        self._random = random
+        self._last_contact_ms = now_ms
+        self._timeout_ms = 0
+
+    def restart(self, now_ms: int) -> None:
+        """Draw a new time-out and start to wait; a new one each round breaks split votes."""
+        self._timeout_ms = self._random.randrange(
+            self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
+        )
+        self.deadline_ms = now_ms + self._timeout_ms
+
+    def leader_seen(self, now_ms: int) -> None:
+        """The leader gave a sign of life: wait for the same time-out again."""
+        self._last_contact_ms = now_ms
+        self.deadline_ms = now_ms + self._timeout_ms
+
+    def leader_is_live(self, now_ms: int) -> bool:
+        """Whether the leader was heard of within the shortest election time-out."""
+        if self.is_quiescent:
+            return True
+        return now_ms - self._last_contact_ms < self._config.election_timeout_min_ms
+
+    def campaign_soon(self, now_ms: int) -> None:
+        """Campaign after one or two heartbeat intervals, each replica at another moment."""
+        self.deadline_ms = self._soon_ms(now_ms)
+
+    def campaign_earlier(self, now_ms: int) -> None:
+        """The same, unless the deadline comes earlier anyway."""
+        self.deadline_ms = min(self.deadline_ms, self._soon_ms(now_ms))
+
+    def _soon_ms(self, now_ms: int) -> int:
+        pause_ms = self._config.heartbeat_ms
+        return now_ms + pause_ms + self._random.randrange(pause_ms)
+
+    def leader_lost(self, now_ms: int) -> None:
+        """The leader's process seems to have ended: campaign within half a heartbeat interval.
+
+        The pause differs between replicas, so that one of them asks for votes before the others do.
+        """
+        self.wake_up(now_ms)
+        self._last_contact_ms = now_ms - self._config.election_timeout_max_ms
+        pause_ms = 1 + self._random.randrange(max(1, self._config.heartbeat_ms // 2))
+        self.deadline_ms = min(self.deadline_ms, now_ms + pause_ms)
+
+    def yield_to_candidate(self, now_ms: int) -> None:
+        """Let a heartbeat interval pass first, because somebody who may win campaigns already."""
+        self.deadline_ms = max(self.deadline_ms, now_ms + self._config.heartbeat_ms)
+
+    def wake_up(self, last_contact_ms: int) -> None:
+        """Wait for heartbeats again, from the moment at which the leader was last heard of."""
+        if self.is_quiescent:
+            self.is_quiescent = False
+            self._last_contact_ms = max(self._last_contact_ms, last_contact_ms)
+            self.deadline_ms = self._last_contact_ms + self._timeout_ms
