@@ -8,7 +8,7 @@ and a random generator are arguments, so the same events at the same times have 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import (
@@ -26,6 +26,7 @@ from quorumlog.model.messages.peer import (
 from quorumlog.raft.campaign import count_own_vote, count_vote, start_campaign, take_leadership
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.effects import Effect, Finished, RefuseProposal
+from quorumlog.raft.election_timer import RandomSource
 from quorumlog.raft.events import (
     ChangeRequested,
     EligibilityChanged,
@@ -55,9 +56,6 @@ from quorumlog.raft.state import RaftState
 from quorumlog.raft.view import CoreView
 from quorumlog.raft.voter import answer_vote_request
 
-if TYPE_CHECKING:
-    from random import Random
-
 
 class RaftCore(CoreView):
     """One replica of one group.
@@ -66,7 +64,9 @@ class RaftCore(CoreView):
     never goes back. An index is -1 where there is none.
     """
 
-    def __init__(self, config: RaftConfig, boot: BootState, random: "Random", now_ms: int) -> None:
+    def __init__(
+        self, config: RaftConfig, boot: BootState, random: RandomSource, now_ms: int
+    ) -> None:
         super().__init__(RaftState(config, boot, random, now_ms))
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Ticked: self._ticked,

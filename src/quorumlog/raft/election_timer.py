@@ -1,11 +1,16 @@
 """The election timer: how long a replica waits for a leader before it campaigns (Raft 5.2)."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from quorumlog.raft.config import RaftConfig
 
-if TYPE_CHECKING:
-    from random import Random
+
+class RandomSource(Protocol):
+    """What the core needs of a `random.Random`, which it is given and never makes itself."""
+
+    def randrange(self, start: int, stop: int | None = None, /) -> int:
+        """Return a random integer from `start`, or 0, to before `stop`."""
+        ...
 
 
 class ElectionTimer:
@@ -16,7 +21,7 @@ class ElectionTimer:
     that the core is given.
     """
 
-    def __init__(self, config: RaftConfig, random: "Random", now_ms: int) -> None:
+    def __init__(self, config: RaftConfig, random: RandomSource, now_ms: int) -> None:
         self.deadline_ms = now_ms
         self.is_quiescent = False
         self._config = config

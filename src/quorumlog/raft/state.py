@@ -1,7 +1,6 @@
 """What all parts of the core share: who I am, what I know, and the effects of the present step."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
@@ -20,14 +19,11 @@ from quorumlog.raft.effects import (
     SaveHardState,
     Send,
 )
-from quorumlog.raft.election_timer import ElectionTimer
+from quorumlog.raft.election_timer import ElectionTimer, RandomSource
 from quorumlog.raft.event_history import EventHistory
 from quorumlog.raft.log_index import LogIndex
 from quorumlog.raft.membership_history import MembershipHistory
 from quorumlog.raft.write_tracker import WriteTracker
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 @dataclass(slots=True)
@@ -56,7 +52,9 @@ class RaftState:
     a `round` runs only while role is CANDIDATE.
     """
 
-    def __init__(self, config: RaftConfig, boot: BootState, random: "Random", now_ms: int) -> None:
+    def __init__(
+        self, config: RaftConfig, boot: BootState, random: RandomSource, now_ms: int
+    ) -> None:
         self.config = config
         self.log = LogIndex(
             boot.before_begin_index, boot.before_begin_term, boot.term_runs, boot.end_index
