@@ -41,7 +41,7 @@ def simulate_command(
 ) -> None:
     """Run groups of real replicas over a simulated network, disks and clocks, and judge them.
 
-    The same seed gives the same run. Stops at the first finding, with status 1, the stories of all
+    The same seed gives the same run. Stops at the first finding, with status 1, the history of all
     nodes and the command that repeats it.
     """
     # no other command needs the simulator
@@ -110,7 +110,7 @@ def _object(outcome: "Outcome", plan: "Plan") -> dict[str, object]:
         "digest": outcome.digest,
         "faults": outcome.faults,
         "command": plan.command(outcome.seed),
-        "stories": outcome.stories if finding is not None else {},
+        "stories": outcome.histories if finding is not None else {},
     }
 
 
@@ -120,7 +120,7 @@ def _print_run(outcome: "Outcome") -> None:
         f"acknowledged, {counted(outcome.reads, 'read')}; "
         f"{', '.join(outcome.faults) or 'no faults'}; {outcome.digest}"
     )
-    for name, lines in outcome.stories.items():
+    for name, lines in outcome.histories.items():
         print_line(f"-- {name}")
         for line in lines:
             print_line(f"  {line}")
@@ -130,7 +130,7 @@ def _print_finding(outcome: "Outcome", plan: "Plan") -> None:
     finding = outcome.finding
     if finding is None:
         return
-    for name, lines in outcome.stories.items():
+    for name, lines in outcome.histories.items():
         print_line(f"-- {name}")
         for line in lines:
             print_line(f"  {line}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quorumlog.sim.run import Outcome, run_seed
 
 AHEAD = 2
-"""Runs handed to each process before the first of them ends."""
+"""Runs given to each process before the first of them ends."""
 GC_ALLOCATIONS = 200_000
 
 
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def _prepare() -> None:
-    """Prepare a process for runs only: what nodes log is in their stories.
+    """Prepare a process for runs only: what nodes log is in their histories.
 
     Most of what a run allocates lives to its end, so looking for garbage in its course as often as
     usual is a fifth of its time.

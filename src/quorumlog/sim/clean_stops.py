@@ -1,7 +1,7 @@
-"""Nodes that are asked to stop: they hand leadership over, answer what is under way, and close.
+"""Nodes that are asked to stop: they transfer leadership, answer open requests, and close.
 
-The steps are those of a real node (`Node.stop`). All of it has chance of its own, so that runs in
-which no node is asked to stop are as they would be without this.
+The steps are those of a real node (`Node.stop`). They draw from a random source of their own, so
+that runs in which no node is asked to stop are not changed.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ PAUSE_MS = (100, 2_500)
 """From one stop to the next."""
 RESTART_MS = (1, 2_000)
 LEADERS = 0.7
-"""Share of stops that are of who leads."""
+"""Share of stops that stop the leader."""
 
 
 @dataclass(slots=True)
 class _Stop:
-    """One stop of one life of a node; `is_left`: it has left, and only writes what it knows."""
+    """One stop of one life of a node; `is_left`: it serves no more and writes a checkpoint."""
 
     node: "SimulatedNode"
     life: int
@@ -41,7 +41,7 @@ class _Stop:
 
 
 class CleanStops:
-    """Stops one node after the other for as long as it is told to; `start` starts one again."""
+    """Stops one node after the other until `end` is called; `start` starts a node again."""
 
     def __init__(
         self, cluster: "SimulatedCluster", start: "Callable[[SimulatedNode], None]", random: Random
@@ -54,12 +54,12 @@ class CleanStops:
         self.happened: list[str] = []
 
     def start(self) -> None:
-        """Begin to stop nodes."""
+        """Start to stop nodes."""
         self.is_on = True
         self._after(PAUSE_MS, self._begin)
 
     def end(self) -> None:
-        """Stop no more; who is about to stop ends at once: it would never lead again."""
+        """Stop no more; a node that is about to stop ends at once, as it would never lead again."""
         self.is_on = False
         if self._stop is not None and not self._stop.is_over:
             self._stop.node.stop(power=False, why="killed while it was about to stop")
@@ -69,7 +69,7 @@ class CleanStops:
         self._cluster.clock.after_ms(delay_ms, lambda: action() if self.is_on else None)
 
     def _begin(self) -> None:
-        """Ask a node to stop, mostly who leads."""
+        """Ask a node to stop, mostly the leader."""
         leader, random = self._cluster.leader(), self._random
         up = [node for node in self._cluster.nodes.values() if node.is_up and not node.is_paused]
         if not up:
@@ -119,7 +119,7 @@ class CleanStops:
     def _require_answered(self, node: "SimulatedNode") -> None:
         """Raise `Finding` if a node that need not wait any more owes answers to appends.
 
-        Nobody waits for those that no majority will store, where nobody else can lead either.
+        A leader that cannot reach a majority need not answer: no other node could lead either.
         """
         replica, owed = node.running, node.unanswered
         is_hopeless = replica.core.role is Role.LEADER and not replica.core.may_commit

@@ -49,7 +49,7 @@ class Clock:
         self.rate = rate
 
     def stop(self) -> None:
-        """Stand still, as in a suspended machine, until `go_on`."""
+        """Stand still, as in a suspended machine, until `go_on` is called."""
         self._stopped_us = self.now_us
 
     def go_on(self) -> None:

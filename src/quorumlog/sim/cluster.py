@@ -40,13 +40,13 @@ INDEX_FILE_BYTES = 32 * 64
 STEP_MS = 100
 READ_BYTES = 1 << 20
 NOTICED_US = (100, 30_000)
-"""After so long a node sees that another process has ended."""
+"""A node sees after this time that another process has ended."""
 
 
 class HastyGroupConfig(
     GroupConfig, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """A group whose hours of retention last `hour_ms`: a run is over within a minute."""
+    """A group whose hours of retention last `hour_ms`, as a run is over within a minute."""
 
     hour_ms: int = HOUR_MS
 
@@ -83,9 +83,9 @@ class SimulatedCluster:
             node_id: SimulatedNode(self, node_id, self._config(node_id, settings))
             for node_id in [*self.founders, *self.spares]
         }
-        self.rotten_machines: set[str] = set()
+        self.damaged_machines: set[str] = set()
         self.state_machine = str(settings.get("state_machine", ""))
-        # chance of its own: what is checked must not change what happens
+        # a random source of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)
         connections = ClientConnections(self.clock, self.network, self.nodes, self.invariants)
         self.clients = Clients(
@@ -135,7 +135,7 @@ class SimulatedCluster:
         message: PeerMessage | NodeMessage,
         data: bytes,
     ) -> None:
-        """Take a message along, unless it is lost."""
+        """Carry a message to another node, unless it is lost."""
         joined = message.requests if isinstance(message, HeartBeats) else [message]
         for part in joined:
             if isinstance(part, PeerMessage):
@@ -160,14 +160,14 @@ class SimulatedCluster:
                 node.enter(partial(node.running.peer_connected, peer_id))
 
     def ended(self, gone: SimulatedNode) -> None:
-        """A process ends and its machine does not: others see connections closed, then refused."""
+        """Let others see that a process has ended: connections are closed, then refused."""
         for node_id in self.nodes:
             if node_id != gone.node_id:
                 delay_us = self.clock.random.randint(*NOTICED_US)
                 self.clock.after_us(delay_us, partial(self.lose, node_id, gone.node_id))
 
     def lose(self, node_id: str, peer_id: str, *, is_there: bool = False) -> None:
-        """Let a node see that nobody listens at a peer; `is_there`: although the peer runs."""
+        """Let a node see that nobody listens at a peer; with `is_there` even if the peer runs."""
         node, peer, cut = self.nodes[node_id], self.nodes[peer_id], self.network.cut
         reached = not {(node_id, peer_id), (peer_id, node_id)} & cut
         if node.is_up and reached and (is_there or not peer.is_up):
@@ -190,7 +190,7 @@ class SimulatedCluster:
     # -- views ------------------------------------------------------------------------------
 
     def leader(self) -> SimulatedNode | None:
-        """Return who leads the newest term."""
+        """Return the node that leads the newest term."""
         leaders = [n for n in self.nodes.values() if n.is_up and n.core.role is Role.LEADER]
         return max(leaders, key=lambda node: node.core.term, default=None)
 
@@ -252,9 +252,9 @@ class SimulatedCluster:
                 raise Finding("liveness", f"{text}; {self.describe()}")
 
     def require_stable(self, duration_ms: int) -> None:
-        """Let time pass: whoever leads must go on to, and no term may rise, when nothing is wrong.
+        """Let time pass: while nothing is wrong the leader must stay, and no term may rise.
 
-        Raises `Finding` otherwise: somebody who has no say disturbs (R9).
+        Raises `Finding` otherwise: a node that cannot win disturbs the group (R9).
         """
         before = {node.node_id: node.core.term for node in self.members()}
         self.run_until(self.clock.now_ms + duration_ms)
@@ -264,9 +264,9 @@ class SimulatedCluster:
             raise Finding("liveness", f"{text}; {self.describe()}")
 
     def run_until_idle(self, limit_ms: int) -> None:
-        """Let time pass until beats between nodes stand for the group's heartbeats.
+        """Let time pass until the group is quiescent: node heartbeats stand for its own.
 
-        Raises `Finding` when that does not come: an idle group would cost as much as a busy one.
+        Raises `Finding` when it does not quiesce: an idle group would cost as much as a busy one.
         """
         end_ms = self.clock.now_ms + limit_ms
         while awake := [node.node_id for node in self.members() if not node.core.is_quiescent]:
@@ -297,7 +297,7 @@ class SimulatedCluster:
         return len(states) == 1 and whole and not joining
 
     def judge_end(self) -> None:
-        """Everything has come to rest: look at all of it once more."""
+        """Have the invariants judge the end, when nothing happens any more."""
         for invariant in self.invariants:
             invariant.ended(self)
 

@@ -21,9 +21,9 @@ from quorumlog.sim.register import Command
 
 KEYS_AT_A_TIME = 3
 OPERATIONS_A_KEY = 60
-"""Then others take the place of the keys: short histories are judged quickly."""
+"""After this number of operations other keys are used: short histories are judged quickly."""
 SESSIONS_FROM = 1_000
-"""Numbers of sessions of commands begin here; those below are of producers."""
+"""Producer ids of command sessions start here; lower ones belong to producers."""
 NEVER = (*NEVER_OF_ONE, ResponseCode.RESULTS_FORGOTTEN)
 
 
@@ -90,7 +90,7 @@ class Commands:
         self._execute(name, Command(self._key(), value, compares, expected), done)
 
     def unknown(self) -> list[Operation]:
-        """Return those whose answer never came: they may have happened."""
+        """Return operations without an answer: they may have happened."""
         return list(self._open.values())
 
     def _began(self, operation: Operation) -> int:
@@ -98,7 +98,7 @@ class Commands:
         return self._sent
 
     def _ended(self, number: int, *, happened: bool, result: bytes | bool | None) -> None:
-        """An answer came; what did not happen is forgotten."""
+        """Take an answer; an operation that did not happen is forgotten."""
         operation = self._open.pop(number, None)
         if operation is not None and happened:
             self.history.append(replace(operation, returned=self._clock.now_us, result=result))
@@ -165,7 +165,7 @@ class Commands:
             done()
             return
         number = self._began(Operation(_number_of(name), key, Kind.GET, self._clock.now_us, None))
-        request, question = QueryRequest(group="g"), self._adapter.question(key)
+        request, query = QueryRequest(group="g"), self._adapter.query(key)
 
         def take(response: QueryResponse, value: bytes) -> None:
             happened = response.code == ResponseCode.SUCCESS
@@ -179,9 +179,9 @@ class Commands:
             answered(QueryResponse(code=code, text=text, applied_index=applied_index), [value])
 
         def arrive() -> None:
-            node.enter(lambda: node.running.query(request, question, answer))
+            node.enter(lambda: node.running.query(request, query, answer))
 
-        self._connections.carry(name, node, request, question, arrive)
+        self._connections.carry(name, node, request, query, arrive)
 
 
 def _number_of(name: str) -> int:

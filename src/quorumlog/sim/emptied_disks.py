@@ -17,7 +17,7 @@ class EmptiedDisks:
         self._node_id: str | None = None
 
     def note_return(self) -> None:
-        """Forget who was emptied once its new disk is named: from then on it counts."""
+        """Forget the emptied node once a membership names its new disk: from then on it counts."""
         if self._node_id is None:
             return
         emptied = self._cluster.nodes[self._node_id]

@@ -1,4 +1,4 @@
-"""What a healed group must go through once more: scenes that chance brings about too seldom."""
+"""Scenes that chance brings about too rarely, which a recovered group goes through at the end."""
 
 from collections.abc import Callable
 

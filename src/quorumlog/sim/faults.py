@@ -1,7 +1,7 @@
 """What goes wrong in a simulation: each seed turns a different set of faults on (swarm).
 
-The budget keeps to what is promised (docs/guarantees.md): bits rot on one node only, and one disk
-at a time is emptied, while all others hold what they held.
+The budget keeps to what is promised (docs/guarantees.md): bits flip on one node only, and one
+disk at a time is emptied, while all others hold what they held.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ KINDS_ON = 0.4
 """Share of the kinds of faults that a seed turns on."""
 WEIGHTS = (1, 1, 1, 4)
 """How often a kind that is on happens, beside others."""
-RESHAPED, ROTTEN = 0.4, 0.4
-"""Shares of seeds that change members, or rot bits, most of the time: seldom found otherwise."""
-ROT_WEIGHTS = (4, 12)
+MEMBERS_CHANGED, BITS_FLIPPED = 0.4, 0.4
+"""Shares of seeds that mostly change members, or flip bits: such faults are rare otherwise."""
+FLIP_WEIGHTS = (4, 12)
 FLIPS = 0.6
 """Share of seeds in which bits flip at all."""
 CLOCKS_SET = 0.5
@@ -39,33 +39,41 @@ CLOCKS_SET = 0.5
 CLOCK_STEPS_MS = (120_000, 5_000_000, 20 * 3_600_000, 4 * 86_400_000, 400 * 86_400_000)
 CLOCK_PAUSE_MS = (300, 5_000)
 
+NAMES = {"flip_bit": "rot", "calm_period": "lull"}
+"""Printed names that are not those of the methods: recorded runs have them."""
+
+
+def name_of(kind: Callable[[], None]) -> str:
+    """Return the printed name of a kind of fault."""
+    return NAMES.get(kind.__name__, kind.__name__)
+
 
 class Faults:
-    """Disturbs a cluster for as long as it is told to."""
+    """Injects faults into a cluster from `start` to `end`."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int) -> None:
         self._cluster = cluster
-        # chance of its own: what clocks show changes nothing else that happens
+        # a random source of its own: what clocks show changes nothing else that happens
         self._clock_random = Random(f"clocks {seed}")  # noqa: S311  (nothing secret)
         self._clock = cluster.clock
         self._random: Random = cluster.clock.random
         every: list[Callable[[], None]] = [
             *(self.kill, self.power_loss, self.crash_inside_a_call, self.stop_all),
             *(self.partition, self.split, self.one_way, self.flap, self.break_connections),
-            *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk, self.rot),
+            *(self.slow_disk, self.stall_disk, self.disk_error, self.fill_disk, self.flip_bit),
             *(self.pause, self.suspend, self.jump_clock, self.drift),
-            *(self.transfer, self.change_members, self.wipe, self.lull),
+            *(self.transfer, self.change_members, self.wipe, self.calm_period),
         ]
         random = self._random
         weights = {kind: random.choice(WEIGHTS) for kind in every if random.random() < KINDS_ON}
         self.flips = random.random() < FLIPS
         self.victim = random.choice(cluster.founders)
         self._emptied = EmptiedDisks(cluster, self.victim if self.flips else None)
-        if random.random() < RESHAPED:
+        if random.random() < MEMBERS_CHANGED:
             reshaping = (self.wipe, self.kill, self.transfer)
             weights |= {self.change_members: 2, **dict.fromkeys(reshaping, 1)}
-        if self.flips and random.random() < ROTTEN:
-            weights[self.rot] = random.choice(ROT_WEIGHTS)
+        if self.flips and random.random() < BITS_FLIPPED:
+            weights[self.flip_bit] = random.choice(FLIP_WEIGHTS)
         self._pause_ms_max = random.choice(PAUSES_MS_MAX)
         self.kinds = list(weights)
         self._weights = list(weights.values())
@@ -73,7 +81,7 @@ class Faults:
         self.happened: list[str] = []
 
     def start(self) -> None:
-        """Begin to disturb."""
+        """Start to inject faults."""
         self.is_on = True
         random, network = self._random, self._cluster.network
         if random.random() < 0.6:
@@ -98,12 +106,12 @@ class Faults:
         self._emptied.note_return()
         if self.kinds:
             [kind] = self._random.choices(self.kinds, self._weights)
-            self.happened.append(f"{self._clock.now_ms} ms {kind.__name__}")
+            self.happened.append(f"{self._clock.now_ms} ms {name_of(kind)}")
             kind()
         self._after((PAUSE_MS_MIN, self._pause_ms_max), self._disturb)
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], object]) -> None:
-        """Have something happen later, but not once faults have ended."""
+        """Plan an action for later; it is dropped if faults have ended by then."""
         self._clock.after_ms(
             self._random.uniform(*range_ms), lambda: action() if self.is_on else None
         )
@@ -123,8 +131,8 @@ class Faults:
             if not node.is_up and (node.life or node.node_id in cluster.founders):
                 self.start_node(node)
 
-    def lull(self) -> None:
-        """Clients ask nothing for a while, so that groups come to rest in the midst of faults."""
+    def calm_period(self) -> None:
+        """Let clients ask nothing for a while, so that groups quiesce in the midst of faults."""
         self._cluster.clients.pause_until(self._clock.now_ms + self._random.randint(500, 8_000))
 
     # -- machines ---------------------------------------------------------------------------
@@ -141,7 +149,7 @@ class Faults:
         self._after(RESTART_MS, lambda: self.start_node(node))
 
     def start_node(self, node: SimulatedNode) -> None:
-        """Start a node as an operator would: data that cannot be opened are given up."""
+        """Start a node as an operator would, who gives up data that cannot be opened."""
         node.start()
         if not node.is_up and node.why_stopped and self._emptied.may_empty(node):
             self._emptied.empty(node)
@@ -175,14 +183,14 @@ class Faults:
             self._after((500, 3_000), lambda: self.start_node(node))
 
     def pause(self) -> None:
-        """Stop a process for a while; it sees nothing and then goes on with its old beliefs."""
+        """Pause a process for a while; it then resumes with a state that is out of date."""
         node = self._any_up()
         if node is not None:
             node.pause()
             self._after((10, 8_000), node.resume)
 
     def suspend(self) -> None:
-        """The same with the whole machine: its clock stands still."""
+        """Suspend a whole machine for a while: its clock stands still."""
         node = self._any_up()
         if node is not None:
             node.pause()
@@ -251,7 +259,7 @@ class Faults:
             self._after((start, start + 200), lambda: self._cut_for({(one, two)}, (20, 250)))
 
     def break_connections(self) -> None:
-        """Lose what is on its way between two machines, which may take one another for dead."""
+        """Lose messages in flight between two machines, which may take each other for dead."""
         one, two = self._random.sample(list(self._cluster.nodes), 2)
         self._cluster.reconnect(one, two)
         if self._random.random() < 0.5:
@@ -282,14 +290,14 @@ class Faults:
                 node.files.fail(node.files.calls + self._random.randint(1, 60), "EIO")
             self._after((500, 4_000), lambda: self.start_node(node))
 
-    def rot(self) -> None:
-        """Flip a bit of an older file of a running machine: whoever reads it must notice."""
+    def flip_bit(self) -> None:
+        """Flip a bit in an older file of a running machine; readers must notice."""
         node = self._cluster.nodes[self.victim]
         if self.flips and node.is_up and _has_begun(node):
             self._flip(node, node.covered_files(self._random))
 
     def fill_disk(self) -> None:
-        """Take nearly all room from a machine, and give it back later."""
+        """Leave a machine nearly no disk space, and free it later."""
         node = self._any_up()
         if node is None:
             return
@@ -327,7 +335,7 @@ class Faults:
             self._after(RESTART_MS, lambda: self.start_node(node))
 
     def keep_one_down(self) -> SimulatedNode | None:
-        """Stop a voter without whom the others are a sound majority; None if there is none such."""
+        """Stop a voter if the others are an undamaged majority; None if there is no such voter."""
         nodes = self._cluster.nodes
         up = [node for node in nodes.values() if node.is_up]
         newest = max(up, key=lambda node: node.core.membership_index, default=None)
@@ -365,7 +373,7 @@ class Faults:
         return False
 
     def transfer(self) -> None:
-        """Ask who leads to hand over to any other node, which may not hear of it."""
+        """Ask the leader to transfer leadership to any other node, which may not hear of it."""
         leader = self._cluster.leader()
         if leader is not None:
             target = self._random.choice(list(self._cluster.nodes))
@@ -375,7 +383,7 @@ class Faults:
                 self._cut_for(pairs, (1_000, 5_000))
 
     def change_members(self) -> None:
-        """Ask who leads to add, promote or remove a member."""
+        """Ask the leader to add, promote or remove a member."""
         cluster, random = self._cluster, self._random
         leader = cluster.leader()
         if leader is None:
@@ -396,9 +404,9 @@ class Faults:
 
 
 def _has_begun(node: SimulatedNode) -> bool:
-    """Whether a node knows anything to be committed: its group has not begun before.
+    """Whether a node knows of a committed entry.
 
-    Until then it may be the only one that has the first entry, and no other wins without its vote
-    (docs/guarantees.md, what is not promised).
+    Until then it may be the only one that has the first entry, so that no other node wins without
+    its vote (docs/guarantees.md, what is not promised).
     """
     return node.core.committed_index >= 0

@@ -1,10 +1,10 @@
 """Messages in a member's name that it never sent: what a confused node, or anybody, could say.
 
 They carry what no member can mean here and now, so nothing durable may come of them: offers to
-begin elsewhere that the leader did not make, answers to questions about them that nobody asked,
-digests of states that nobody asked for, and terms that no group reaches. What a member could mean
-needs authentication to be told apart. All of it has chance and time of its own, so that what else
-happens in a run stays as it was.
+restart the log elsewhere that the leader did not make, answers to questions that nobody asked,
+digests that nobody asked for, and terms that no group reaches. Forgeries of what a member could
+mean cannot be told apart without authentication. It has a random source and times of its
+own, so that it does not change what else happens in a run.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 PAUSE_MS = (50, 1_500)
 """From one message to the next."""
 BEYOND = (-20, 1_000)
-"""Where a log would begin that is offered, relative to the end of the receiver's own."""
+"""Where an offered log would start, relative to the end of the receiver's own."""
 
 
 class Impostors:
-    """Speak in members' names for as long as they are told to."""
+    """Send messages in members' names from `start` to `end`."""
 
     def __init__(self, cluster: "SimulatedCluster", random: Random) -> None:
         self._cluster = cluster
@@ -43,12 +43,12 @@ class Impostors:
         self.happened: list[str] = []
 
     def start(self) -> None:
-        """Begin to speak."""
+        """Start to send."""
         self.is_on = True
         self._speak_later()
 
     def end(self) -> None:
-        """Speak no more."""
+        """Send no more."""
         self.is_on = False
 
     def _speak_later(self) -> None:

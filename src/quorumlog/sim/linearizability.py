@@ -125,9 +125,9 @@ class _Detour(NamedTuple, Generic[State]):
 class _Node(Generic[State]):
     """An order of some operations, and what can come next.
 
-    `moves` are those behind the parent's. `waiting` are the completed ones that nothing unordered
+    `moves` are those after the parent's. `waiting` are the completed ones that nothing unordered
     precedes, `horizon` is when the first of them had returned, `options` are those that fit, with
-    the state behind them.
+    the state after them.
     """
 
     parent: "_Node[State] | None"
@@ -141,7 +141,7 @@ class _Node(Generic[State]):
 
 
 class _Search(Generic[State]):
-    """For an order of one key's operations, depth first."""
+    """A search for an order of one key's operations, depth first."""
 
     def __init__(
         self, key: bytes, operations: list[Operation], model: Model[State], steps_max: int
@@ -199,7 +199,7 @@ class _Search(Generic[State]):
     # -- moves --------------------------------------------------------------------------------
 
     def _successors(self, node: _Node[State]) -> Iterator[_Node[State]]:
-        """Order one more completed operation: right away, then behind ever more unknown ones."""
+        """Order one more completed operation: at once, then after more and more unknown ones."""
         returned = self._returned
         for index, state in sorted(node.options, key=lambda option: returned[option[0]]):
             here = _Detour(node.state, node.used, ())
@@ -374,7 +374,7 @@ def _until(operations: list[Operation], time: int) -> list[Operation]:
 def _explain(
     key: bytes, operations: list[Operation], model: Model[State], steps_max: int
 ) -> Violation:
-    """Look for the first return that no order explains: whatever begins a good history is good."""
+    """Find the first return that no order explains: every prefix of a good history is good."""
     times = sorted({each.returned for each in operations if each.returned is not None})
     good, bad = -1, len(times) - 1
     order: list[Operation] = []

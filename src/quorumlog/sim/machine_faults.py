@@ -1,7 +1,7 @@
 """Damage to the state machine of one node: its files at rest, its records, its snapshots.
 
-All of it can be made again, so nothing may be served or saved from it, and each heals by itself. It
-has chance and time of its own, so that what else happens in a run stays as it was.
+A damaged machine must be rebuilt by itself, and nothing may be served or saved from it. The faults
+have a random source and times of their own, so that they do not change what else happens in a run.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RESTART_MS = (1, 1_000)
 
 
 class MachineFaults:
-    """Disturbs the machine of `victim` for as long as it is told to."""
+    """Damages the machine of `victim` from `start` to `end`."""
 
     def __init__(self, cluster: "SimulatedCluster", victim: str, random: Random) -> None:
         self._cluster = cluster
@@ -34,14 +34,14 @@ class MachineFaults:
         self.is_on = False
 
     def start(self) -> None:
-        """Begin to disturb."""
+        """Start to inject faults."""
         if self._cluster.state_machine:
             self.is_on = True
-            self._cluster.rotten_machines.add(self._node.node_id)
+            self._cluster.damaged_machines.add(self._node.node_id)
             self._after(PAUSE_MS, self._disturb)
 
     def end(self) -> None:
-        """Disturb no more."""
+        """Inject no more faults."""
         self.is_on = False
 
     def _after(self, range_ms: tuple[float, float], action: Callable[[], None]) -> None:
@@ -57,12 +57,12 @@ class MachineFaults:
     def at_rest(self, node: "SimulatedNode") -> None:
         """Stop the process in order, damage a file of its machine, and start it again."""
         node.stop(power=False, why="stopped in order", closes=True)
-        node.machines.rot_at_rest(self._random)
+        node.machines.damage_at_rest(self._random)
         self._after(RESTART_MS, node.start)
 
     def in_memory(self, node: "SimulatedNode") -> None:
         """Flip a bit of a record while the process runs."""
-        node.machines.rot_in_memory(self._random)
+        node.machines.flip_bit_in_memory(self._random)
 
     def snapshot(self, node: "SimulatedNode") -> None:
         """Flip a bit of a snapshot."""

@@ -1,4 +1,4 @@
-"""State machines of simulated nodes, and how clients of theirs speak.
+"""State machines of simulated nodes, and adapters with which clients speak to them.
 
 The key-value machine is the real one. It writes to real files, in memory where that can be: they
 are no part of the simulated disk, but are thrown away unless the process closed them before it
@@ -26,14 +26,14 @@ from quorumlog.sim.register import TAKEN, Command
 REGISTERS = "quorumlog.sim.register:RegisterMachine"
 KEY_VALUES = "kv"
 MAP_BYTES = 1 << 18
-"""Of a database to begin with: little, so that it grows."""
+"""The initial size of a database; it is small, so that the database has to grow."""
 CUTS = 0.2
 """Share of damages to a file at rest that cut it."""
 _IN_MEMORY = "/dev/shm"  # noqa: S108  (a directory of our own is made in it)
 
 
 class Machines:
-    """Of one node: one after the other, each in a life of its process."""
+    """The state machines of one node: one for each life of its process."""
 
     def __init__(self) -> None:
         self._directory = ""
@@ -61,7 +61,7 @@ class Machines:
         return made  # type: ignore[return-value]
 
     def ended(self, *, closes: bool = False) -> None:
-        """The process is no more; it may have closed its machine before."""
+        """The process has ended; it may have closed its machine first."""
         if self._open is not None and closes:
             self._open.close()
         elif self._open is not None:
@@ -70,7 +70,7 @@ class Machines:
 
     # -- damage -------------------------------------------------------------------------------
 
-    def rot_at_rest(self, random: Random) -> None:
+    def damage_at_rest(self, random: Random) -> None:
         """Flip a bit of one of the files, or cut it, while the process is down."""
         directory = f"{self._directory}/machine"
         names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
@@ -88,10 +88,10 @@ class Machines:
                 file.seek(position)
                 file.write(bytes([byte ^ 1 << random.randrange(8)]))
 
-    def rot_in_memory(self, random: Random) -> None:
+    def flip_bit_in_memory(self, random: Random) -> None:
         """Flip a bit of a record of a running machine, as if its page were read again."""
         if self._open is not None:
-            self._open.rot(random)
+            self._open.flip_bit(random)
 
     def wiped(self) -> None:
         """The disk was emptied."""
@@ -101,13 +101,13 @@ class Machines:
 
 class _KeyValues(KeyValueMachine):
     def crash(self) -> None:
-        """End without a word: what was written is in the page cache, and nothing is flushed."""
+        """End without closing: what was written is in the page cache, and nothing is flushed."""
         for frozen in self._frozen:
             frozen.close()
         if self._open is not None:
             self._open.environment.close()
 
-    def rot(self, random: Random) -> None:
+    def flip_bit(self, random: Random) -> None:
         """Flip a bit of a record."""
         if self._open is None:
             return
@@ -117,28 +117,28 @@ class _KeyValues(KeyValueMachine):
             records = list(transaction.cursor(table))
             if records:
                 key, record = random.choice(records)
-                rotten = bytearray(record)
-                rotten[random.randrange(len(rotten))] ^= 1 << random.randrange(8)
-                transaction.put(key, bytes(rotten), db=table)
+                flipped = bytearray(record)
+                flipped[random.randrange(len(flipped))] ^= 1 << random.randrange(8)
+                transaction.put(key, bytes(flipped), db=table)
 
 
 class StateMachineAdapter(Protocol):
-    """What commands and questions about registers are for a machine."""
+    """What commands and queries about registers are for a machine."""
 
     def command(self, command: Command) -> bytes:
         """Return the body of its entry."""
         ...
 
     def took_place(self, result: bytes) -> bool:
-        """Whether its comparison held."""
+        """Whether the comparison of a compare-and-set held."""
         ...
 
-    def question(self, key: bytes) -> bytes:
-        """Ask for a value."""
+    def query(self, key: bytes) -> bytes:
+        """Return the query for a value."""
         ...
 
     def value(self, answer: bytes) -> bytes | None:
-        """Return it; None: there is none."""
+        """Return the value in an answer; None: there is none."""
         ...
 
 
@@ -153,7 +153,7 @@ class RegisterAdapter:
         """See `StateMachineAdapter`."""
         return result == TAKEN
 
-    def question(self, key: bytes) -> bytes:
+    def query(self, key: bytes) -> bytes:
         """See `StateMachineAdapter`."""
         return key
 
@@ -175,7 +175,7 @@ class KeyValueAdapter:
         """See `StateMachineAdapter`."""
         return kv.decode_outcome(result).succeeded
 
-    def question(self, key: bytes) -> bytes:
+    def query(self, key: bytes) -> bytes:
         """See `StateMachineAdapter`."""
         return kv.encode_query(kv.Get(key))
 
@@ -186,5 +186,5 @@ class KeyValueAdapter:
 
 
 def adapter_of(state_machine: str) -> StateMachineAdapter:
-    """Return how to speak to a machine."""
+    """Return the adapter of a machine."""
     return KeyValueAdapter() if state_machine == KEY_VALUES else RegisterAdapter()

@@ -35,7 +35,7 @@ class SimulatedNetwork:
         self.calm()
 
     def calm(self) -> None:
-        """Be the best of networks."""
+        """Lose, repeat and cut nothing from now on."""
         self.loss = self.repeat = self.straggler = 0.0
         self.delay_us = USUAL_DELAY_US
         self.straggler_us = 0
@@ -54,7 +54,7 @@ class SimulatedNetwork:
         data: bytes,
         deliver: Callable[[], None],
     ) -> None:
-        """Have `deliver` called when the message arrives, if it does, once for each copy."""
+        """Call `deliver` when the message arrives, if it does, once for each copy."""
         random, pair = self._random, (sender, receiver)
         epoch = self._epochs.get(pair, 0)
         for _ in range(2 if self.repeat and random.random() < self.repeat else 1):

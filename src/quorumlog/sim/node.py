@@ -1,4 +1,4 @@
-"""One simulated machine: the real replica, core and storage, behind simulated doors."""
+"""One simulated machine: the real replica, core and storage in a simulated environment."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ from quorumlog.storage.metadata.checkpoint import CheckpointFile
 
 T = TypeVar("T")
 DIRECTORY = "/node"
-STORIES_KEPT = 3
-"""Earlier lives of a process whose stories are kept."""
+HISTORIES_KEPT = 3
+"""Earlier lives of a process whose histories are kept."""
 ALARMS_KEPT = 64
 NONCE_BITS = 62
 STALL_LOOK_US = 20_000
-"""How often a stalled disk is looked at."""
+"""How often a stalled disk is polled."""
 
 
 class Simulation(ClusterView, Protocol):
@@ -82,9 +82,9 @@ class Simulation(ClusterView, Protocol):
 
 
 class _Disk:
-    """Carries out all that waits as one group commit, a little later.
+    """Carries out all waiting writes as one group commit, a little later.
 
-    What is submitted meanwhile goes into the next one, as with a thread.
+    Writes that are submitted meanwhile go into the next one, as with a thread.
     """
 
     def __init__(self, node: "SimulatedNode") -> None:
@@ -211,7 +211,7 @@ class SimulatedNode:
         self.why_stopped = ""
         self.slow = 1
         self.stalled_until_us = 0
-        self.stories: deque[list[tuple[int, str]]] = deque(maxlen=STORIES_KEPT)
+        self.histories: deque[list[tuple[int, str]]] = deque(maxlen=HISTORIES_KEPT)
         self.alarms: list[str] = []
         self.unanswered = 0
         self.machines = Machines()
@@ -222,14 +222,14 @@ class SimulatedNode:
         self.wipe()
 
     def wipe(self) -> None:
-        """Put an empty disk into a machine that is down; nobody knows its number yet."""
+        """Put an empty disk into a machine that is down; its incarnation is not known yet."""
         random, clock = self.cluster.clock.random, self.clock
         self.incarnation = -1
         self.files = SimulatedFileSystem(random, now_ms=lambda: clock.wall_ms)
         self.files.make_directory(DIRECTORY)
         self.machines.wiped()
 
-    # -- what it is -------------------------------------------------------------------------
+    # -- its state --------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -272,10 +272,10 @@ class SimulatedNode:
         """Whether no write ends at present."""
         return self.cluster.clock.now_us < self.stalled_until_us
 
-    # -- what happens to it -----------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------
 
     def later(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Have something happen in this life of the process, or not at all."""
+        """Plan an action in this life of the process; it is dropped when the process ends."""
         life = self.life
 
         def happen() -> None:
@@ -285,7 +285,7 @@ class SimulatedNode:
         self.cluster.clock.after_us(delay_us, happen)
 
     def enter(self, action: Callable[[], object]) -> None:
-        """Do something in this process now, or once it is no longer paused."""
+        """Run an action in this process now, or once it is no longer paused."""
         if self._paused is not None:
             self._paused.append(action)
             return
@@ -296,7 +296,7 @@ class SimulatedNode:
             self.stop(power=True, why="the machine crashed")
 
     def ask(self, make_event: Callable[[int], Event]) -> None:
-        """Ask the replica for a hand-over or a change; nobody waits for the answer."""
+        """Ask the replica for a leadership transfer or a change; nobody waits for the answer."""
 
         def ask() -> None:
             if not self.running.is_broken:
@@ -307,16 +307,16 @@ class SimulatedNode:
 
     @property
     def is_paused(self) -> bool:
-        """Whether what is asked of it waits until it goes on."""
+        """Whether the process is paused: actions wait until it resumes."""
         return self._paused is not None
 
     def pause(self) -> None:
-        """Stop the process without ending it: it will not know."""
+        """Stop the process without ending it; it does not notice."""
         if self._paused is None and self.is_up:
             self._paused = deque()
 
     def resume(self) -> None:
-        """Go on where it was paused, with everything that came meanwhile."""
+        """Resume the process, which then handles everything that arrived meanwhile."""
         waiting, self._paused = self._paused, None
         self.clock.go_on()
         for action in waiting or ():
@@ -324,7 +324,7 @@ class SimulatedNode:
                 self.enter(action)
 
     def start(self) -> None:
-        """Open the data and take part; what cannot be opened stays down, with the reason."""
+        """Open the data and start; a node that cannot open its data stays down, with the reason."""
         if self.is_up:
             return
         self.cluster.touched = self
@@ -342,9 +342,9 @@ class SimulatedNode:
             return
         self.incarnation, self.why_stopped = opened.incarnation, ""
         replicas: dict[str, Replica] = {}
-        self.liveness = beats = self._make_beats(replicas)
+        self.liveness = liveness = self._make_liveness(replicas)
         try:
-            self.replica = replica = self._make_replica(group, opened, beats)
+            self.replica = replica = self._make_replica(group, opened, liveness)
         except StorageError as error:
             self.stop(power=False, why=str(error))
             return
@@ -352,25 +352,25 @@ class SimulatedNode:
 
         def start() -> None:
             replica.start()
-            beats.start()
+            liveness.start()
 
         self.enter(start)
 
-    def _make_beats(self, replicas: dict[str, Replica]) -> NodeLiveness:
+    def _make_liveness(self, replicas: dict[str, Replica]) -> NodeLiveness:
         return NodeLiveness(
             self.node_id,
             replicas,
             _Network(self),
             lambda: self.clock.now_ms,
-            self._wake_beats_at,
+            self._wake_liveness_at,
             run=self.life + 1,
             groups=self.config.groups,
         )
 
-    def _wake_beats_at(self, deadline_ms: int) -> None:
-        beats = self.liveness
+    def _wake_liveness_at(self, deadline_ms: int) -> None:
+        liveness = self.liveness
         delay_us = self.clock.simulation_delay_us(deadline_ms * 1_000)
-        self.later(delay_us, lambda: None if beats is None else beats.tick())
+        self.later(delay_us, lambda: None if liveness is None else liveness.tick())
 
     def receive(self, message: PeerMessage | NodeMessage, attachment: memoryview) -> None:
         """Take a message of another node."""
@@ -396,7 +396,7 @@ class SimulatedNode:
         self.running.propose(block, answered, entry)
 
     def _make_replica(
-        self, group: GroupConfig, opened: OpenedGroup, beats: NodeLiveness
+        self, group: GroupConfig, opened: OpenedGroup, liveness: NodeLiveness
     ) -> Replica:
         clock = self.clock
         config = raft_config(group, self.config, opened.incarnation)
@@ -421,8 +421,8 @@ class SimulatedNode:
             defer=defer,
             wake_at=self._wake_at,
             broken=self.broken,
-            nonce=partial(self._chance_of_life().getrandbits, NONCE_BITS),
-            liveness=beats,
+            nonce=partial(self._random_of_life().getrandbits, NONCE_BITS),
+            liveness=liveness,
             remake=lambda machine: self.machines.remake(machine, group),
         )
         machine = self.machines.open(group)
@@ -430,7 +430,7 @@ class SimulatedNode:
             group, core, opened, environment, self.config.limits, machine
         )
 
-    def _chance_of_life(self) -> Random:
+    def _random_of_life(self) -> Random:
         return Random(f"{self.node_id}/{self.life}")  # noqa: S311  (nothing secret)
 
     def _wake_at(self, deadline_ms: int) -> None:
@@ -455,10 +455,10 @@ class SimulatedNode:
     def stop(self, *, power: bool, why: str = "", closes: bool = False) -> None:
         """End the process; with `power` the machine goes off, too.
 
-        `closes`: it closes its state machine before, as one does that is asked to stop.
+        `closes`: the process closes its state machine first, as in an orderly stop.
         """
         if self.replica is not None:
-            self.stories.append(self.replica.core.history.lines())
+            self.histories.append(self.replica.core.history.lines())
             if not power:
                 self.cluster.ended(self)
         self.life += 1
@@ -472,10 +472,10 @@ class SimulatedNode:
         else:
             self.files.kill()
 
-    # -- what is looked at ------------------------------------------------------------------
+    # -- what invariants read ---------------------------------------------------------------
 
     def note_alarms(self) -> None:
-        """Take what the replica raised alarms about since the last look."""
+        """Take over the alarms that the replica raised since the last call."""
         replica = self.running
         if replica.counters.alarms != self._alarms_seen:
             self._alarms_seen = replica.counters.alarms
@@ -496,7 +496,7 @@ class SimulatedNode:
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
         """Return what a loss of power now would leave, with the chain CRC at an index.
 
-        None if the data could not be opened: bits may have rotted.
+        None if the data could not be opened: bits may have flipped.
         """
         files = self.files.copy(random)
         files.survival = "none"
@@ -513,9 +513,9 @@ class SimulatedNode:
         opened.close()
         return None if damaged else remains
 
-    def story(self) -> list[str]:
-        """Return what happened to it lately, the lives before the present one included."""
-        lives = [*self.stories]
+    def history(self) -> list[str]:
+        """Return the newest events of this node, including those of its last few lives."""
+        lives = [*self.histories]
         if self.replica is not None:
             lives.append(self.replica.core.history.lines())
         told = [f"{at_ms:>8} ms  {text}" for lines in lives for at_ms, text in [*lines, (0, "---")]]

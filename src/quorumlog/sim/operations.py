@@ -69,7 +69,7 @@ class Model(Protocol[State]):
         ...
 
     def step(self, state: State, operation: Operation, /) -> tuple[bool, State]:
-        """Return whether the operation can have had its result here, and the state behind it.
+        """Return whether the operation can have had its result here, and the state after it.
 
         Without side effects. One of unknown outcome has no result, so it fits wherever it can
         happen. Raises `ValueError` for a kind that is none of the model's.

@@ -16,7 +16,7 @@ NEVER_OF_ONE = (
     ResponseCode.PRODUCER_FENCED,
     ResponseCode.UNKNOWN_PRODUCER,
 )
-"""What a producer that sends one block at a time must not be told of the block it waits for."""
+"""Codes that a producer with one block at a time must not get for the block it waits for."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The state machine of simulated groups: registers, and a hash over everything ever applied.
 
-It keeps nothing on disk: a replica that starts is given a snapshot and the log behind it. Bodies
+It keeps nothing on disk: a replica that starts is given a snapshot and the log after it. Bodies
 that are no command of it are only hashed.
 """
 

@@ -1,4 +1,4 @@
-"""One run of a simulation from one seed: faults for a while, then peace, in which all must heal."""
+"""One run from one seed: faults for a while, then none, after which the group must recover."""
 
 from dataclasses import dataclass
 from random import Random
@@ -7,7 +7,7 @@ from quorumlog.model.errors import QuorumlogError
 from quorumlog.sim.clean_stops import CleanStops
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
-from quorumlog.sim.faults import Faults
+from quorumlog.sim.faults import Faults, name_of
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
@@ -31,8 +31,8 @@ HOURS_MS = (2_000, 4_000, 8_000)
 """How long the hour lasts for which such a run keeps entries."""
 MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
-ROTTEN_MACHINES = 0.6
-"""Share of runs with a state machine, and with rot, in which one node's machine rots, too."""
+DAMAGED_MACHINES = 0.6
+"""Share of runs with a state machine and flipped bits in which one machine is damaged, too."""
 CLEAN_STOPS = 0.3
 """Share of runs in which nodes are also asked to stop."""
 IMPOSTORS = 0.3
@@ -47,7 +47,7 @@ STABLE_MS = 2_500
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `finding` is None if nothing was found; `stories` tell of every node."""
+    """How a run ended. `finding` is None if nothing was found; `histories` say what happened."""
 
     seed: int
     simulated_ms: int
@@ -56,7 +56,7 @@ class Outcome:
     reads: int
     digest: str
     faults: list[str]
-    stories: dict[str, list[str]]
+    histories: dict[str, list[str]]
     finding: Finding | None = None
 
 
@@ -82,24 +82,28 @@ def run_seed(
     )
     faults = Faults(cluster, seed)
     chance = _drawn("machine faults", seed)
-    rot = MachineFaults(cluster, faults.victim, chance)
-    rots = faults.flips and chance.random() < ROTTEN_MACHINES
+    machine_faults = MachineFaults(cluster, faults.victim, chance)
+    has_machine_faults = faults.flips and chance.random() < DAMAGED_MACHINES
     stops_chance = _drawn("who stops", seed)
     has_stops = stops_chance.random() < CLEAN_STOPS
     stops = CleanStops(cluster, faults.start_node, stops_chance)
     lies_chance = _drawn("impostors", seed)
     has_lies = lies_chance.random() < IMPOSTORS
     impostors = Impostors(cluster, lies_chance)
-    others: list[MachineFaults | CleanStops | Impostors] = [rot] if rots else []
-    others += [stops] if has_stops else []
-    others += [impostors] if has_lies else []
+    others: list[MachineFaults | CleanStops | Impostors] = []
+    if has_machine_faults:
+        others.append(machine_faults)
+    if has_stops:
+        others.append(stops)
+    if has_lies:
+        others.append(impostors)
     finding: Finding | None = None
     try:
         _live_through(cluster, faults, others, seconds)
     except Finding as found:
         finding = found
     except Exception as error:
-        # anything unforeseen is a finding, too: a broken check, a bug that only shows as an error
+        # an unforeseen error is a finding, too: a failed check, or a bug that shows only so
         finding = Finding("no_error", repr(error))
         finding.__cause__ = error
     clock = cluster.clock
@@ -110,16 +114,16 @@ def run_seed(
         cluster.clients.appended,
         cluster.clients.reads,
         f"{cluster.network.trace:08x}-{clock.events}-{clock.now_us}",
-        [kind.__name__ for kind in faults.kinds]
+        [name_of(kind) for kind in faults.kinds]
         + ["clean_stops"] * has_stops
         + ["impostors"] * has_lies,
-        _stories(cluster, faults, stops, impostors),
+        _histories(cluster, faults, stops, impostors),
         finding,
     )
 
 
 def _drawn(what: str, seed: int) -> Random:
-    """Return chance that is one thing's own: what else is drawn does not change it."""
+    """Return a random source of its own for one purpose: other draws do not change it."""
     return Random(f"{what} {seed}")  # noqa: S311  (nothing secret)
 
 
@@ -172,7 +176,7 @@ def _live_through(
     for node_id in cluster.founders:
         cluster.nodes[node_id].start()
     cluster.clients.start(CLIENTS)
-    # a group begins while all its founders are up; from then on anything may happen
+    # a group is founded while all its founders are up; from then on anything may happen
     cluster.run_until(FOUNDING_MS)
     faults.start()
     for other in others:
@@ -202,15 +206,15 @@ def _live_through(
         raise Finding("liveness", "nothing was ever appended")
 
 
-def _stories(
+def _histories(
     cluster: SimulatedCluster, faults: Faults, stops: CleanStops, impostors: Impostors
 ) -> dict[str, list[str]]:
-    stories = {node_id: node.story() for node_id, node in cluster.nodes.items()}
-    stories["faults"] = faults.happened
-    stories["clean stops"] = stops.happened
-    stories["impostors"] = impostors.happened
+    histories = {node_id: node.history() for node_id, node in cluster.nodes.items()}
+    histories["faults"] = faults.happened
+    histories["clean stops"] = stops.happened
+    histories["impostors"] = impostors.happened
     try:
-        stories["state"] = cluster.describe().split("; ")
+        histories["state"] = cluster.describe().split("; ")
     except QuorumlogError as error:
-        stories["state"] = [repr(error)]
-    return stories
+        histories["state"] = [repr(error)]
+    return histories

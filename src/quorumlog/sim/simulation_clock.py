@@ -1,4 +1,4 @@
-"""Time and chance of a simulation: what happens when, decided by one seed."""
+"""The clock, event queue and random source of a simulation, all decided by one seed."""
 
 import heapq
 import itertools
@@ -8,11 +8,11 @@ from random import Random
 from quorumlog.sim.finding import Finding
 
 EVENTS_A_MILLISECOND_MAX = 20_000
-"""More means that somebody spins: time would never go on."""
+"""More of them mean an endless loop: time would never go on."""
 
 
 class SimulationClock:
-    """A queue of things to happen, in order of time; ties in the order they were planned."""
+    """A queue of events in the order of their times; of equal times, in the order of planning."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)  # noqa: S311  (a simulation; nothing secret)
@@ -23,19 +23,19 @@ class SimulationClock:
 
     @property
     def now_ms(self) -> int:
-        """Milliseconds since the begin."""
+        """Milliseconds since the start."""
         return self.now_us // 1_000
 
     def after_us(self, delay_us: int, action: Callable[[], object]) -> None:
-        """Have something happen a little later."""
+        """Plan an action, with a delay in microseconds."""
         heapq.heappush(self._queue, (self.now_us + delay_us, next(self._numbers), action))
 
     def after_ms(self, delay_ms: float, action: Callable[[], object]) -> None:
-        """Have something happen later."""
+        """Plan an action, with a delay in milliseconds."""
         self.after_us(int(delay_ms * 1_000), action)
 
     def run_until(self, end_ms: int, judge: Callable[[], None]) -> None:
-        """Let everything happen up to a time; the judge looks after each thing.
+        """Let everything happen up to a time; the judge is called after each event.
 
         Raises `Finding` when time does not go on.
         """

@@ -27,7 +27,7 @@ from quorumlog.sim.client_requests import Attempt
 from quorumlog.sim.finding import Finding
 
 PRODUCERS_FROM = 1 << 40
-"""Producer ids of attempts begin here; those below are of other clients."""
+"""Producer ids of attempts start here; lower ones belong to other clients."""
 DEATHS, TWINS, GIVEN_UP = 0.04, 0.3, 0.1
 TIMEOUTS_MS = (300, 2_000, 60_000)
 NEVER = (
@@ -42,7 +42,7 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A block of `count` entries to append, or (without one) what became of the id to ask.
+    """A block of `count` entries to append; without one, ask for the state of the transactional id.
 
     `take` is called with a good answer.
     """
@@ -69,7 +69,7 @@ class TransactionalWriter:
         self.attempts: list[Attempt] = []
 
     def go_on(self, name: str, done: Callable[[], None]) -> None:
-        """Send the block whose turn it is: again, until it is acknowledged."""
+        """Send the block that is due, again and again until it is acknowledged."""
         if self._random.random() < DEATHS:
             self._steps, self._step = self._new_run(), None
         if self._step is None:

@@ -67,7 +67,7 @@ class ClusterView(Protocol):
         ...
 
     @property
-    def rotten_machines(self) -> set[str]:
+    def damaged_machines(self) -> set[str]:
         """Ids of nodes whose state machine is damaged on purpose."""
         ...
 

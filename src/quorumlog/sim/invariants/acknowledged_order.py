@@ -1,4 +1,4 @@
-"""The log's order respects real time: an append that began after another ended comes behind it."""
+"""The log's order respects real time: an append that started after another ended comes after it."""
 
 from quorumlog.sim.client_requests import Append
 from quorumlog.sim.invariants.base import Invariant

@@ -1,4 +1,4 @@
-"""What every invariant is told. Each file states one; none knows how the others do it."""
+"""The base of all invariants. Each file states one; none knows how the others do it."""
 
 from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.sim.client_requests import Append, Read
@@ -7,7 +7,7 @@ from quorumlog.sim.views import ClusterView, NodeView
 
 
 class Invariant:
-    """Something that must always hold. Raises `Finding` when it does not."""
+    """A rule that must always hold; its methods raise `Finding` when it does not."""
 
     name = "invariant"
 
@@ -29,4 +29,4 @@ class Invariant:
         """A client's read was answered."""
 
     def ended(self, cluster: ClusterView) -> None:
-        """Everything has come to rest."""
+        """The run is over and nothing happens any more."""

@@ -6,7 +6,7 @@ from quorumlog.sim.views import ClusterView
 
 
 class CommittedKept(Invariant):
-    """Reads every member's log from begin to end."""
+    """Reads the whole log of every member."""
 
     name = "committed_kept"
 

@@ -2,7 +2,7 @@
 
 The digest of registers is a hash over all entries that were applied, in order, so an entry applied
 twice, or skipped, or out of order shows as well; that of keys and values is of their state. No
-machine is made again where nothing has rotted.
+machine is rebuilt where nothing was damaged.
 """
 
 from quorumlog.sim.invariants.base import Invariant
@@ -28,8 +28,8 @@ class MachineAgreement(Invariant):
             self.require(not state.failed_text, f"{node.node_id}: {state.failed_text}")
             return
         rebuilds = node.running.counters.machine_rebuilds
-        is_rotten = node.node_id in node.cluster.rotten_machines
-        self.require(is_rotten or not rebuilds, f"{node.node_id} makes its machine again")
+        is_damaged = node.node_id in node.cluster.damaged_machines
+        self.require(is_damaged or not rebuilds, f"{node.node_id} makes its machine again")
         if applier.condition or applier.is_loading:
             return
         applied = state.applied_index

@@ -1,7 +1,7 @@
-"""No entry goes for its age before the time for which entries are kept has truly passed.
+"""No entry is removed for its age before the retention time has truly passed.
 
-Truly means in the time of the world, whatever clocks show. Elapsed time is all that replicas may
-count, and their clocks run wrong by up to a tenth.
+Truly means in the time of the simulation, whatever clocks show. Elapsed time is all that replicas
+may count, and their clocks run wrong by up to a tenth.
 """
 
 from quorumlog.sim.invariants.base import Invariant

@@ -43,7 +43,7 @@ class Promises(Invariant):
     def _check_entries(self, node: NodeView, message: PushResponse) -> None:
         found = node.after_power_loss(self._random)
         if found is None:
-            return  # damaged: what bits rotted says nothing of promises
+            return  # damaged: flipped bits say nothing about promises
         term, end_index = found.term, found.end_index
         self.require(
             end_index >= message.match_index and term >= message.term,
