@@ -182,7 +182,7 @@ def test_159_failures_are_status_1_and_say_why_in_one_line(all_up):
     where = ("--dir", all_up.directory)
     for arguments, said in [
         (("get", 0, *where, "--group", "nope"), "nope"),
-        (("status", "--story", *where, "--group", "nope"), "no replica of group nope answers"),
+        (("status", "--history", *where, "--group", "nope"), "no replica of group nope answers"),
         (("cluster", "kill", "--leader", "--group", "nope", *where), "'nope', only flights"),
         (("cluster", "kill", "n9", *where), "n9"),
         (("cluster", "up", "--nodes", 5, *where), "has 3 nodes"),

@@ -20,7 +20,7 @@ def test_old_entries_go_and_young_ones_stay():
     for seed in SEEDS:
         outcome = run_seed(seed, seconds=20, cluster_type=Kept)
         assert outcome.finding is None, (seed, outcome.finding)
-        steps += sum("clocks of" in line for line in outcome.stories["faults"])
+        steps += sum("clocks of" in line for line in outcome.histories["faults"])
         [judge] = [one for one in clusters.pop().invariants if isinstance(one, NoEarlyRemoval)]
         removals += judge.removals
     assert steps > 10

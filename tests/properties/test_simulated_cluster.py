@@ -14,7 +14,7 @@ def found(plan):
     told = []
     for outcome in run_all(plan, cores()):
         if outcome.finding is not None:
-            lines = [line for story in outcome.stories.values() for line in story]
+            lines = [line for story in outcome.histories.values() for line in story]
             told.append("\n".join([*lines, str(outcome.finding), plan.command(outcome.seed)]))
     return "\n\n".join(told)
 

@@ -116,3 +116,15 @@ def test_next_to_nothing_is_loaded_before_ctrl_c_is_heard():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == b"['quorumlog', 'quorumlog.cli', 'quorumlog.cli.main']\n"
+
+
+def test_the_old_name_of_history_still_works_and_is_warned_of(capsys):
+    run = ("simulate", "--seeds", "1", "--seconds", "1", "--jobs", "1")
+    assert main([*run, "--history"]) == 0
+    new, quiet = capsys.readouterr()
+    assert main([*run, "--story"]) == 0
+    old, warned = capsys.readouterr()
+    assert new.startswith("seed 0: ")
+    assert old.splitlines()[:-1] == new.splitlines()[:-1]
+    assert "--story is now called --history" in warned
+    assert "--story" not in quiet

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from quorumlog.cli.output import print_note
+
 ClusterDir = Annotated[
     Path, typer.Option("--dir", "-d", help="Directory of the local cluster.", show_default=False)
 ]
@@ -38,5 +40,13 @@ ReadFrom = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Story = Annotated[bool, typer.Option("--story", hidden=True, help="The old name of --history.")]
 
 TIMEOUT_SECONDS = 10.0
+
+
+def wants_history(*, story: bool) -> bool:
+    """Return whether the old name of --history was given, and warn of it on standard error."""
+    if story:
+        print_note("--story is now called --history; the old name will go")
+    return story

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import AsJson
+from quorumlog.cli.options import AsJson, Story, wants_history
 from quorumlog.cli.output import counted, entries_text, print_json, print_line
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def simulate_command(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes.", show_default="all cores")
     ] = None,
-    story: Annotated[
-        bool, typer.Option("--story", help="Print what happened in every run, found or not.")
+    history: Annotated[
+        bool, typer.Option("--history", help="Print what happened in every run, found or not.")
     ] = False,
+    story: Story = False,
     as_json: AsJson = False,
 ) -> None:
     """Run groups of real replicas over a simulated network, disks and clocks, and judge them.
@@ -49,11 +50,12 @@ def simulate_command(
 
     plan = Plan(first_seed, seeds or None, seconds, nodes)
     total = _Total(endless=not seeds)
+    prints_history = history or wants_history(story=story)
     for outcome in run_all(plan, jobs or cores()):
         total.add(outcome)
         if as_json:
             print_json(_object(outcome, plan))
-        elif story:
+        elif prints_history:
             _print_run(outcome)
         if outcome.finding is not None:
             if not as_json:

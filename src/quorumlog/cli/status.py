@@ -6,7 +6,16 @@ import typer
 from rich.text import Text
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    FromDir,
+    Group,
+    Servers,
+    Story,
+    Timeout,
+    wants_history,
+)
 from quorumlog.cli.output import (
     BAD_STYLE,
     GOOD_STYLE,
@@ -42,14 +51,15 @@ def status_command(
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
-    story: Annotated[
-        bool, typer.Option("--story", help="Tell what happened to each replica lately.")
+    history: Annotated[
+        bool, typer.Option("--history", help="Print the newest events of each replica.")
     ] = False,
+    story: Story = False,
 ) -> None:
     """Show the replicas of a group: role, term, how far log and machine are, lag, health."""
     target = find_target(directory, servers, group, timeout)
-    if story:
-        _print_stories(target, as_json=as_json)
+    if history or wants_history(story=story):
+        _print_histories(target, as_json=as_json)
         return
     with target.client() as client:
         replicas = sorted(client.status(), key=lambda status: status.node_id)
@@ -89,22 +99,20 @@ def _print_uses(status: StatusResponse) -> None:
         )
 
 
-def _print_stories(target: Target, *, as_json: bool) -> None:
+def _print_histories(target: Target, *, as_json: bool) -> None:
     with target.client() as client:
-        stories = sorted(client.stories(), key=lambda story: story.node_id)
-    if all(story.error for story in stories):
-        raise _nobody(target, [f"{story.address}: {story.error}" for story in stories])
-    for story in stories:
+        histories = sorted(client.stories(), key=lambda one: one.node_id)
+    if all(one.error for one in histories):
+        raise _nobody(target, [f"{one.address}: {one.error}" for one in histories])
+    for one in histories:
         if as_json:
-            lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in story.lines]
-            node = story.node_id or None
-            print_json(
-                {"node": node, "address": story.address, "story": lines, "error": story.error}
-            )
+            lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in one.lines]
+            node = one.node_id or None
+            print_json({"node": node, "address": one.address, "story": lines, "error": one.error})
             continue
-        error = f": {story.error}" if story.error else ""
-        print_line(f"{story.node_id or '?'} ({story.address}){error}")
-        for ago, text in story.lines:
+        error = f": {one.error}" if one.error else ""
+        print_line(f"{one.node_id or '?'} ({one.address}){error}")
+        for ago, text in one.lines:
             print_line(f"  {ago / 1_000:10.3f} s ago  {text}")
 
 
