@@ -20,7 +20,7 @@ REPORT_SECONDS = 30.0
 """How often a run without end says how far it has come."""
 
 
-def simulate_command(
+def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     seeds: Annotated[
         int, typer.Option("--seeds", "-n", min=0, help="How many runs; 0: until stopped.")
     ] = SEEDS,
