@@ -41,6 +41,7 @@ lint: setup
 	@.venv/bin/lint-imports --no-logo
 
 docs: $(DOCS_DONE)
+	@sh scripts/mermaid.sh
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 	@echo "docs: build/site/index.html"
 

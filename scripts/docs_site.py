@@ -36,6 +36,8 @@ UNDESCRIBED = {"__version__", "errors"}
 """Public names that have no docstring, or a page of their own."""
 PROGRAMS = ("examples/*.py", "examples/declarative_pipeline/*.py")
 """Each of these becomes a page with its text."""
+MERMAID = ROOT / "build" / "mermaid" / "mermaid.tiny.js"
+"""What draws diagrams, if `scripts/mermaid.sh` could fetch it; else pages show their text."""
 COMMANDS = "<!-- commands -->"
 """Stands in a page for all commands and their options."""
 OTHER_NAMES = re.compile(r"<!-- other names of (?P<module>[\w.]+) -->")
@@ -132,7 +134,8 @@ def _other_names(markdown: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the files of a folder where the navigation names only the folder."""
+    """List the files of a folder where the navigation names only the folder; see to diagrams."""
+    config.extra["has_mermaid"] = MERMAID.is_file()
     for section in config.nav or []:
         for name, pages in section.items():
             if isinstance(pages, str) and pages.endswith("/"):
@@ -143,7 +146,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages whose sources are not in docs/."""
+    """Add the pages whose sources are not in docs/, and what draws diagrams."""
+    if MERMAID.is_file():
+        place = f"assets/{MERMAID.name}"
+        files.append(File.generated(config, place, abs_src_path=str(MERMAID)))
     for source, page in PUBLISHED.items():
         text = _linked((ROOT / source).read_text(), source, page)
         files.append(File.generated(config, page, content=text))
