@@ -134,7 +134,7 @@ def test_what_spark_adds_is_ignored():
 
 
 def test_every_option_is_documented():
-    page = (ROOT / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "reference" / "spark.md").read_text()
     assert [name for name in KNOWN if f"`{name}`" not in page] == []
 
 
