@@ -240,6 +240,11 @@ def address_of(listening):
     return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
+def metadata_of(client):
+    """Return what a client knows of its group: servers, leader, connections."""
+    return client._requester.metadata
+
+
 SOON_S = 10.0
 """Far below the time-outs that must not have to pass, far above what a loaded machine takes."""
 

@@ -306,7 +306,7 @@ def test_scripts_without_an_event_loop_have_keys_and_values_too(cluster):
         events = kv.watch("sync/", index + 1)
         assert [next(events).value for _ in range(5)] == [b"1", b"2", b"3", b"4", None]
         events.close()
-        assert client.save_snapshot() > index
+        assert client.admin.save_snapshot() > index
         with pytest.raises(UnexpectedArgumentError):
             client.query(b"nonsense")
         assert b"not a key-value command" in client.execute(b"nonsense").result

@@ -14,6 +14,7 @@ from quorumlog.local import LocalCluster
 from quorumlog.local.cluster import leader_of
 from quorumlog.local.health import ask_health
 from quorumlog.model.errors import RequestError
+from scripted_cluster import metadata_of
 
 pytestmark = pytest.mark.processes
 
@@ -83,7 +84,9 @@ async def test_a_frozen_leader_is_replaced_and_is_not_believed_when_it_wakes(clu
         load.client(frozen, timeout_ms=15_000) as direct,
         load.client(frozen, timeout_ms=15_000) as appender,
     ):
-        appender.view._fell_silent = lambda connection: None  # this one does not look elsewhere
+        metadata_of(appender)._fell_silent = lambda connection: (
+            None
+        )  # this one does not look elsewhere
         await load.acknowledged_after(50)
         await load.recorder.bound(direct, "direct", leader_only=False)
         before = await load.recorder.append(appender, b"before")

@@ -12,6 +12,7 @@ from quorumlog.client import KV, Client, EventsForgottenError
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import IndexRemovedError, QuorumlogError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
+from scripted_cluster import metadata_of
 
 pytestmark = pytest.mark.processes
 
@@ -119,7 +120,7 @@ async def test_followers_ride_out_a_network_that_takes_everything(tmp_path, cut)
             await load.under_way()
             async with Client(cluster.servers, "g", timeout_ms=TIMEOUT_MS) as client:
                 await client.bounds()
-                leader = (await client.view.leader()).node_id
+                leader = (await metadata_of(client).leader()).node_id
             node_ids = cluster.node_ids if cut == "everybody" else [leader]
             for node_id in node_ids:
                 network.unplug(node_id)

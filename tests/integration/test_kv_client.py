@@ -245,7 +245,7 @@ async def test_a_watch_ends_when_no_replica_can_answer(started, monkeypatch):
         await kv.put("a", "1")
         machine = cluster.replica("n0").applier.state.machine
         monkeypatch.setattr(machine, "query", lambda asked: 1 / 0)
-        kv._client.timeout_ms = 300
+        kv._client._requester.timeout_ms = 300
         with pytest.raises(InternalError, match="division"):
             await taken(kv.watch("a", 0), 1)
 

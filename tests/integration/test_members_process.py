@@ -19,6 +19,7 @@ from quorumlog.local import LocalCluster
 from quorumlog.local.ports import LOOPBACK, free_ports
 from quorumlog.model.config import dump_config, load_config, parse_address
 from quorumlog.model.errors import RequestError
+from scripted_cluster import metadata_of
 
 pytestmark = pytest.mark.processes
 
@@ -373,7 +374,7 @@ async def test_141_a_follower_serves_linearizable_reads(cluster):
                     at = {"end": placed.index, "leader_only": False, "linearizable": True}
                     entries = direct.read(placed.index, follow=False, **at)
                     assert [entry.body async for entry in entries] == [value]
-                    told = direct.view.members
+                    told = metadata_of(direct).members
                     assert not told, "it asked this follower only"
         await load.verify()
 

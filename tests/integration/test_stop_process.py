@@ -14,6 +14,7 @@ from quorumlog.bench import events
 from quorumlog.client import Client, Producer
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import Outcome, RequestError
+from scripted_cluster import metadata_of
 
 pytestmark = pytest.mark.processes
 
@@ -70,7 +71,7 @@ def lines_of(cluster, node_id):
 async def told_by(client, node_id):
     return [
         text
-        for one in await client.admin.stories()
+        for one in await client.admin.history()
         if one.node_id == node_id
         for _, text in one.lines
     ]
@@ -132,9 +133,9 @@ async def test_a_client_at_rest_learns_that_the_leader_has_stopped(cluster):
         await client.append(b"one")
         leader = await asyncio.to_thread(cluster.leader, "g")
         address = cluster.address(leader)
-        assert (await client.view.leader()).address == address
+        assert (await metadata_of(client).leader()).address == address
         await asyncio.to_thread(cluster.stop, leader)
-        assert (await client.view.leader()).address != address
+        assert (await metadata_of(client).leader()).address != address
         assert (await client.append(b"two")).index > 0
 
 

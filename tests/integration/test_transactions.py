@@ -40,7 +40,7 @@ async def test_a_batch_counts_when_it_ends_and_only_what_was_accepted(make_clust
         async with cluster.client() as client:
             await client.append(b"plain before")
             transactions = Transactions(client, QUERY)
-            run = await transactions.begin()
+            run = await transactions.init()
             assert (run.epoch, run.last_batch) == (1, -1)
             await write(transactions, run, 0, 0, bodies_of(9, 9))  # a task that is run again
             accepted = await asyncio.gather(
@@ -60,7 +60,7 @@ async def test_a_batch_counts_when_it_ends_and_only_what_was_accepted(make_clust
             await until(lambda: len(set(cluster.logs().values())) == 1)
             for _ in range(5):  # followers know as well
                 assert await read(client, leader_only=False) == found
-            assert (await transactions.begin()).last_batch == 0
+            assert (await transactions.init()).last_batch == 0
 
 
 async def test_a_batch_is_there_once_whatever_dies_and_however_it_is_divided(make_cluster, until):
@@ -71,7 +71,7 @@ async def test_a_batch_is_there_once_whatever_dies_and_however_it_is_divided(mak
                 everything = [body for part in range(4) for body in bodies_of(batch_id, part, 10)]
                 for attempt in range(2):  # the driver dies before, and after the end of the batch
                     transactions = Transactions(client, QUERY)
-                    run = await transactions.begin()
+                    run = await transactions.init()
                     divided = parts + (attempt if batch_id % 2 else 0)
                     accepted = [
                         await write(transactions, run, batch_id, part, everything[part::divided])
@@ -83,10 +83,10 @@ async def test_a_batch_is_there_once_whatever_dies_and_however_it_is_divided(mak
                 leader = cluster.leader_id()
                 if batch_id == 2:
                     await cluster.stop(leader, clean=False)
-                again = await Transactions(client, QUERY).begin()
+                again = await Transactions(client, QUERY).init()
                 assert again.last_batch == batch_id
                 late = Transactions(client, QUERY)
-                run = await late.begin()
+                run = await late.init()
                 with pytest.raises(TransactionEndedError):
                     await write(late, run, batch_id, 0, everything)
             places = itertools.product(range(5), range(4))
@@ -100,7 +100,7 @@ async def test_transactions_survive_the_restart_of_all(make_cluster, until):
         await cluster.start()
         async with cluster.client(timeout_ms=30_000) as client:
             transactions = Transactions(client, QUERY)
-            run = await transactions.begin()
+            run = await transactions.init()
             lost = await write(transactions, run, 0, 0, bodies_of(0, 9))
             first = await write(transactions, run, 0, 0, bodies_of(0, 0))
             await transactions.commit(run.epoch, 0, [first])
@@ -120,16 +120,16 @@ async def test_a_driver_of_before_is_fenced(make_cluster, until):
         await cluster.start()
         async with cluster.client() as client:
             old, new = Transactions(client, QUERY), Transactions(client, QUERY)
-            run = await old.begin()
+            run = await old.init()
             mine = await write(old, run, 0, 0, bodies_of(0, 0))
-            later = await new.begin()
+            later = await new.init()
             assert later.epoch == 2
             with pytest.raises(ProducerFencedError):
                 await old.commit(run.epoch, 0, [mine])
             with pytest.raises(ProducerFencedError):
                 await write(old, run, 0, 1, bodies_of(0, 1))
             with pytest.raises(ProducerFencedError):
-                await old.begin()
+                await old.init()
             await new.commit(later.epoch, 0, [await write(new, later, 0, 0, bodies_of(0, 0))])
             assert await read(client) == bodies_of(0, 0)
 
@@ -141,7 +141,7 @@ async def test_an_abandoned_batch_holds_nobody_back_for_longer_than_its_time_out
         await cluster.start()
         async with cluster.client() as client:
             transactions = Transactions(client, QUERY, timeout_ms=500)
-            run = await transactions.begin()
+            run = await transactions.init()
             mine = await write(transactions, run, 0, 0, bodies_of(0, 0))
             await client.append(b"plain")
             found = [entry.body async for entry in take(client.read("earliest"), 1)]
@@ -167,7 +167,7 @@ async def test_a_new_leader_gives_up_what_the_old_one_left(make_cluster, until):
         await cluster.start()
         async with cluster.client(timeout_ms=30_000) as client:
             transactions = Transactions(client, QUERY, timeout_ms=3_000)
-            run = await transactions.begin()
+            run = await transactions.init()
             await write(transactions, run, 0, 0, bodies_of(0, 0))
             leader = cluster.leader_id()
             await client.admin.transfer(next(node for node in cluster.ids if node != leader))
@@ -181,7 +181,7 @@ async def test_an_aborted_batch_is_left_out_at_once(make_cluster, until):
         await cluster.start()
         async with cluster.client() as client:
             transactions = Transactions(client, QUERY)
-            run = await transactions.begin()
+            run = await transactions.init()
             await write(transactions, run, 0, 0, bodies_of(0, 0))
             await client.append(b"plain")
             await transactions.abort(run.epoch, 0)
@@ -197,7 +197,7 @@ async def test_what_cannot_be_is_refused_in_words(make_cluster, until):
             with pytest.raises(UnexpectedArgumentError, match="16 bytes, not 3"):
                 Transactions(client, b"abc")
             transactions = Transactions(client, "any text is an id")
-            run = await transactions.begin()
+            run = await transactions.init()
             with pytest.raises(ConfigError, match="idempotent"):
                 transactions.producer(run, 0, 0, idempotent=False)
 
@@ -208,7 +208,7 @@ async def test_status_tells_of_open_transactions_and_of_readers(make_cluster, un
         async with cluster.client() as client:
             plain = await client.append(b"plain")
             transactions = Transactions(client, QUERY)
-            run = await transactions.begin()
+            run = await transactions.init()
             mine = await write(transactions, run, 0, 0, bodies_of(0, 0))
             await client.admin.report_position("a query", plain.index + 1)
             status = next(one for one in await client.status() if one.role == "LEADER")
@@ -230,4 +230,4 @@ async def test_a_group_with_a_machine_takes_none(make_cluster, until):
         await cluster.start()
         async with cluster.client() as client:
             with pytest.raises(UnexpectedArgumentError, match="takes no transactions"):
-                await Transactions(client, QUERY).begin()
+                await Transactions(client, QUERY).init()

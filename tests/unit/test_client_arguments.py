@@ -2,9 +2,17 @@
 
 import pytest
 
-from quorumlog.client import KV, Client, Producer, SyncClient, SyncKV, SyncProducer, Transactions
-from quorumlog.client.arguments import as_bytes
-from quorumlog.client.transactions import Run
+from quorumlog.client import (
+    KV,
+    Client,
+    Producer,
+    ProducerEpoch,
+    SyncClient,
+    SyncKV,
+    SyncProducer,
+    Transactions,
+)
+from quorumlog.client.buffers import as_bytes
 from quorumlog.model.errors import ConfigError, Outcome, UnexpectedArgumentError
 
 HUGE = 10**5000
@@ -72,8 +80,8 @@ KEYS = [
     ("otherwise", LISTS, lambda kv, x: kv.transaction(otherwise=x)),
 ]
 TRANSACTIONS = [
-    ("run", [None, 5], lambda t, x: t.producer(x, 0, 0)),
-    ("run", [None, 5], lambda t, x: t.part(x, 0, 0)),
+    ("producer_epoch", [None, 5], lambda t, x: t.producer(x, 0, 0)),
+    ("producer_epoch", [None, 5], lambda t, x: t.part(x, 0, 0)),
     ("accepted", [*LISTS, [None], ["a"]], lambda t, x: t.commit(1, 0, x)),
 ]
 
@@ -128,7 +136,7 @@ async def test_what_is_right_is_taken():
         client.read((1 << 63) - 2)
         KV(client).scan(limit=1)
         KV(client).watch("", 0)
-        Transactions(client, "id").part(Run(1, -1), 0, 0)
+        Transactions(client, "id").part(ProducerEpoch(1, -1), 0, 0)
         client.admin.wait_until_voter("n0", timeout_s=0.5).close()
 
 

@@ -14,7 +14,7 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, Outcome, QuorumlogError, RequestError
-from scripted_cluster import SILENT, SOON_S, address_of, passed, soon
+from scripted_cluster import SILENT, SOON_S, address_of, metadata_of, passed, soon
 
 CLOSED = "this client is closed"
 
@@ -65,7 +65,7 @@ def frames_to(server):
         lambda client: client.metadata(),
         lambda client: client.status(),
         lambda client: client.admin.wait_until_voter("n0", timeout_s=1_000),
-        lambda client: client.view.leader(),
+        lambda client: metadata_of(client).leader(),
     ],
 )
 async def test_a_closed_client_does_nothing_any_more(world, client, use):
@@ -114,14 +114,14 @@ async def test_a_reader_that_waits_for_entries_ends(world, client):
 
 async def test_an_append_that_was_refused_is_not_tried_again(world, client, monkeypatch):
     world.script(ResponseCode.LEADER_PENDING_FULL)
-    leader = client.view.leader
+    leader = metadata_of(client).leader
 
     async def leader_before_it_is_closed():
         if world.requests:
             await client.close()
         return await leader()
 
-    monkeypatch.setattr(client.view, "leader", leader_before_it_is_closed)
+    monkeypatch.setattr(metadata_of(client), "leader", leader_before_it_is_closed)
     error = await told(client.append(b"x"))
     assert error.outcome is Outcome.DID_NOT_HAPPEN
     assert world.requests == 1
@@ -176,7 +176,9 @@ async def test_what_a_producer_has_sent_may_have_happened_and_is_not_sent_again(
 
 async def test_who_waits_for_a_connection_is_told_and_it_is_not_made(mute):
     client = Client(address_of(mute), "g", timeout_ms=1_000_000)
-    opening = [asyncio.ensure_future(client.view.connection(address_of(mute))) for _ in range(3)]
+    opening = [
+        asyncio.ensure_future(metadata_of(client).connection(address_of(mute))) for _ in range(3)
+    ]
     taken, _ = await soon(asyncio.get_running_loop().sock_accept(mute))
     with taken:
         await client.close()
@@ -199,7 +201,7 @@ async def test_a_connection_that_is_made_while_its_client_is_closed_is_closed(
         await closing
 
     monkeypatch.setattr(ServerConnection, "open", open_too_late)
-    await told(client.view.connection(world.servers["n0"].address))
+    await told(metadata_of(client).connection(world.servers["n0"].address))
     await all_left(world)
 
 
@@ -207,7 +209,7 @@ async def test_who_waits_for_a_leader_is_told(world, mute):
     world.leader_id = None
     n1 = world.servers["n1"]
     async with Client([address_of(mute), n1.address], "g", timeout_ms=1_000_000) as client:
-        waiting = [asyncio.ensure_future(client.view.leader()) for _ in range(3)]
+        waiting = [asyncio.ensure_future(metadata_of(client).leader()) for _ in range(3)]
         await passed(lambda: n1.asked_count > 0)
     for each in waiting:
         await told(each)

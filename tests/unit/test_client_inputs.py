@@ -20,7 +20,7 @@ from quorumlog.client import (
     SyncProducer,
     Transactions,
 )
-from quorumlog.client.arguments import as_bodies, as_bytes
+from quorumlog.client.buffers import as_bodies, as_bytes
 from quorumlog.machine import kv_commands
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import (

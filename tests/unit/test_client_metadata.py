@@ -10,7 +10,7 @@ from quorumlog.client import metadata as clusters
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
 from quorumlog.model.messages.client import AppendRequest, GroupMetadata
-from scripted_cluster import FREEZE, SILENT, SOON_S, World, address_of, passed, soon
+from scripted_cluster import FREEZE, SILENT, SOON_S, World, address_of, metadata_of, passed, soon
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class InOrder:
 
 def client_of(world, *addresses, timeout_ms=60_000):
     client = Client(list(addresses) or world.addresses, "g", timeout_ms=timeout_ms)
-    client.view._generator = InOrder()
+    metadata_of(client)._generator = InOrder()
     return client
 
 
@@ -121,9 +121,9 @@ async def test_a_check_that_hangs_is_ended_and_begun_again(world, monkeypatch):
         waiting = await frozen_while_appending(world, client)
         for node_id in ("n1", "n2"):
             world.servers[node_id].is_frozen = True
-        await passed(lambda: client.view._check is not None)
-        first = client.view._check
-        await passed(lambda: client.view._check not in (None, first))
+        await passed(lambda: metadata_of(client)._check is not None)
+        first = metadata_of(client)._check
+        await passed(lambda: metadata_of(client)._check not in (None, first))
         world.servers["n2"].is_frozen = False
         world.elect("n2")
         with pytest.raises(NetworkError):
@@ -134,7 +134,7 @@ async def test_all_that_waits_at_a_silent_leader_is_let_go(world):
     n0 = world.servers["n0"]
     async with client_of(world) as client:
         await client.append(b"x")
-        own = await client.view.open(n0.address)
+        own = await metadata_of(client).open(n0.address)
         world.servers["n0"].is_frozen = True
         request = AppendRequest(group="g", count=1)
         waiting = [own.request(request, [encode_block([b"y"])])]
@@ -150,7 +150,7 @@ async def test_all_that_waits_at_a_silent_leader_is_let_go(world):
 async def test_a_request_that_came_late_to_a_leader_that_was_left_does_not_wait(world):
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
-        own = await client.view.open(world.servers["n0"].address)
+        own = await metadata_of(client).open(world.servers["n0"].address)
         world.elect("n1")
         with pytest.raises(NetworkError):
             await soon(waiting)
@@ -162,13 +162,13 @@ async def test_a_silent_follower_is_left_to_its_own_time(world):
     async with client_of(world) as client:
         await client.append(b"x")
         world.servers["n2"].is_frozen = True
-        own = await client.view.open(world.servers["n2"].address)
+        own = await metadata_of(client).open(world.servers["n2"].address)
         told = asyncio.Event()
         fell_silent = own._on_silent
         own._on_silent = lambda connection: (fell_silent(connection), told.set())
         waiting = own.request(AppendRequest(group="g", count=1), [encode_block([b"y"])])
         await soon(told.wait())
-        assert client.view._check is None
+        assert metadata_of(client)._check is None
         assert not waiting.done()
         own.close()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -185,15 +185,15 @@ async def test_a_leader_that_speaks_again_in_time_keeps_its_requests(world):
             await go_on.wait()
             return GroupMetadata("g", {"n1": n1.address}, "n1", 2)
 
-        client.view._ask_others = ask_others
+        metadata_of(client)._ask_others = ask_others
         await soon(begun.wait())
         n0.is_frozen = False
-        await client.view.metadata(n0.address, "g")
-        check = client.view._check
+        await client.metadata(n0.address, "g")
+        check = metadata_of(client)._check
         go_on.set()
         await soon(check)
-        assert client.view._connections[n0.address].unanswered == 1
-        assert (await client.view.leader()).address == n1.address
+        assert metadata_of(client)._connections[n0.address].unanswered == 1
+        assert (await metadata_of(client).leader()).address == n1.address
         waiting.cancel()
 
 
@@ -212,7 +212,7 @@ async def test_a_leader_that_does_not_even_shake_hands_is_left(world, mute):
 async def test_those_who_wait_for_a_connection_do_not_try_one_after_the_other(world, mute):
     world.elsewhere = {"n0": address_of(mute)}
     async with client_of(world, world.servers["n1"].address) as client:
-        leaders = [asyncio.ensure_future(client.view.leader()) for _ in range(10)]
+        leaders = [asyncio.ensure_future(metadata_of(client).leader()) for _ in range(10)]
         await asked(world.servers["n1"], 3)
         world.elect("n1")
         found = await soon(asyncio.gather(*leaders, return_exceptions=True))
@@ -246,7 +246,9 @@ async def test_a_producer_that_cannot_connect_asks_again_who_leads(world, mute, 
     n0, n1, _ = world.servers.values()
     async with client_of(world, n1.address) as client:
         # open, idle, and to a process that was frozen since: only a new connection shows it
-        known = client.view._connections[address_of(mute)] = await client.view.open(n0.address)
+        known = metadata_of(client)._connections[address_of(mute)] = await metadata_of(client).open(
+            n0.address
+        )
         known.address = address_of(mute)
         async with Producer(client, linger_ms=1, idempotent=False) as producer:
             delivery = await producer.send(b"x")
@@ -269,7 +271,7 @@ async def test_a_frozen_candidate_does_not_delay_finding_the_leader(world, mute)
             while await soon(asyncio.get_running_loop().sock_recv(taken, 1_000)):
                 pass
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert list(client.view._connections) != [frozen]
+        assert list(metadata_of(client)._connections) != [frozen]
 
 
 async def test_a_frozen_candidate_does_not_delay_a_leader_that_is_elected_later(world, mute):
@@ -323,10 +325,10 @@ async def test_who_named_no_leader_is_not_asked_again_at_once(world, mute, monke
     monkeypatch.setattr(clusters, "ASK_AGAIN_S", 1_000.0)
     world.leader_id, n1 = None, world.servers["n1"]
     async with client_of(world, address_of(mute), n1.address) as client:
-        waiting = asyncio.ensure_future(client.view.leader())
+        waiting = asyncio.ensure_future(metadata_of(client).leader())
         await asked(n1)
         for _ in range(5):
-            await client.view.metadata(n1.address, "g")
+            await client.metadata(n1.address, "g")
         assert n1.asked_count == 6
         waiting.cancel()
 
@@ -343,8 +345,8 @@ async def test_a_client_that_is_closed_during_a_check_leaves_nothing(world):
         waiting = await frozen_while_appending(world, client)
         for node_id in ("n1", "n2"):
             world.servers[node_id].is_frozen = True
-        await passed(lambda: client.view._check is not None)
-        check = client.view._check
+        await passed(lambda: metadata_of(client)._check is not None)
+        check = metadata_of(client)._check
     assert check.done()
     await asyncio.gather(waiting, return_exceptions=True)
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -357,7 +359,7 @@ async def test_everybody_who_was_asked_is_named(world, mute, monkeypatch):
     world.servers["n1"].hosts_group = False
     async with client_of(world, address_of(mute), n0.address, n1.address) as client:
         with pytest.raises(NoLeaderError) as caught:
-            await client.view.leader()
+            await metadata_of(client).leader()
     text = str(caught.value)
     assert f"{n0.address}: knows no leader in term 1" in text
     assert f"{address_of(mute)}: cannot connect" in text
@@ -371,7 +373,7 @@ async def test_a_group_is_unknown_if_nobody_who_answers_hosts_it(world, mute, mo
     addresses = [server.address for server in world.servers.values()]
     async with client_of(world, address_of(mute), *addresses) as client:
         with pytest.raises(UnknownGroupError):
-            await client.view.leader()
+            await metadata_of(client).leader()
 
 
 # -- whom to believe ------------------------------------------------------------------------------
@@ -384,18 +386,18 @@ async def left_n0(world, client):
     world.elect("n1")
     with pytest.raises(NetworkError):
         await soon(waiting)
-    client.view.forget_leader()
+    metadata_of(client).forget_leader()
 
 
 async def test_a_stale_follower_is_not_believed(world):
     n0, n1, n2 = world.servers.values()
     async with client_of(world, n2.address, n0.address, n1.address) as client:
         await left_n0(world, client)
-        assert (await soon(client.view.leader())).address == n1.address
+        assert (await soon(metadata_of(client).leader())).address == n1.address
         assert n2.asked_count > 0
-        client.view.redirect("n0", away_from=n1.address)
-        assert (await soon(client.view.leader())).address == n1.address
-        assert client.view.candidates()[-1] == n0.address
+        metadata_of(client).redirect("n0", away_from=n1.address)
+        assert (await soon(metadata_of(client).leader())).address == n1.address
+        assert metadata_of(client).candidates()[-1] == n0.address
         await soon(client.append(b"after"))
 
 
@@ -405,9 +407,9 @@ async def test_what_a_suspect_says_itself_is_believed(world):
         await left_n0(world, client)
         n0.is_frozen = False
         n0.belief = ("n0", 1)
-        await soon(client.view.metadata(n0.address, "g"))
-        client.view.redirect("n0", away_from=n1.address)
-        assert (await soon(client.view.leader())).address == n0.address
+        await soon(client.metadata(n0.address, "g"))
+        metadata_of(client).redirect("n0", away_from=n1.address)
+        assert (await soon(metadata_of(client).leader())).address == n0.address
 
 
 async def test_a_suspect_that_a_newer_term_names_is_believed(world):
@@ -415,7 +417,7 @@ async def test_a_suspect_that_a_newer_term_names_is_believed(world):
     async with client_of(world, n2.address, n1.address) as client:
         await left_n0(world, client)
         n2.belief = ("n0", 3)
-        assert (await soon(client.view.leader())).address == n0.address
+        assert (await soon(metadata_of(client).leader())).address == n0.address
 
 
 async def test_a_leader_that_cannot_be_reached_is_not_believed_of_others(world, mute):
@@ -425,27 +427,27 @@ async def test_a_leader_that_cannot_be_reached_is_not_believed_of_others(world, 
     world.elsewhere = {"n0": dead}
     async with client_of(world, n1.address) as client:
         with pytest.raises(NoLeaderError, match=f"{dead}, cannot be reached"):
-            await client.view.leader()
+            await metadata_of(client).leader()
         with pytest.raises(NoLeaderError, match=f"{n1.address}: names .* which does not answer"):
-            await client.view.leader()
+            await metadata_of(client).leader()
 
 
 async def test_any_answer_ends_a_suspicion(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         await client.append(b"x")
-        client.view._suspect(n0.address)
-        assert (await client.any_server()).address == n1.address
-        await client.view.metadata(n0.address, "g")
-        assert (await client.any_server()).address == n0.address
+        metadata_of(client)._suspect(n0.address)
+        assert (await client._requester.any_server()).address == n1.address
+        await client.metadata(n0.address, "g")
+        assert (await client._requester.any_server()).address == n0.address
 
 
 async def test_few_suspects_are_remembered(world, monkeypatch):
     monkeypatch.setattr(clusters, "SUSPECTS_MAX", 2)
     async with client_of(world) as client:
         for address in ("h:1", "h:2", "h:1", "h:3"):
-            client.view._suspect(address)
-        assert list(client.view._suspects) == ["h:1", "h:3"]
+            metadata_of(client)._suspect(address)
+        assert list(metadata_of(client)._suspects) == ["h:1", "h:3"]
 
 
 async def test_a_lost_connection_does_not_make_a_client_forget_a_newer_leader(world):
@@ -456,8 +458,8 @@ async def test_a_lost_connection_does_not_make_a_client_forget_a_newer_leader(wo
         waiting = asyncio.ensure_future(client.append(b"y"))
         await passed(lambda: world.requests == 2)
         world.elect("n1")
-        client.view.redirect("n1", away_from=n0.address)
-        (await client.view.connection(n0.address)).abort("is gone")
+        metadata_of(client).redirect("n1", away_from=n0.address)
+        (await metadata_of(client).connection(n0.address)).abort("is gone")
         await asyncio.gather(waiting, return_exceptions=True)
         count = n1.asked_count
         await soon(client.append(b"z"))

@@ -109,7 +109,7 @@ async def test_an_unknown_group_is_not_waited_for(world):
 
 
 async def test_too_large_is_refused_before_anything_is_sent(world, client):
-    with pytest.raises(UnexpectedArgumentError, match="above"):
+    with pytest.raises(UnexpectedArgumentError, match="the largest that can be appended"):
         await client.append(bytes(LIMITS.entry_bytes_max))
     with pytest.raises(UnexpectedArgumentError, match="several batches"):
         await client.append_batch([bytes(1 << 20)] * 5)

@@ -6,7 +6,7 @@ from quorumlog.client import Client, Producer, metadata
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, RequestError, WrongClusterError, error_for
 from quorumlog.model.messages.base import Hello
-from scripted_cluster import soon
+from scripted_cluster import metadata_of, soon
 
 # -- another cluster's addresses ------------------------------------------------------------------
 
@@ -18,7 +18,12 @@ def refusals(caplog):
 async def test_servers_of_another_cluster_are_no_reason_to_try_again(world, monkeypatch, caplog):
     monkeypatch.setattr(metadata, "REFUSED_S", 1e6)
     async with Client(world.addresses, "g", cluster="wrong", timeout_ms=1e9) as client:
-        calls = (client.bounds, client.metadata, client.view.leader, lambda: client.append(b"x"))
+        calls = (
+            client.bounds,
+            client.metadata,
+            metadata_of(client).leader,
+            lambda: client.append(b"x"),
+        )
         for call in calls:
             with pytest.raises(WrongClusterError, match="of cluster 'c', not 'wrong'") as caught:
                 await soon(call())
@@ -41,7 +46,7 @@ async def test_a_server_of_another_cluster_among_others_does_no_harm(world):
     async with Client(world.addresses, "g", cluster="c") as client:
         world.servers["n1"].listener._hello = Hello(cluster="other", node_id="n1", role="node")
         for _ in range(5):
-            client.view.forget_leader()
+            metadata_of(client).forget_leader()
             await soon(client.append(b"x"))
     assert len(world.stored) == 5
 

@@ -90,7 +90,7 @@ def add_command(
     target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS))
     with target.client() as client:
         _check_newcomer(client, target, node, address)
-        client.add_member(node, address, learner=learner)
+        client.admin.add_member(node, address, learner=learner)
         if learner:
             print_line(f"{node} is a learner of {target.group}")
             return
@@ -113,11 +113,11 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
     newest = max(answering(target, client.status()), key=lambda status: status.membership_index)
     if node in newest.voters:
         return
-    own, view = client.metadata(), client.asynchronous.view
+    own = client.metadata()
     refused = f"{node} is not added to {target.group}"
     advice = "start it first, its configuration naming the group with its members and itself"
     try:
-        found = client.wait(view.metadata(address))
+        found = client.metadata(address)
     except RequestError as error:
         raise CommandError(f"{refused}: {error}; {advice}") from error
     if (found.cluster, found.node_id) != (own.cluster, node):
@@ -126,7 +126,7 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
             f"{node} of {own.cluster!r}"
         )
     try:
-        client.wait(view.metadata(address, target.group))
+        client.metadata(address, target.group)
     except (NetworkError, UnknownGroupError) as error:
         raise CommandError(f"{refused}: {error}; {advice}") from error
     except RequestError:
@@ -164,7 +164,7 @@ def promote_command(
     """Make a voter of a learner that has caught up."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
-        client.promote_member(node)
+        client.admin.promote_member(node)
     print_line(f"{node} votes in {target.group}")
 
 
@@ -179,7 +179,7 @@ def remove_command(
     """Remove a member; stop its process afterwards. A leader hands over first."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
-        client.remove_member(node)
+        client.admin.remove_member(node)
     print_line(f"{node} is no member of {target.group} any more")
 
 
@@ -196,5 +196,5 @@ def transfer_command(
     """Hand leadership over to a member that has (nearly) everything."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
-        client.transfer(node, term=term)
+        client.admin.transfer(node, term=term)
     print_line(f"{node} leads {target.group}")

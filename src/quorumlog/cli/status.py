@@ -101,7 +101,7 @@ def _print_uses(status: StatusResponse) -> None:
 
 def _print_histories(target: Target, *, as_json: bool) -> None:
     with target.client() as client:
-        histories = sorted(client.stories(), key=lambda one: one.node_id)
+        histories = sorted(client.admin.history(), key=lambda one: one.node_id)
     if all(one.error for one in histories):
         raise _nobody(target, [f"{one.address}: {one.error}" for one in histories])
     for one in histories:

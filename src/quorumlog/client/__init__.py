@@ -1,4 +1,8 @@
-"""The user's door: asynchronous and synchronous clients, the producer, keys and values."""
+"""Clients: asynchronous and synchronous ones, producers, transactions, keys and values.
+
+Users import from `quorumlog` and `quorumlog.client`; the modules in here may change. Nothing here
+knows a replica, the Raft core or the storage of a node: a client sees frames and messages only.
+"""
 
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
@@ -12,6 +16,7 @@ from quorumlog.client.kv import (
     Put,
     TransactionOutcome,
 )
+from quorumlog.client.machine_calls import MachineCalls
 from quorumlog.client.producer import Producer
 from quorumlog.client.results import (
     Appended,
@@ -22,13 +27,18 @@ from quorumlog.client.results import (
     Queried,
 )
 from quorumlog.client.sync import SyncClient
+from quorumlog.client.sync_admin import SyncGroupAdmin
 from quorumlog.client.sync_kv import SyncKV
+from quorumlog.client.sync_machine import SyncMachineCalls
 from quorumlog.client.sync_producer import SyncProducer
-from quorumlog.client.transactions import Run, Transactions
+from quorumlog.client.sync_transactions import SyncTransactions
+from quorumlog.client.transactions import ProducerEpoch, Transactions
 from quorumlog.model.errors import EventsForgottenError
+from quorumlog.sessions.entries import AcceptedAttempt, TransactionPart
 
 __all__ = [
     "KV",
+    "AcceptedAttempt",
     "Appended",
     "AppendedBatch",
     "Client",
@@ -42,15 +52,20 @@ __all__ = [
     "Isolation",
     "KeyEvent",
     "KeyItem",
+    "MachineCalls",
     "Producer",
+    "ProducerEpoch",
     "ProducerStats",
     "Put",
     "Queried",
     "ReplicaHistory",
-    "Run",
     "SyncClient",
+    "SyncGroupAdmin",
     "SyncKV",
+    "SyncMachineCalls",
     "SyncProducer",
+    "SyncTransactions",
     "TransactionOutcome",
+    "TransactionPart",
     "Transactions",
 ]

@@ -2,10 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from quorumlog.client.checked import INDEX, LABEL, NODE_ID, TERM, address, flag, seconds, takes
-from quorumlog.client.connection import ServerConnection
+from quorumlog.client.arguments import INDEX, LABEL, NODE_ID, TERM, address, flag, seconds, takes
+from quorumlog.client.deprecation import warn_renamed
+from quorumlog.client.requester import Requester
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.messages.admin import (
@@ -19,9 +19,6 @@ from quorumlog.model.messages.base import Request, Response
 from quorumlog.model.messages.client import StatusRequest, StatusResponse
 from quorumlog.model.messages.machine import SnapshotRequest, SnapshotResponse
 from quorumlog.model.messages.transactions import PositionReport
-
-if TYPE_CHECKING:
-    from quorumlog.client.client import Client
 
 POLL_S = 0.2
 """Pause between looks at a member that is catching up."""
@@ -41,10 +38,14 @@ class ReplicaHistory:
 
 
 class GroupAdmin:
-    """Of the group of a client; get it as `client.admin`."""
+    """Administration of the group of a client; get it as `client.admin`.
 
-    def __init__(self, client: "Client") -> None:
-        self._client = client
+    Every method raises `RequestError` (see `quorumlog.errors`), and `UnexpectedArgumentError` for
+    an argument of a wrong type or value.
+    """
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
 
     @takes(node_id=NODE_ID, term=TERM)
     async def transfer(self, node_id: str, *, term: int = -1) -> None:
@@ -54,9 +55,9 @@ class GroupAdmin:
         TAKE_LEADERSHIP_FAILED, UNKNOWN_MEMBER, INCONSISTENT_TERM or LEADER_TRANSFERRING; the old
         leader goes on then.
         """
-        request = TransferRequest(group=self._client.group, transferee_id=node_id, term=term)
+        request = TransferRequest(group=self._requester.group, transferee_id=node_id, term=term)
         await self._ask_leader(request)
-        self._client.view.forget_leader()  # what comes next is for the new one
+        self._requester.metadata.forget_leader()  # what comes next is for the new one
 
     @takes(node_id=NODE_ID, address=address, learner=flag)
     async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
@@ -81,7 +82,7 @@ class GroupAdmin:
         self, action: MemberAction, node_id: str, address: str = "", *, learner: bool = False
     ) -> None:
         request = ChangeMembersRequest(
-            group=self._client.group,
+            group=self._requester.group,
             action=action,
             node_id=node_id,
             address=address,
@@ -94,13 +95,8 @@ class GroupAdmin:
 
         Returns the last index it includes, once it is durable. Raises `RequestError`.
         """
-        client = self._client
-
-        async def ask(connection: ServerConnection) -> SnapshotResponse:
-            answer = await connection.request(SnapshotRequest(group=client.group))
-            return client.expect(connection, answer, SnapshotResponse)
-
-        response = await client.retrying(client.view.leader, ask, None, repeat_unknown=True)
+        request = SnapshotRequest(group=self._requester.group)
+        response = await self._requester.ask_leader(request, SnapshotResponse, repeat_unknown=True)
         return response.last_included_index
 
     @takes(node_id=NODE_ID, timeout_s=seconds)
@@ -108,7 +104,8 @@ class GroupAdmin:
         """Wait until a member votes. Raises `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
             while True:
-                found = await self._client.status()
+                self._requester.metadata.check_open()
+                found = await self.status()
                 known = [status for status in found if status.code == ResponseCode.SUCCESS]
                 newest = max(known, key=lambda status: status.membership_index, default=None)
                 if newest is not None and node_id in newest.voters and not newest.outgoing:
@@ -120,33 +117,33 @@ class GroupAdmin:
 
         One that does not answer is listed with another code than SUCCESS and why in `text`.
         """
-        view = self._client.view
+        view = self._requester.metadata
         if not view.members:
             await self._learn_members()
         return list(await asyncio.gather(*map(self._status_of, view.addresses())))
 
     async def _learn_members(self) -> None:
-        for server in self._client.view.addresses():
+        for server in self._requester.metadata.addresses():
             try:
-                found = await self._client.view.metadata(server, self._client.group)
+                found = await self._requester.metadata.ask(server, self._requester.group)
             except RequestError:
                 continue
-            self._client.view.members = dict(found.groups[0].peers) if found.groups else {}
+            self._requester.metadata.members = dict(found.groups[0].peers) if found.groups else {}
             return
 
     async def _status_of(self, address: str) -> StatusResponse:
-        node_ids = {member: node_id for node_id, member in self._client.view.members.items()}
+        node_ids = {member: node_id for node_id, member in self._requester.metadata.members.items()}
         node_id = node_ids.get(address, "")
         try:
-            connection = await self._client.view.connection(address)
-            future = connection.request(StatusRequest(group=self._client.group))
-            answer = await self._client.view.wait(connection, future)
-            return self._client.expect(connection, answer, StatusResponse)
+            connection = await self._requester.metadata.connection(address)
+            future = connection.request(StatusRequest(group=self._requester.group))
+            answer = await self._requester.metadata.wait(connection, future)
+            return self._requester.expect(connection, answer, StatusResponse)
         except RequestError as error:
             return StatusResponse(
                 code=error.code,
                 text=str(error),
-                group=self._client.group,
+                group=self._requester.group,
                 address=address,
                 node_id=node_id,
                 healthy=False,
@@ -156,33 +153,34 @@ class GroupAdmin:
     @takes(reader=LABEL, index=INDEX)
     async def report_position(self, reader: str, index: int) -> None:
         """Tell the leader that a reader has done with everything before an index (for status)."""
-        request = PositionReport(group=self._client.group, reader=reader, index=index)
+        request = PositionReport(group=self._requester.group, reader=reader, index=index)
         await self._ask_leader(request)
 
-    async def stories(self) -> list[ReplicaHistory]:
-        """Return the story of every replica, of those that answer."""
-        statuses = await self._client.status()
+    async def history(self) -> list[ReplicaHistory]:
+        """Return what happened to each replica lately, one value for each known server."""
+        self._requester.metadata.check_open()
+        statuses = await self.status()
         return list(
             await asyncio.gather(
-                *(self._story_of(status.address, status.node_id) for status in statuses)
+                *(self._history_of(status.address, status.node_id) for status in statuses)
             )
         )
 
-    async def _story_of(self, address: str, node_id: str) -> ReplicaHistory:
-        client = self._client
+    async def stories(self) -> list[ReplicaHistory]:
+        """Deprecated: use `history`, which is the same."""
+        warn_renamed("GroupAdmin.stories", "GroupAdmin.history")
+        return await self.history()
+
+    async def _history_of(self, address: str, node_id: str) -> ReplicaHistory:
+        requester = self._requester
         try:
-            connection = await client.view.connection(address)
-            request = HistoryRequest(group=client.group)
-            answer = await client.view.wait(connection, connection.request(request))
-            response = client.expect(connection, answer, HistoryResponse)
+            connection = await requester.metadata.connection(address)
+            future = connection.request(HistoryRequest(group=requester.group))
+            answer = await requester.metadata.wait(connection, future)
+            response = requester.expect(connection, answer, HistoryResponse)
         except RequestError as error:
             return ReplicaHistory(address, node_id, [], str(error))
         return ReplicaHistory(address, node_id, response.lines)
 
     async def _ask_leader(self, request: Request) -> None:
-        client = self._client
-
-        async def ask(connection: ServerConnection) -> Response:
-            return client.expect(connection, await connection.request(request), Response)
-
-        await client.retrying(client.view.leader, ask, None, repeat_unknown=False)
+        await self._requester.ask_leader(request, Response, repeat_unknown=False)

@@ -1,127 +1,157 @@
-"""What callers give, checked and copied before anything else happens to it."""
+"""Checks of the arguments of calls: a decorator, and one check for each kind of argument.
 
-from collections.abc import Iterable
-from typing import Any
+A call with an argument of a wrong type or value raises `UnexpectedArgumentError`, which names the
+argument. The call itself raises it, before anything is sent and without being awaited or iterated.
+`quorumlog.client.options` checks the options of clients and producers.
+"""
 
-from quorumlog.model.block import Buffer
-from quorumlog.model.errors import ConfigError, QuorumlogError, UnexpectedArgumentError
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-MILLISECONDS_MAX = 10**12
-"""The longest time that can be asked for: about thirty years."""
-SHOWN_MAX = 100
-"""Characters of a wrong value that a message repeats."""
+from quorumlog.client.options import shown, whole_number
+from quorumlog.model.bounds import (
+    LABEL_LENGTH_MAX,
+    MS_MAX,
+    NAME_LENGTH_MAX,
+    NUMBER_MAX,
+    SIZE_MAX,
+    TERM_MAX,
+)
+from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check: TypeAlias = Callable[[str, Any], None]
+"""(name of the argument, its value); raises `UnexpectedArgumentError`."""
+
+SECONDS_MAX = 10**9
 
 
-def shown(value: object) -> str:
-    """Return a value as a message names it, whatever it is and however long."""
-    try:
-        text = repr(value)
-    except Exception:  # a number too long to be written, an object that cannot say what it is
-        return f"this {type(value).__name__}"
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+def refusal(name: str, expected: str, value: object) -> UnexpectedArgumentError:
+    """Return the error for an argument that is not what is expected."""
+    return UnexpectedArgumentError(f"{name} is {expected}, not {shown(value)}")
 
 
-def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
-    """Return the bytes of any buffer; whatever is not `bytes` already is copied.
+def number(least: int, most: int = NUMBER_MAX) -> Check:
+    """A whole number from `least` to `most`; True and False are no numbers."""
 
-    Raises `UnexpectedArgumentError`, naming `what` it is and its type, for everything else: text,
-    numbers, objects in an array. `also` names other types that the caller allows.
-    """
-    if type(data) is bytes:  # a subclass may say another length than it has
-        return data
-    if not isinstance(data, str):
+    def check(name: str, value: Any) -> None:
+        whole_number(name, value, least, most, kind=UnexpectedArgumentError)
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """None, or an argument that `check` allows."""
+
+    def check_optional(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return check_optional
+
+
+def word(*words: str) -> Check:
+    """One of several words."""
+    expected = " or ".join(map(repr, words))
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, str) or value not in words:
+            raise refusal(name, expected, value)
+
+    return check
+
+
+def text(least: int, most: int) -> Check:
+    """A str of `least` to `most` characters, which UTF-8 can encode."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, str) or not least <= len(value) <= most:
+            raise refusal(name, f"a str of {least} to {most} characters", value)
         try:
-            with memoryview(data) as view:
-                # a number of numpy's is a buffer too, and one of objects holds their addresses
-                if view.ndim and not _holds_objects_or_text(view.format):
-                    return view.tobytes()
-        except (TypeError, ValueError, BufferError):
-            pass  # no buffer, or one that was released or cannot be exported
-    hint = "; encode text first, as in text.encode()" if isinstance(data, str) else ""
-    raise UnexpectedArgumentError(f"a {what} is bytes{also}, not {type(data).__name__}{hint}")
+            value.encode()
+        except UnicodeEncodeError:
+            raise refusal(name, "a str that UTF-8 can encode", value) from None
+
+    return check
 
 
-def _holds_objects_or_text(format_: str) -> bool:
-    """Whether a buffer holds what has other bytes elsewhere: addresses, or text not encoded."""
-    return format_[-1:] in ("O", "w", "u") or ("{" in format_ and "O" in format_)
+def instance(kind: type) -> Check:
+    """An object of a class."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise refusal(name, f"a {kind.__name__}", value)
+
+    return check
 
 
-def as_bodies(what: str, bodies: Iterable[Buffer]) -> list[bytes]:
-    """Return several bodies, copied where they could change.
-
-    Raises `UnexpectedArgumentError` if there is anything else among them.
-    """
-    if isinstance(bodies, str | bytes | bytearray | memoryview):
-        raise UnexpectedArgumentError(
-            f"a list of bodies is needed, not one {type(bodies).__name__}; append takes one {what}"
-        )
-    try:
-        each = iter(bodies)
-    except TypeError:
-        raise UnexpectedArgumentError(
-            f"a list of bodies is needed, not {type(bodies).__name__}"
-        ) from None
-    return [body if type(body) is bytes else as_bytes(what, body) for body in each]
-
-
-def whole_number(
-    name: str,
-    value: Any,
-    least: int,
-    most: int,
-    *,
-    kind: type[QuorumlogError] = ConfigError,
-) -> int:
-    """Return a whole number within bounds. Raises `kind` for anything else, `True` included."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise kind(f"{name} is a whole number from {least} to {most}, not {shown(value)}")
-    return value
-
-
-def milliseconds(
-    name: str, value: Any, *, least: float = 0, kind: type[QuorumlogError] = ConfigError
-) -> float:
-    """Return a time. Raises `kind` unless it is a finite number of milliseconds from `least` on."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not least <= value <= MILLISECONDS_MAX
-    ):
-        raise kind(
-            f"{name} is a number of milliseconds from {least:g} to {MILLISECONDS_MAX}, "
-            f"not {shown(value)}"
-        )
-    return value
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return a truth value. Raises `ConfigError` for anything but True and False."""
+def flag(name: str, value: Any) -> None:
+    """True or False."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is True or False, not {value!r}")
-    return value
+        raise refusal(name, "True or False", value)
 
 
-def text(name: str, value: Any) -> str:
-    """Return a text. Raises `ConfigError` for anything else."""
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} is a str, not {value!r}")
-    return value
+def seconds(name: str, value: Any) -> None:
+    """A number of seconds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= SECONDS_MAX:
+        raise refusal(name, f"a number of seconds from 0 to {SECONDS_MAX}", value)
 
 
-def addresses_of(servers: Any) -> list[str]:
-    """Return the addresses of servers given as one text or several. Raises `ConfigError`."""
-    if isinstance(servers, str):
-        given: list[Any] = servers.split(",")
-    else:
+def several(name: str, value: Any) -> None:
+    """A list or another iterable, but not one text and not one bytes."""
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise refusal(name, "a list", value)
+
+
+def address(name: str, value: Any) -> None:
+    """The address at which a node listens."""
+    try:
+        parse_address(value if isinstance(value, str) else "")
+    except ConfigError:
+        raise refusal(name, "host:port, such as 127.0.0.1:7101", value) from None
+
+
+def start(name: str, value: Any) -> None:
+    """The place at which a reader starts."""
+    if not isinstance(value, str) or value not in ("earliest", "latest"):
         try:
-            given = list(servers)
-        except TypeError:
-            given = [servers]
-        if isinstance(servers, bytes | bytearray) or not all(isinstance(x, str) for x in given):
-            raise ConfigError(
-                f"servers is host:port,host:port … or a list of host:port, not {servers!r}"
-            )
-    addresses = [address.strip() for address in given if address.strip()]
-    if not addresses:
-        raise ConfigError("servers: at least one host:port is needed")
-    return addresses
+            INDEX(name, value)
+        except UnexpectedArgumentError:
+            expected = f"'earliest', 'latest' or an index from 0 to {NUMBER_MAX}"
+            raise refusal(name, expected, value) from None
+
+
+INDEX = number(0)
+INDEX_OR_NONE = number(-1)
+"""An index, or -1 for no index or for the end."""
+TERM = number(-1, TERM_MAX)
+BYTES = number(1, SIZE_MAX)
+COUNT = number(1)
+MILLISECONDS = number(0, MS_MAX)
+ISOLATION = word("read_committed", "read_uncommitted")
+NODE_ID = text(1, NAME_LENGTH_MAX)
+LABEL = text(0, LABEL_LENGTH_MAX)
+
+
+def takes(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that checks arguments by name at each call; defaults are not checked."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = tuple(signature(function).parameters)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                check = checks.get(name)
+                if check is not None:
+                    check(name, value)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate

@@ -1,36 +1,36 @@
 """The asynchronous client: append, get, read, status."""
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from itertools import compress
 from types import TracebackType
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict
 
 from isal.isal_zlib import crc32
 
-from quorumlog.client import arguments
+from quorumlog.client import options
 from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.append_batcher import AppendBatcher
-from quorumlog.client.arguments import as_bodies, as_bytes
-from quorumlog.client.checked import (
+from quorumlog.client.arguments import (
     BYTES,
     INDEX,
     INDEX_OR_NONE,
     ISOLATION,
     LABEL,
     MILLISECONDS,
+    address,
     flag,
     optional,
     start,
     takes,
 )
-from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.buffers import as_bodies, as_bytes, batch_sizes
+from quorumlog.client.connection import ServerConnection
 from quorumlog.client.machine_calls import MachineCalls
-from quorumlog.client.metadata import Metadata
 from quorumlog.client.process import open_standard_streams
 from quorumlog.client.reader import BlockReader
+from quorumlog.client.requester import Requester
 from quorumlog.client.results import (
     Appended,
     AppendedBatch,
@@ -40,26 +40,15 @@ from quorumlog.client.results import (
     Queried,
     positions_of,
 )
-from quorumlog.client.retry import Backoff
-from quorumlog.model.block import HEADER_SIZE, Buffer, data_mask, decode_entries, encode_block
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.block import Buffer, data_mask, decode_entries, encode_block
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
     ConfigError,
     CorruptionError,
-    DeadlineExceededError,
-    EmptyBatchError,
     IndexOutOfRangeError,
-    NetworkError,
-    NoLeaderError,
-    Outcome,
-    RequestError,
-    UnexpectedArgumentError,
-    error_for,
 )
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
-from quorumlog.model.messages.base import Request
 from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
@@ -69,11 +58,7 @@ from quorumlog.model.messages.client import (
     StatusResponse,
 )
 
-T = TypeVar("T")
-
 FETCH_BYTES = 1024 * 1024
-ATTEMPT_MIN_S = 0.1
-"""With less time left, a refusal is reported rather than another attempt of unknown fate begun."""
 READ_ATTEMPTS = 3
 """A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
 
@@ -96,20 +81,6 @@ class ClientOptions(TypedDict, total=False):
     cluster: str
     retry_unknown: bool
     limits: Limits
-
-
-class FetchOptions(TypedDict, total=False):
-    """What `Client.fetch` may be told besides the range; see there."""
-
-    bytes_max: int
-    wait_ms: int
-    index_records: bool
-    leader_only: bool
-    linearizable: bool
-    isolation: Isolation
-    headers_only: bool
-    machine: str
-    timeout_ms: float | None
 
 
 class Client:
@@ -139,22 +110,31 @@ class Client:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         open_standard_streams()
-        addresses = arguments.addresses_of(servers)
-        for address in addresses:
-            parse_address(address)
-        check_name("group", arguments.text("group", group))
+        addresses = options.addresses_of(servers)
+        for each in addresses:
+            parse_address(each)
+        check_name("group", options.text("group", group))
         if not isinstance(limits, Limits):
             raise ConfigError(f"limits is a Limits, not {limits!r}")
         self.group = group
-        self.timeout_ms = arguments.milliseconds("timeout_ms", timeout_ms, least=1)
         self.limits = limits
-        self.retry_unknown = arguments.flag("retry_unknown", retry_unknown)
-        arguments.text("cluster", cluster)
-        self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
-        self.view = Metadata(addresses, group, cluster, limits, self._generator)
-        self.admin = GroupAdmin(self)
-        self.machine = MachineCalls(self)
-        self._joined = AppendBatcher(limits, self.append_batch)
+        self.retry_unknown = options.flag("retry_unknown", retry_unknown)
+        # the other classes of this package share it; it is no part of the public interface
+        self._requester = Requester(
+            addresses,
+            group,
+            timeout_ms=options.milliseconds("timeout_ms", timeout_ms, least=1),
+            cluster=options.text("cluster", cluster),
+            limits=limits,
+        )
+        self.admin = GroupAdmin(self._requester)
+        self.machine = MachineCalls(self._requester)
+        self._batcher = AppendBatcher(limits, self.append_batch)
+
+    @property
+    def timeout_ms(self) -> float:
+        """How many milliseconds a call may take that is not given a time of its own."""
+        return self._requester.timeout_ms
 
     async def __aenter__(self) -> "Client":
         return self
@@ -173,7 +153,7 @@ class Client:
         Whatever waits for an answer fails as unknown, and what is asked for later or would be asked
         again raises a `RequestError` that is not retriable.
         """
-        await self.view.close()
+        await self._requester.metadata.close()
 
     # -- append -----------------------------------------------------------------------------
 
@@ -188,10 +168,10 @@ class Client:
         return self._append(as_bytes("body", body), timeout_ms)
 
     async def _append(self, body: bytes, timeout_ms: float | None) -> Appended:
-        self.view.check_process()
-        self.limit_ms(timeout_ms)
-        self.checked_sizes([body])
-        return await self._joined.append(body, timeout_ms)
+        self._requester.metadata.check_process()
+        self._requester.limit_ms(timeout_ms)
+        batch_sizes([body], self.limits)
+        return await self._batcher.append(body, timeout_ms)
 
     def append_batch(
         self, bodies: Iterable[Buffer], *, timeout_ms: float | None = None
@@ -206,17 +186,17 @@ class Client:
     async def _append_batch(
         self, bodies: Sequence[bytes], timeout_ms: float | None
     ) -> AppendedBatch:
-        self.view.check_process()
-        sizes = self.checked_sizes(bodies)
+        self._requester.metadata.check_process()
+        sizes = batch_sizes(bodies, self.limits)
         block = encode_block(bodies)
         request = AppendRequest(group=self.group, count=len(bodies))
 
-        async def ask(connection: ServerConnection) -> AppendResponse:
-            answer = await connection.request(request, [block])
-            return self.expect(connection, answer, AppendResponse)
-
-        response = await self.retrying(
-            self.view.leader, ask, timeout_ms, repeat_unknown=self.retry_unknown
+        response = await self._requester.ask_leader(
+            request,
+            AppendResponse,
+            [block],
+            timeout_ms=timeout_ms,
+            repeat_unknown=self.retry_unknown,
         )
         return AppendedBatch(
             response.first_index,
@@ -224,24 +204,6 @@ class Client:
             response.term,
             positions_of(response, sizes),
         )
-
-    def checked_sizes(self, bodies: Sequence[Buffer]) -> list[int]:
-        """Return the sizes of bodies, or raise if they cannot be appended together."""
-        if not bodies:
-            raise EmptyBatchError("a batch needs at least one body")
-        sizes = [len(body) for body in bodies]
-        limits = self.limits
-        largest = limits.entry_bytes_max - HEADER_SIZE
-        if max(sizes) > largest:
-            raise UnexpectedArgumentError(f"a body of {max(sizes)} bytes is above {largest}")
-        total = sum(sizes) + HEADER_SIZE * len(sizes)
-        if total > limits.block_bytes_max or len(sizes) > limits.block_entries_max:
-            raise UnexpectedArgumentError(
-                f"a batch of {len(sizes)} entries and {total} bytes is above "
-                f"{limits.block_entries_max} entries or {limits.block_bytes_max} bytes; append "
-                "several batches, or use Producer"
-            )
-        return sizes
 
     # -- state machine ------------------------------------------------------------------------
 
@@ -425,7 +387,7 @@ class Client:
         replica on `machine` (see `FetchRequest`) rather says in which files they all are.
         """
         loop = asyncio.get_running_loop()
-        limit_ms = self.limit_ms(timeout_ms)
+        limit_ms = self._requester.limit_ms(timeout_ms)
         begun = loop.time()
 
         async def ask(connection: ServerConnection) -> FetchedBlock:
@@ -445,14 +407,15 @@ class Client:
             )
             return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
 
-        locate = self.view.leader if leader_only else self.any_server
-        return await self.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
+        requester = self._requester
+        locate = requester.metadata.leader if leader_only else requester.any_server
+        return await requester.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
 
     async def _fetch_once(
         self, connection: ServerConnection, request: FetchRequest, limit_ms: float
     ) -> FetchedBlock:
-        answer = await self.answer_within(connection, request, (), limit_ms)
-        response = self.expect(connection, answer, FetchResponse)
+        answer = await self._requester.answer_within(connection, request, (), limit_ms)
+        response = self._requester.expect(connection, answer, FetchResponse)
         records = answer.attachment[: response.index_bytes]
         data = answer.attachment[response.index_bytes :]
         return FetchedBlock(
@@ -466,33 +429,6 @@ class Client:
             request.headers_only,
             response.location,
         )
-
-    async def answer_within(
-        self,
-        connection: ServerConnection,
-        request: Request,
-        attachments: Sequence[Buffer],
-        limit_ms: float,
-    ) -> Answer:
-        """Return a server's answer; one that takes longer raises `NetworkError`: ask another."""
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                return await connection.request(request, attachments)
-        except TimeoutError:
-            what = type(request).__name__
-            raise NetworkError(
-                f"{connection.address} did not answer a {what} within {limit_ms:.0f} ms"
-            ) from None
-
-    async def any_server(self) -> ServerConnection:
-        """Return a connection to one of the servers, by chance; raise if none can be reached."""
-        error: RequestError | None = None
-        for address in self.view.candidates():
-            try:
-                return await self.view.connection(address)
-            except RequestError as failed:  # one that may answer later says more than a refusal
-                error = failed if error is None or failed.retriable else error
-        raise error or ConfigError("no servers")
 
     def _decoded(self, fetched: FetchedBlock, *, include_all: bool) -> list[Entry]:
         """Return the entries of a block that are to be seen, checked against their body CRCs."""
@@ -512,100 +448,33 @@ class Client:
     # -- status -----------------------------------------------------------------------------
 
     async def status(self) -> list[StatusResponse]:
-        """Ask every known server for its replica (see `GroupAdmin.status`)."""
-        self.view.check_open()  # else it would say that of every server
+        """Return what every known server says of its replica (see `GroupAdmin.status`)."""
+        self._requester.metadata.check_open()  # else it would say that of every server
         return await self.admin.status()
 
-    async def metadata(self) -> MetadataResponse:
-        """Return what the first server that answers says of all its groups."""
+    @takes(address=optional(address), group=LABEL)
+    async def metadata(self, address: str | None = None, group: str = "") -> MetadataResponse:
+        """Return what a server says of its groups: members, leader and term of each.
+
+        Args:
+            address: the server to ask, once; None: the first one that answers.
+            group: the only group to tell of; "": all that the server hosts.
+
+        Raises:
+            RequestError: no server answered within `timeout_ms`, or the one at `address` did not.
+        """
+        requester = self._requester
+        if address is not None:
+            return await requester.metadata.ask(address, group)
 
         async def ask(connection: ServerConnection) -> MetadataResponse:
-            return await self.view.metadata(connection.address)
+            return await requester.metadata.ask(connection.address, group)
 
-        return await self.retrying(self.any_server, ask, None, repeat_unknown=True)
+        return await requester.retrying(requester.any_server, ask, None, repeat_unknown=True)
 
-    # -- retries ----------------------------------------------------------------------------
-
-    def expect(self, connection: ServerConnection, answer: Answer, kind: type[T]) -> T:
-        """Return the answer if it is the one hoped for, else raise the error it stands for."""
-        response = answer.response
-        if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
-            return response
-        error = error_for(response.code, response.text, response.leader_id)
-        if error.refresh_leader:
-            self.view.redirect(response.leader_id, away_from=connection.address)
-        raise error
-
-    async def retrying(
-        self,
-        locate: Callable[[], Awaitable[ServerConnection]],
-        ask: Callable[[ServerConnection], Awaitable[T]],
-        timeout_ms: float | None,
-        *,
-        repeat_unknown: bool,
-    ) -> T:
-        """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
-
-        The errors' attributes decide which; only asking can leave an unknown fate, and what comes
-        after that does not make it known again. A leader that is named is asked at once, unless
-        it was itself named just now.
-        """
-        self.view.check_process()
-        loop = asyncio.get_running_loop()
-        limit_ms = self.limit_ms(timeout_ms)
-        deadline = loop.time() + limit_ms / 1000
-        attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
-        backoff = Backoff(self._generator)
-        last: RequestError | None = None
-        in_doubt = was_sent_on = False
-        while True:
-            connection: ServerConnection | None = None
-            try:
-                async with asyncio.timeout_at(deadline):
-                    found = await locate()
-                    if loop.time() >= deadline:
-                        raise _not_sent_in_time(self.group, limit_ms)
-                    connection = found
-                    return await ask(connection)
-            except TimeoutError:
-                late = self._out_of_time(last, limit_ms, connection)
-                raise _downgrade_outcome(late, in_doubt=in_doubt) from None
-            except RequestError as error:
-                last = error
-                if error.refresh_leader and error.leader_id is None and connection is not None:
-                    self.view.forget_leader(connection.address)
-                unknown = error.outcome is Outcome.UNKNOWN
-                if not error.retriable or (unknown and not repeat_unknown):
-                    _downgrade_outcome(error, in_doubt=in_doubt)
-                    raise
-                in_doubt = in_doubt or (unknown and connection is not None)
-                was_sent_on = not was_sent_on and _names_another(error, connection)
-            pause = 0.0 if was_sent_on else backoff.next_pause_s()
-            if loop.time() + pause + attempt_s > deadline:
-                raise _downgrade_outcome(last, in_doubt=in_doubt)
-            await asyncio.sleep(pause)
-
-    def limit_ms(self, timeout_ms: float | None) -> float:
-        """Return how long a call may take, in milliseconds; None: as long as any of the client's.
-
-        Raises `UnexpectedArgumentError` for what is no such time.
-        """
-        if timeout_ms is None:
-            return self.timeout_ms
-        return arguments.milliseconds("timeout_ms", timeout_ms, kind=UnexpectedArgumentError)
-
-    def _out_of_time(
-        self, last: RequestError | None, limit_ms: float, asked: ServerConnection | None
-    ) -> RequestError:
-        """The deadline passed: if a server had been asked, the fate of the request is unknown."""
-        self.view.forget_leader(asked.address if asked is not None else None)
-        said = f"; before that: {last}" if last is not None else ""
-        if asked is None:
-            servers = ", ".join(self.view.addresses())
-            return NoLeaderError(
-                f"found no leader of {self.group} among {servers} within {limit_ms:g} ms{said}"
-            )
-        return DeadlineExceededError(f"no answer from {self.group} within {limit_ms:g} ms{said}")
+    def servers(self) -> list[str]:
+        """Return the addresses of all servers known: those given, and the members learnt since."""
+        return self._requester.metadata.addresses()
 
 
 async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Entry, None]:
@@ -613,23 +482,3 @@ async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Ent
         async for entries in blocks:
             for entry in entries:
                 yield entry
-
-
-def _not_sent_in_time(group: str, limit_ms: float) -> RequestError:
-    error = DeadlineExceededError(f"{limit_ms:g} ms are over; nothing was sent to {group}")
-    error.outcome = Outcome.DID_NOT_HAPPEN
-    return error
-
-
-def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:
-    """Whether a server that does not lead says who does."""
-    return (
-        error.refresh_leader and asked is not None and error.leader_id not in (None, asked.node_id)
-    )
-
-
-def _downgrade_outcome(error: RequestError, *, in_doubt: bool) -> RequestError:
-    """Return the last error of several attempts; an earlier one may have been executed."""
-    if in_doubt and error.outcome is Outcome.DID_NOT_HAPPEN:
-        error.outcome = Outcome.UNKNOWN
-    return error

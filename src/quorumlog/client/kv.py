@@ -12,9 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from quorumlog.client.arguments import as_bytes, whole_number
-from quorumlog.client.checked import COUNT, INDEX, flag, optional, several, takes
+from quorumlog.client.arguments import COUNT, INDEX, flag, optional, several, takes
+from quorumlog.client.buffers import as_bytes
 from quorumlog.client.client import Client
+from quorumlog.client.options import whole_number
 from quorumlog.client.results import Queried
 from quorumlog.machine import kv_commands
 from quorumlog.model.block import Buffer

@@ -8,14 +8,15 @@ import asyncio
 import copy
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from quorumlog.client.arguments import as_bodies, as_bytes
-from quorumlog.client.checked import INDEX_OR_NONE, MILLISECONDS, flag, takes
+from quorumlog.client.arguments import INDEX_OR_NONE, MILLISECONDS, flag, takes
+from quorumlog.client.buffers import as_bodies, as_bytes, batch_sizes
 from quorumlog.client.command_sessions import CommandSession, CommandSessions
 from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.requester import Requester
 from quorumlog.client.results import Executed, Queried
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import (
@@ -31,10 +32,6 @@ from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.model.turn_batcher import TurnBatcher
 from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
-
-if TYPE_CHECKING:
-    from quorumlog.client.client import Client
-
 
 COMMANDS_MAX = 1_024
 """At most this many commands of one turn of the loop share a block."""
@@ -52,15 +49,15 @@ class _Waiting:
 
 
 class MachineCalls:
-    """Of a client; get it as `client.machine`."""
+    """The state machine of the group of a client; get it as `client.machine`."""
 
-    def __init__(self, client: "Client") -> None:
-        self._client = client
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
         self._sessions = CommandSessions()
         self._given: TurnBatcher[float | None, _Waiting] = TurnBatcher(
             lambda flush: asyncio.get_running_loop().call_soon(flush),
             self._send_blocks,
-            bytes_max=client.limits.block_bytes_max,
+            bytes_max=requester.limits.block_bytes_max,
             entries_max=COMMANDS_MAX,
             lead_bytes=SESSION_ENTRY_SIZE,
         )
@@ -80,8 +77,8 @@ class MachineCalls:
         return self._execute(as_bytes("command", command), timeout_ms)
 
     async def _execute(self, command: bytes, timeout_ms: float | None) -> Executed:
-        self._client.view.check_process()
-        self._client.limit_ms(timeout_ms)
+        self._requester.metadata.check_process()
+        self._requester.limit_ms(timeout_ms)
         self._check([command])
         if self._waiting >= WAITING_MAX:
             raise LeaderPendingFullError(f"{WAITING_MAX} commands are not answered yet")
@@ -96,8 +93,8 @@ class MachineCalls:
 
     def _check(self, commands: Sequence[bytes]) -> None:
         """Raise if commands cannot be sent together: a session entry goes before them."""
-        sizes = self._client.checked_sizes(commands)
-        limits = self._client.limits
+        sizes = batch_sizes(commands, self._requester.limits)
+        limits = self._requester.limits
         total = SESSION_ENTRY_SIZE + sum(sizes) + HEADER_SIZE * len(sizes)
         if total > limits.block_bytes_max or len(sizes) >= limits.block_entries_max:
             raise UnexpectedArgumentError(
@@ -139,8 +136,8 @@ class MachineCalls:
     async def _execute_batch(
         self, commands: Sequence[bytes], timeout_ms: float | None
     ) -> list[Executed]:
-        self._client.view.check_process()
-        limit_ms = self._client.limit_ms(timeout_ms)
+        self._requester.metadata.check_process()
+        limit_ms = self._requester.limit_ms(timeout_ms)
         self._check(commands)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1_000
@@ -158,19 +155,19 @@ class MachineCalls:
     async def _execute_in(
         self, session: CommandSession, commands: Sequence[bytes], timeout_ms: int
     ) -> list[Executed]:
-        client, count = self._client, len(commands)
+        requester, count = self._requester, len(commands)
         block = encode_session_block(
             session.producer_id, session.next_sequence, commands, keeps_results=True
         )
-        request = AppendRequest(group=client.group, count=count + 1, wants_results=True)
+        request = AppendRequest(group=requester.group, count=count + 1, wants_results=True)
 
         async def ask(connection: ServerConnection) -> tuple[AppendResponse, list[bytes]]:
             answer = await connection.request(request, [block])
-            response = client.expect(connection, answer, AppendResponse)
-            return response, _results(answer, count, client.group)
+            response = requester.expect(connection, answer, AppendResponse)
+            return response, _results(answer, count, requester.group)
 
-        response, results = await client.retrying(
-            client.view.leader, ask, timeout_ms, repeat_unknown=True
+        response, results = await requester.retrying(
+            requester.metadata.leader, ask, timeout_ms, repeat_unknown=True
         )
         session.next_sequence += count
         first = response.first_index + 1
@@ -195,7 +192,7 @@ class MachineCalls:
         over; the applied index that comes along says how fresh it is. Raises `RequestError`.
         """
         request = QueryRequest(
-            group=self._client.group,
+            group=self._requester.group,
             linearizable=linearizable,
             after_index=after_index,
             wait_ms=wait_ms,
@@ -205,9 +202,9 @@ class MachineCalls:
     async def _query(
         self, question: bytes, request: QueryRequest, timeout_ms: float | None
     ) -> Queried:
-        client = self._client
+        requester = self._requester
         loop = asyncio.get_running_loop()
-        limit_ms, begun = client.limit_ms(timeout_ms), loop.time()
+        limit_ms, begun = requester.limit_ms(timeout_ms), loop.time()
 
         async def ask(connection: ServerConnection) -> Queried:
             if request.wait_ms <= 0:
@@ -215,14 +212,16 @@ class MachineCalls:
             else:
                 left_ms = max(0, request.wait_ms - int((loop.time() - begun) * 1_000))
                 waiting = msgspec.structs.replace(request, wait_ms=left_ms)
-                answer = await client.answer_within(
+                answer = await requester.answer_within(
                     connection, waiting, [question], left_ms + limit_ms / ATTEMPTS
                 )
-            response = client.expect(connection, answer, QueryResponse)
+            response = requester.expect(connection, answer, QueryResponse)
             return Queried(response.applied_index, bytes(answer.attachment))
 
-        locate = client.view.leader if request.linearizable else client.any_server
-        return await client.retrying(locate, ask, limit_ms + request.wait_ms, repeat_unknown=True)
+        locate = requester.metadata.leader if request.linearizable else requester.any_server
+        return await requester.retrying(
+            locate, ask, limit_ms + request.wait_ms, repeat_unknown=True
+        )
 
 
 def _own(error: BaseException) -> BaseException:

@@ -333,7 +333,7 @@ class Metadata:
     # -- servers ----------------------------------------------------------------------------
 
     async def _metadata_from(self, address: str) -> GroupMetadata:
-        for found in (await self.metadata(address, self.group)).groups:
+        for found in (await self.ask(address, self.group)).groups:
             if found.group == self.group:
                 self._check_identity(address, found.identity)
                 if len(found.peers) <= MEMBERS_MAX:
@@ -363,7 +363,7 @@ class Metadata:
                 "another cluster's. Make a new client to use it"
             )
 
-    async def metadata(self, address: str, group: str = "") -> MetadataResponse:
+    async def ask(self, address: str, group: str = "") -> MetadataResponse:
         """Ask one server for its groups. Raises `RequestError`."""
         connection = await self.connection(address)
         answer = await self.wait(connection, connection.request(MetadataRequest(group=group)))

@@ -15,8 +15,8 @@ from typing import Any, TypedDict
 from isal.isal_zlib import crc32
 from msgspec import UNSET, UnsetType
 
-from quorumlog.client import arguments
-from quorumlog.client.arguments import as_bodies, as_bytes, whole_number
+from quorumlog.client import options
+from quorumlog.client.buffers import as_bodies, as_bytes
 from quorumlog.client.client import Client
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.delivery import (
@@ -30,6 +30,7 @@ from quorumlog.client.delivery import (
     undelivered_of,
     with_undelivered,
 )
+from quorumlog.client.options import whole_number
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.retry import Backoff
 from quorumlog.log_events import describe_error
@@ -139,7 +140,7 @@ class Producer:
         self._in_flight_max = whole_number(
             "in_flight_blocks", in_flight_blocks, 1, IN_FLIGHT_BLOCKS_MAX
         )
-        self._is_idempotent = arguments.flag("idempotent", idempotent)
+        self._is_idempotent = options.flag("idempotent", idempotent)
         if idempotent and in_flight_blocks > BLOCKS_REMEMBERED:
             raise ConfigError(
                 f"in_flight_blocks {in_flight_blocks} is above {BLOCKS_REMEMBERED}, the blocks "
@@ -158,12 +159,12 @@ class Producer:
         self._sequence = 0
         self._entry_bytes_max = limits.entry_bytes_max
         self._last_ordinal = limits.block_entries_max - 2  # of a block that has a session entry
-        milliseconds = arguments.milliseconds
+        milliseconds = options.milliseconds
         self._request_timeout_s = (
             milliseconds("request_timeout_ms", request_timeout_ms, least=1) / 1000
         )
         self._timeout_s = milliseconds("delivery_timeout_ms", delivery_timeout_ms, least=1) / 1000
-        self._retry_unknown = arguments.flag("retry_unknown", retry_unknown)
+        self._retry_unknown = options.flag("retry_unknown", retry_unknown)
         self._channel = whole_number("channel", channel, 0, SYSTEM_CHANNEL - 1)
         self._process = MakingProcess("producer")
         self._open: OutgoingBlock | None = None
@@ -194,7 +195,7 @@ class Producer:
             )
         self._batch_bytes, self._grown_bytes = batch_bytes, grown_bytes
         self._buffer_bytes = buffer_bytes
-        self._linger_s = arguments.milliseconds("linger_ms", linger_ms) / 1000
+        self._linger_s = options.milliseconds("linger_ms", linger_ms) / 1000
 
     async def __aenter__(self) -> "Producer":
         return self
@@ -231,7 +232,7 @@ class Producer:
         self._process.check()
         raw = body if type(body) is bytes else as_bytes("body", body)
         if self._buffered + HEADER_SIZE + len(raw) > self._buffer_bytes:
-            self.check(raw)
+            self._check(raw)
             raise LeaderPendingFullError(
                 f"the producer's buffer of {self._buffer_bytes} bytes is full; await send instead"
             )
@@ -246,7 +247,7 @@ class Producer:
         be taken, none is; of an iterator, those before it are. Raises as `send`.
         """
         if hasattr(bodies, "__len__"):
-            bodies, channels = self.checked_batch(bodies, channels)
+            bodies, channels = self._checked_batch(bodies, channels)
         each = repeat(self._channel) if channels is None else channels
         return self._send_each(bodies, each, strict=channels is not None)
 
@@ -271,7 +272,7 @@ class Producer:
                 self._is_block_ready()
             await self._space.wait()
 
-    def check(self, body: bytes) -> None:
+    def _check(self, body: bytes) -> None:
         """Raise what `send` would raise for a body, without taking it."""
         self._process.check()
         self._raise_error()
@@ -282,12 +283,12 @@ class Producer:
                 f"a body of {len(body)} bytes is above {self._entry_bytes_max - HEADER_SIZE}"
             )
 
-    def checked_batch(
+    def _checked_batch(
         self, bodies: Iterable[Buffer], channels: Iterable[int] | None
     ) -> tuple[list[bytes], list[int] | None]:
         """Return copies of what `send_batch` is given. Raises as that, with nothing taken."""
         given = as_bodies("body", bodies)
-        self.check(max(given, key=len, default=b""))
+        self._check(max(given, key=len, default=b""))
         if channels is None:
             return given, None
         try:
@@ -304,7 +305,7 @@ class Producer:
         length = len(body)
         size = HEADER_SIZE + length
         if self._is_ended or size > self._entry_bytes_max:
-            self.check(body)
+            self._check(body)
         crc = crc32(body)
         try:
             header = HEADER.pack(_NORMAL, size, 0, 0, 0, channel, 0, crc, length)
@@ -469,8 +470,8 @@ class Producer:
             connection: ServerConnection | None = None
             acknowledged = self.stats.blocks_acknowledged
             try:
-                leader = await self._client.view.leader()
-                connection = await self._client.view.open(leader.address)
+                leader = await self._client._requester.metadata.leader()
+                connection = await self._client._requester.metadata.open(leader.address)
                 await self._session(connection)
             except _Ended:
                 pass
@@ -576,7 +577,7 @@ class Producer:
         now = asyncio.get_running_loop().time()
         if not self._sent or now - self._sent[0].sent_at < self._request_timeout_s:
             return False
-        self._client.view.forget_leader(connection.address)
+        self._client._requester.metadata.forget_leader(connection.address)
         return True
 
     def _resolve_first(self, connection: ServerConnection) -> bool:
@@ -588,7 +589,7 @@ class Producer:
             self._acknowledged(sent)
             return True
         if error.refresh_leader:
-            self._client.view.redirect(error.leader_id, away_from=connection.address)
+            self._client._requester.metadata.redirect(error.leader_id, away_from=connection.address)
         unknown = error.outcome is Outcome.UNKNOWN
         if not error.retriable or (unknown and not self._retry_unknown):
             self._fail(error)

@@ -1,11 +1,12 @@
-"""The synchronous face of the client, for scripts and Spark tasks."""
+"""`Client` for code without an event loop, such as scripts and tasks of Spark."""
 
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
 from quorumlog.client.admin import ReplicaHistory
-from quorumlog.client.client import Client, ClientOptions, FetchOptions
+from quorumlog.client.client import FETCH_BYTES, Client, ClientOptions
+from quorumlog.client.deprecation import warn_renamed
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.results import (
     Appended,
@@ -15,8 +16,11 @@ from quorumlog.client.results import (
     Isolation,
     Queried,
 )
+from quorumlog.client.sync_admin import SyncGroupAdmin
+from quorumlog.client.sync_machine import SyncMachineCalls
 from quorumlog.model.block import Buffer
 from quorumlog.model.entry import Entry
+from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import MetadataResponse, StatusResponse
 
 T = TypeVar("T")
@@ -25,10 +29,14 @@ T = TypeVar("T")
 class SyncClient:
     """`Client` for code without an event loop; see there for arguments, results and errors.
 
-    An event loop of its own runs in a daemon thread; calls wait for it. Raises `RequestError` if
-    the process has no file descriptors left for it.
+    It has the same methods: each waits for its result, and what yields there is an iterator here.
+    An event loop runs in a daemon thread of its own. Raises `RequestError` if the process has no
+    file descriptors left for it. Calls during or after `close` raise `QuorumlogError`.
 
-    Whoever calls while another thread closes it, or later, is told so by a `QuorumlogError`.
+    Attributes:
+        group: the name of the group.
+        admin: administration of the group (`SyncGroupAdmin`).
+        machine: its state machine (`SyncMachineCalls`).
     """
 
     def __init__(
@@ -37,11 +45,28 @@ class SyncClient:
         self._client = Client(servers, group, **options)
         self._thread = LoopThread()
         self.group = group
+        self.admin = SyncGroupAdmin(self._client.admin, self._thread)
+        self.machine = SyncMachineCalls(self._client.machine, self._thread)
         self._closed = False
 
     @property
+    def timeout_ms(self) -> float:
+        """See `Client.timeout_ms`."""
+        return self._client.timeout_ms
+
+    @property
+    def limits(self) -> Limits:
+        """See `Client.limits`."""
+        return self._client.limits
+
+    @property
+    def retry_unknown(self) -> bool:
+        """See `Client.retry_unknown`."""
+        return self._client.retry_unknown
+
+    @property
     def asynchronous(self) -> Client:
-        """The client behind it; only `wait` may run what it returns."""
+        """The `Client` in the thread; only `wait` and `each` may run what its methods return."""
         return self._client
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -49,7 +74,7 @@ class SyncClient:
         return self._thread.wait(work)
 
     def each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Yield what an asynchronous generator yields in the client's thread; close it then."""
+        """Yield what an asynchronous generator yields in the client's thread, then close it."""
 
         async def following() -> list[T]:
             try:
@@ -84,40 +109,6 @@ class SyncClient:
             self._thread.wait(self._client.close())
             self._thread.stop()
 
-    # -- for operators ----------------------------------------------------------------------
-
-    def save_snapshot(self) -> int:
-        """See `GroupAdmin.save_snapshot`."""
-        return self._thread.wait(self._client.admin.save_snapshot())
-
-    def transfer(self, node_id: str, *, term: int = -1) -> None:
-        """See `GroupAdmin.transfer`."""
-        self._thread.wait(self._client.admin.transfer(node_id, term=term))
-
-    def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
-        """See `GroupAdmin.add_member`."""
-        self._thread.wait(self._client.admin.add_member(node_id, address, learner=learner))
-
-    def promote_member(self, node_id: str) -> None:
-        """See `GroupAdmin.promote_member`."""
-        self._thread.wait(self._client.admin.promote_member(node_id))
-
-    def remove_member(self, node_id: str) -> None:
-        """See `GroupAdmin.remove_member`."""
-        self._thread.wait(self._client.admin.remove_member(node_id))
-
-    def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
-        """See `GroupAdmin.wait_until_voter`."""
-        self._thread.wait(self._client.admin.wait_until_voter(node_id, timeout_s=timeout_s))
-
-    def report_position(self, reader: str, index: int) -> None:
-        """See `GroupAdmin.report_position`."""
-        self._thread.wait(self._client.admin.report_position(reader, index))
-
-    def stories(self) -> list[ReplicaHistory]:
-        """See `GroupAdmin.stories`."""
-        return self._thread.wait(self._client.admin.stories())
-
     # -- append and read --------------------------------------------------------------------
 
     def append(self, body: Buffer, *, timeout_ms: float | None = None) -> Appended:
@@ -143,11 +134,18 @@ class SyncClient:
         )
 
     def get(
-        self, index: int, *, leader_only: bool = True, timeout_ms: float | None = None
+        self,
+        index: int,
+        *,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        timeout_ms: float | None = None,
     ) -> Entry:
         """See `Client.get`."""
         return self._thread.wait(
-            self._client.get(index, leader_only=leader_only, timeout_ms=timeout_ms)
+            self._client.get(
+                index, leader_only=leader_only, linearizable=linearizable, timeout_ms=timeout_ms
+            )
         )
 
     def read(
@@ -158,38 +156,144 @@ class SyncClient:
         follow: bool = True,
         include_all: bool = False,
         leader_only: bool = True,
+        linearizable: bool = False,
         isolation: Isolation = "read_committed",
     ) -> Iterator[Entry]:
         """See `Client.read`."""
-        blocks = self._client.read_blocks(
+        blocks = self.read_blocks(
             start,
             end=end,
             follow=follow,
             include_all=include_all,
             leader_only=leader_only,
+            linearizable=linearizable,
             isolation=isolation,
         )
-        return _flat(self.each(blocks))
+        return _flat(blocks)
+
+    def read_blocks(
+        self,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: int | None = None,
+        follow: bool = True,
+        include_all: bool = False,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        isolation: Isolation = "read_committed",
+    ) -> Iterator[list[Entry]]:
+        """See `Client.read_blocks`."""
+        return self.each(
+            self._client.read_blocks(
+                start,
+                end=end,
+                follow=follow,
+                include_all=include_all,
+                leader_only=leader_only,
+                linearizable=linearizable,
+                isolation=isolation,
+            )
+        )
 
     def bounds(
-        self, *, leader_only: bool = True, isolation: Isolation = "read_committed"
+        self,
+        *,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> tuple[int, int]:
         """See `Client.bounds`."""
-        return self._thread.wait(self._client.bounds(leader_only=leader_only, isolation=isolation))
+        return self._thread.wait(
+            self._client.bounds(
+                leader_only=leader_only, linearizable=linearizable, isolation=isolation
+            )
+        )
 
-    def fetch(
-        self, begin_index: int, end_index: int = -1, **options: Unpack[FetchOptions]
+    def fetch(  # noqa: PLR0913  (one argument an option of the request)
+        self,
+        begin_index: int,
+        end_index: int = -1,
+        *,
+        bytes_max: int = FETCH_BYTES,
+        wait_ms: int = 0,
+        index_records: bool = False,
+        leader_only: bool = True,
+        linearizable: bool = False,
+        isolation: Isolation = "read_committed",
+        headers_only: bool = False,
+        machine: str = "",
+        timeout_ms: float | None = None,
     ) -> FetchedBlock:
         """See `Client.fetch`."""
-        return self._thread.wait(self._client.fetch(begin_index, end_index, **options))
+        return self._thread.wait(
+            self._client.fetch(
+                begin_index,
+                end_index,
+                bytes_max=bytes_max,
+                wait_ms=wait_ms,
+                index_records=index_records,
+                leader_only=leader_only,
+                linearizable=linearizable,
+                isolation=isolation,
+                headers_only=headers_only,
+                machine=machine,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def status(self) -> list[StatusResponse]:
         """See `Client.status`."""
         return self._thread.wait(self._client.status())
 
-    def metadata(self) -> MetadataResponse:
+    def metadata(self, address: str | None = None, group: str = "") -> MetadataResponse:
         """See `Client.metadata`."""
-        return self._thread.wait(self._client.metadata())
+        return self._thread.wait(self._client.metadata(address, group))
+
+    def servers(self) -> list[str]:
+        """See `Client.servers`."""
+        return self._client.servers()
+
+    # -- deprecated: these are methods of `admin` -----------------------------------------------
+
+    def save_snapshot(self) -> int:
+        """Deprecated: use `admin.save_snapshot`."""
+        warn_renamed("SyncClient.save_snapshot", "SyncClient.admin.save_snapshot")
+        return self.admin.save_snapshot()
+
+    def transfer(self, node_id: str, *, term: int = -1) -> None:
+        """Deprecated: use `admin.transfer`."""
+        warn_renamed("SyncClient.transfer", "SyncClient.admin.transfer")
+        self.admin.transfer(node_id, term=term)
+
+    def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
+        """Deprecated: use `admin.add_member`."""
+        warn_renamed("SyncClient.add_member", "SyncClient.admin.add_member")
+        self.admin.add_member(node_id, address, learner=learner)
+
+    def promote_member(self, node_id: str) -> None:
+        """Deprecated: use `admin.promote_member`."""
+        warn_renamed("SyncClient.promote_member", "SyncClient.admin.promote_member")
+        self.admin.promote_member(node_id)
+
+    def remove_member(self, node_id: str) -> None:
+        """Deprecated: use `admin.remove_member`."""
+        warn_renamed("SyncClient.remove_member", "SyncClient.admin.remove_member")
+        self.admin.remove_member(node_id)
+
+    def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
+        """Deprecated: use `admin.wait_until_voter`."""
+        warn_renamed("SyncClient.wait_until_voter", "SyncClient.admin.wait_until_voter")
+        self.admin.wait_until_voter(node_id, timeout_s=timeout_s)
+
+    def report_position(self, reader: str, index: int) -> None:
+        """Deprecated: use `admin.report_position`."""
+        warn_renamed("SyncClient.report_position", "SyncClient.admin.report_position")
+        self.admin.report_position(reader, index)
+
+    def stories(self) -> list[ReplicaHistory]:
+        """Deprecated: use `admin.history`."""
+        warn_renamed("SyncClient.stories", "SyncClient.admin.history")
+        return self.admin.history()
 
 
 def _flat(found: Iterator[list[Entry]]) -> Iterator[Entry]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Unpack
 
-from quorumlog.client.arguments import as_bytes
+from quorumlog.client.buffers import as_bytes
 from quorumlog.client.delivery import ProducerStats, not_delivered
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.process import MakingProcess
@@ -228,15 +228,20 @@ _exit_watch = _ExitWatch()
 
 
 class SyncProducer:
-    """`Producer` for code without an event loop; one thread at a time may use it.
+    """`Producer` for code without an event loop; only one thread at a time may use it.
 
-    Entries leave by themselves, as with `Producer`. `flush` (or leaving the `with` block) waits
-    until all are acknowledged. What cannot be taken is refused by `send` itself and changes
-    nothing; an error that ends the producer later is raised by the next `send`, `flush` or `close`,
-    and says how many entries, and which, are not known to be stored.
+    See `Producer` for options and errors. Entries leave by themselves, as there. `flush` (or the
+    end of the `with` block) waits until all are acknowledged. `send` refuses what cannot be taken,
+    which changes nothing. An error that ends the producer later is raised by the next `send`,
+    `flush` or `close`, and says how many entries, and which, are not known to be stored.
 
-    One that is not closed delivers what it was given when it is dropped or the interpreter exits,
-    for at most `EXIT_SECONDS`; what is still missing then is logged as an error.
+    Differences: `send` returns nothing, as it would have to wait for a place, and there is no
+    `send_nowait`, as it could not see how full the buffer in the other thread is. What `failure`
+    and `undelivered` tell is in the error that the next call raises.
+
+    A `SyncProducer` that nobody closes still delivers its entries when it is dropped or the
+    interpreter exits, for at most 10 s (`EXIT_SECONDS`); what is missing then is logged as an
+    error.
     """
 
     def __init__(
@@ -281,14 +286,14 @@ class SyncProducer:
         `channels`: one for each body; without, they go to the producer's. Raises as `send`.
         """
         self._outbox.check()
-        given, numbers = self._producer.checked_batch(bodies, channels)
+        given, numbers = self._producer._checked_batch(bodies, channels)
         self._outbox.send_batch(given, numbers)
 
     def send(self, body: Buffer) -> None:
         """Take one entry; waits while the producer's buffer is full. Raises as `Producer.send`."""
         raw = body if type(body) is bytes else as_bytes("body", body)
         self._outbox.check()
-        self._producer.check(raw)
+        self._producer._check(raw)
         self._outbox.send(raw)
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Writers of transactions: several producers' entries count together, once, or not at all."""
+"""Transactions: the entries of several producers are read together, once, or not at all."""
 
 import hashlib
 import secrets
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from quorumlog.client.arguments import as_bytes, whole_number
-from quorumlog.client.checked import instance, several, takes
+from quorumlog.client.arguments import instance, several, takes
+from quorumlog.client.buffers import as_bytes
 from quorumlog.client.client import Client
-from quorumlog.client.connection import ServerConnection
+from quorumlog.client.deprecation import warn_renamed
+from quorumlog.client.options import whole_number
 from quorumlog.client.producer import Producer, ProducerOptions, checked_part
+from quorumlog.client.session_blocks import append_session_block
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
-from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
 from quorumlog.sessions.entries import (
     ID_SIZE,
@@ -25,12 +26,17 @@ from quorumlog.sessions.entries import (
 )
 
 TIMEOUT_MS = 5 * 60 * 1_000
-"""A transaction to which nothing is added for so long is given up."""
+"""A transaction to which nothing is added for this long is aborted by the leader."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run of a transactional id: its epoch, and the last batch that ended (-1: none)."""
+class ProducerEpoch:
+    """The epoch of a transactional id that its present writer got from the group.
+
+    Attributes:
+        epoch: counted from 0; an epoch fences all lower ones.
+        last_batch: the `batch_id` of the last batch that was committed or aborted, or -1.
+    """
 
     epoch: int
     last_batch: int
@@ -50,20 +56,31 @@ def id_bytes(text: Buffer | str) -> bytes:
 
 
 def _accepted(name: str, value: Any) -> None:
-    """A list of what `Producer.attempt` returned, without None."""
+    """A list of values that `Producer.attempt` returned, without None."""
     several(name, value)
-    if isinstance(value, Sequence):  # what is read once is judged when it is encoded
+    if isinstance(value, Sequence):  # an iterator, which is read once, is checked when encoded
         for attempt in value:
             instance(AcceptedAttempt)(name, attempt)
 
 
 class Transactions:
-    """Of one transactional id in one group: one writer that lives through restarts.
+    """The transactions of one transactional id: one writer at a time, which survives restarts.
 
-    A batch is written by producers, one for each part of it, wherever they run; a part may be
-    written several times. `commit` names what counts. The same `batch_id` ends once: when it is
-    written again after a failure, `begin` tells that it has ended. `run_id` is the same for all who
-    write in one life of the writer (default: a new one); `begin` of another fences it.
+    A batch is written by producers, one for each of its partitions, wherever they run; a partition
+    may be written by several attempts. `commit` names the attempts that count. A `batch_id` ends
+    once: `init` tells a writer that was restarted which one ended last, so that it is not written
+    again.
+
+    Args:
+        client: the client of the group; it stays open.
+        transactional_id: 16 bytes, the text of a UUID, or any other text.
+        run_id: the same for all processes of one run of the writer (default: a new one). An `init`
+            with another `run_id` starts a new epoch, which fences this one.
+        timeout_ms: a transaction to which nothing is added for this long is aborted.
+
+    Raises:
+        ConfigError: an option has a wrong type or value.
+        UnexpectedArgumentError: an id of bytes does not have 16 of them.
     """
 
     def __init__(
@@ -81,10 +98,12 @@ class Transactions:
         self._run_id = secrets.token_bytes(ID_SIZE) if run_id is None else id_bytes(run_id)
         self._timeout_ms = whole_number("timeout_ms", timeout_ms, 1, (1 << 32) - 1)
 
-    async def begin(self) -> Run:
-        """Begin this run, or learn how it stands if it has begun.
+    async def init(self) -> ProducerEpoch:
+        """Start the epoch of this `run_id`, or learn which one it is if it has been started.
 
-        Raises `ProducerFencedError` if another run began after it, or another `RequestError`.
+        Raises:
+            ProducerFencedError: another `run_id` started an epoch after this one.
+            RequestError: the group could not be asked.
         """
         found = await self._ask()
         if not found.is_current and not found.is_fenced:
@@ -92,63 +111,66 @@ class Transactions:
             found = await self._ask()
         if not found.is_current:
             raise ProducerFencedError(
-                f"another run of {self._id.hex()} (run {found.epoch}) began after this one"
+                f"another run of the transactional id {self._id.hex()} started epoch "
+                f"{found.epoch}, which replaces this one"
             )
-        return Run(found.epoch, found.last_batch)
+        return ProducerEpoch(found.epoch, found.last_batch)
 
-    @takes(run=instance(Run))
+    async def begin(self) -> ProducerEpoch:
+        """Deprecated: use `init`, which is the same."""
+        warn_renamed("Transactions.begin", "Transactions.init")
+        return await self.init()
+
+    @takes(producer_epoch=instance(ProducerEpoch))
     def producer(
-        self, run: Run, batch_id: int, partition: int, **options: Unpack[ProducerOptions]
+        self,
+        producer_epoch: ProducerEpoch,
+        batch_id: int,
+        partition: int,
+        **options: Unpack[ProducerOptions],
     ) -> Producer:
-        """Return a producer of one part of a batch; options are those of `Producer`.
+        """Return a producer of one partition of a batch; options are those of `Producer`.
 
-        Its `attempt()` is what `commit` wants to know.
+        Once it is flushed, its `attempt()` is what `commit` has to be given.
         """
-        options["part"] = self.part(run, batch_id, partition)
+        options["part"] = self.part(producer_epoch, batch_id, partition)
         return Producer(self._client, **options)
 
-    @takes(run=instance(Run))
-    def part(self, run: Run, batch_id: int, partition: int) -> TransactionPart:
-        """Return what a producer elsewhere has to know to write one part of a batch.
+    @takes(producer_epoch=instance(ProducerEpoch))
+    def part(self, producer_epoch: ProducerEpoch, batch_id: int, partition: int) -> TransactionPart:
+        """Return what a producer in another process needs to write one partition of a batch.
 
-        Raises `ConfigError` for numbers that cannot be.
+        It is the option `part` of `Producer` and `SyncProducer`. Raises `ConfigError` for numbers
+        out of range.
         """
-        return checked_part(TransactionPart(self._id, run.epoch, batch_id, partition))
+        return checked_part(TransactionPart(self._id, producer_epoch.epoch, batch_id, partition))
 
     @takes(accepted=_accepted)
     async def commit(self, epoch: int, batch_id: int, accepted: Sequence[AcceptedAttempt]) -> None:
-        """End a batch: what is accepted counts, in the moment this is stored, and nothing else.
+        """Commit a batch: from now on readers see the attempts that are accepted, and no others.
 
-        Does nothing if the batch has ended before. Raises `TransactionAbortedError` if some of it
-        was given up meanwhile (write it again), `ProducerFencedError`, or another `RequestError`.
+        Does nothing if the batch has ended before.
+
+        Raises:
+            TransactionAbortedError: the batch was aborted meanwhile; write it again.
+            ProducerFencedError: another run of the writer took over.
+            RequestError: it was refused, or its outcome is unknown; commit it again.
         """
-        self.part(Run(epoch, batch_id), batch_id, 0)
+        self.part(ProducerEpoch(epoch, batch_id), batch_id, 0)
         await self._append(EndTransaction(self._id, epoch, batch_id, tuple(accepted)))
 
     async def abort(self, epoch: int, batch_id: int) -> None:
-        """Give a batch up, so that readers need not wait for its time-out. Raises as `commit`."""
-        self.part(Run(epoch, batch_id), batch_id, 0)
+        """Abort a batch, so that readers need not wait for its timeout. Raises as `commit`."""
+        self.part(ProducerEpoch(epoch, batch_id), batch_id, 0)
         await self._append(EndTransaction(self._id, epoch, batch_id, None))
 
     async def _ask(self) -> TransactionalResponse:
-        client = self._client
         request = TransactionalRequest(
-            group=client.group, transactional_id=self._id, run_id=self._run_id
+            group=self._client.group, transactional_id=self._id, run_id=self._run_id
         )
-
-        async def ask(connection: ServerConnection) -> TransactionalResponse:
-            answer = await connection.request(request)
-            return client.expect(connection, answer, TransactionalResponse)
-
-        return await client.retrying(client.view.leader, ask, None, repeat_unknown=True)
+        requester = self._client._requester
+        return await requester.ask_leader(request, TransactionalResponse, repeat_unknown=True)
 
     async def _append(self, entry: InitTransactions | EndTransaction) -> None:
-        """Append an entry; it may be sent again after an unknown fate: once is enough."""
-        client, block = self._client, entry.encode()
-        request = AppendRequest(group=client.group, count=1)
-
-        async def ask(connection: ServerConnection) -> AppendResponse:
-            answer = await connection.request(request, [block])
-            return client.expect(connection, answer, AppendResponse)
-
-        await client.retrying(client.view.leader, ask, None, repeat_unknown=True)
+        """Append an entry; it may be sent again after an unknown fate, as it counts once."""
+        await append_session_block(self._client, [entry.encode()], 1)

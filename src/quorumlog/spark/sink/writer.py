@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from quorumlog.client import SyncClient, SyncProducer, Transactions
+from quorumlog.client import SyncProducer, SyncTransactions
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -135,12 +135,12 @@ class TaskWriter:
             raise UnexpectedArgumentError(f"column group: {error}") from None
         options, writing, part = self._options, self._writing, None
         if writing is not None:
-            client, transactions = _transactions_of(options, writing, group)
-            run = client.wait(transactions.begin())
-            self._epochs[group] = run.epoch
-            if run.last_batch >= writing.batch_id:
+            transactions = _transactions_of(options, writing, group)
+            found = transactions.init()
+            self._epochs[group] = found.epoch
+            if found.last_batch >= writing.batch_id:
                 return None
-            part = transactions.part(run, writing.batch_id, self._partition)
+            part = transactions.part(found, writing.batch_id, self._partition)
         return SyncProducer(
             options.servers,
             group,
@@ -179,12 +179,12 @@ def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
 
 def _transactions_of(
     options: WriteOptions, writing: WriteContext, group: str, timeout_ms_max: int | None = None
-) -> tuple[SyncClient, Transactions]:
-    """Return a group's transactions, and the client that waits for what they do."""
+) -> SyncTransactions:
+    """Return the transactions of a group."""
     timeout_ms = options.delivery_timeout_ms
     client = client_for(options.servers, group, min(timeout_ms, timeout_ms_max or timeout_ms))
-    return client, Transactions(
-        client.asynchronous,
+    return SyncTransactions(
+        client,
         writing.transactional_id,
         run_id=writing.run_id,
         timeout_ms=options.transaction_timeout_ms,
@@ -199,8 +199,8 @@ def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | N
     """
     for group, (writing, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            client, transactions = _transactions_of(options, writing, group)
-            client.wait(transactions.commit(epoch, writing.batch_id, accepted))
+            transactions = _transactions_of(options, writing, group)
+            transactions.commit(epoch, writing.batch_id, accepted)
 
 
 def abort_batch(
@@ -214,15 +214,15 @@ def abort_batch(
     reached is not waited for: most likely that is why the batch failed.
     """
     if writing is not None and options.group is not None:
-        client, transactions = _transactions_of(options, writing, options.group, PLAN_TIMEOUT_MS)
-        run = client.wait(transactions.begin())
-        if run.last_batch < writing.batch_id:
-            client.wait(transactions.abort(run.epoch, writing.batch_id))
+        transactions = _transactions_of(options, writing, options.group, PLAN_TIMEOUT_MS)
+        found = transactions.init()
+        if found.last_batch < writing.batch_id:
+            transactions.abort(found.epoch, writing.batch_id)
         return
     for group, (told, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            client, transactions = _transactions_of(options, told, group, PLAN_TIMEOUT_MS)
-            client.wait(transactions.abort(epoch, told.batch_id))
+            transactions = _transactions_of(options, told, group, PLAN_TIMEOUT_MS)
+            transactions.abort(epoch, told.batch_id)
 
 
 def _by_group(

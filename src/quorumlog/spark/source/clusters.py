@@ -229,14 +229,12 @@ class RemoteCluster:
 async def _hosted_groups(client: Client) -> frozenset[str]:
     """Ask all nodes that can be found, those named by others too."""
     first = await client.metadata()  # rides out an outage of all
-    found = {describe_error.group for describe_error in first.groups}
-    waiting = set(client.view.addresses())
-    waiting |= {
-        address for describe_error in first.groups for address in describe_error.peers.values()
-    }
+    found = {each.group for each in first.groups}
+    waiting = set(client.servers())
+    waiting |= {peer for each in first.groups for peer in each.peers.values()}
     asked: set[str] = set()
     while waiting and len(asked) < NODES_MAX:
-        answers = await asyncio.gather(*map(client.view.metadata, waiting), return_exceptions=True)
+        answers = await asyncio.gather(*map(client.metadata, waiting), return_exceptions=True)
         asked |= waiting
         waiting = set()
         for answer in answers:
@@ -244,7 +242,7 @@ async def _hosted_groups(client: Client) -> frozenset[str]:
                 continue
             if isinstance(answer, BaseException):
                 raise answer
-            found |= {describe_error.group for describe_error in answer.groups}
+            found |= {each.group for each in answer.groups}
             waiting |= {peer for each in answer.groups for peer in each.peers.values()} - asked
     return frozenset(found)
 

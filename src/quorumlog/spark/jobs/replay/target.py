@@ -8,12 +8,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from quorumlog.client.connection import ServerConnection
 from quorumlog.client.results import FetchedBlock
+from quorumlog.client.session_blocks import append_session_block
 from quorumlog.model.block import HEADER_SIZE, Buffer, block_from_index_records, headers
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL
-from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.sessions.entries import SessionEntry
 from quorumlog.spark.jobs.log_source import ClusterSource, LogSource
 from quorumlog.spark.source.arrow import decode
@@ -36,15 +35,11 @@ class ClusterTarget(ClusterSource):
     def append(self, session: SessionEntry, entries: memoryview) -> None:
         """See `ReplayTarget`. Raises `RequestError` after `timeout_ms` without success."""
         client = self.client()
-        log = client.asynchronous
-        request = AppendRequest(group=self.group, count=1 + session.count)
-        attachments: list[Buffer] = [session.encode(), entries]
-
-        async def ask(connection: ServerConnection) -> AppendResponse:
-            answer = await connection.request(request, attachments)
-            return log.expect(connection, answer, AppendResponse)
-
-        client.wait(log.retrying(log.view.leader, ask, self.timeout_ms, repeat_unknown=True))
+        parts: list[Buffer] = [session.encode(), entries]
+        count = 1 + session.count
+        client.wait(
+            append_session_block(client.asynchronous, parts, count, timeout_ms=self.timeout_ms)
+        )
 
 
 def producer_id_of(archive_id: str, cluster: str, group: str, base: int) -> int:

@@ -1,0 +1,74 @@
+"""Bodies, commands, keys and values as callers give them: copied before a call returns."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quorumlog.model.block import HEADER_SIZE, Buffer
+from quorumlog.model.errors import EmptyBatchError, UnexpectedArgumentError
+from quorumlog.model.limits import Limits
+
+
+def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
+    """Return the bytes of any buffer; whatever is not `bytes` already is copied.
+
+    Raises `UnexpectedArgumentError`, naming `what` it is and its type, for everything else: text,
+    numbers, objects in an array. `also` names other types that the caller allows.
+    """
+    if type(data) is bytes:  # a subclass may say another length than it has
+        return data
+    if not isinstance(data, str):
+        try:
+            with memoryview(data) as view:
+                # a number of numpy's is a buffer too, and one of objects holds their addresses
+                if view.ndim and not _holds_objects_or_text(view.format):
+                    return view.tobytes()
+        except (TypeError, ValueError, BufferError):
+            pass  # no buffer, or one that was released or cannot be exported
+    hint = "; encode text first, as in text.encode()" if isinstance(data, str) else ""
+    raise UnexpectedArgumentError(f"a {what} is bytes{also}, not {type(data).__name__}{hint}")
+
+
+def _holds_objects_or_text(format_: str) -> bool:
+    """Whether a buffer holds what has other bytes elsewhere: addresses, or text not encoded."""
+    return format_[-1:] in ("O", "w", "u") or ("{" in format_ and "O" in format_)
+
+
+def as_bodies(what: str, bodies: Iterable[Buffer]) -> list[bytes]:
+    """Return several bodies, copied where they could change.
+
+    Raises `UnexpectedArgumentError` if there is anything else among them.
+    """
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise UnexpectedArgumentError(
+            f"a list of bodies is needed, not one {type(bodies).__name__}; append takes one {what}"
+        )
+    try:
+        each = iter(bodies)
+    except TypeError:
+        raise UnexpectedArgumentError(
+            f"a list of bodies is needed, not {type(bodies).__name__}"
+        ) from None
+    return [body if type(body) is bytes else as_bytes(what, body) for body in each]
+
+
+def batch_sizes(bodies: Sequence[Buffer], limits: Limits) -> list[int]:
+    """Return the size of each body of a batch.
+
+    Raises `EmptyBatchError`, or `UnexpectedArgumentError` if they cannot be appended together.
+    """
+    if not bodies:
+        raise EmptyBatchError("a batch needs at least one body")
+    sizes = [len(body) for body in bodies]
+    largest = limits.entry_bytes_max - HEADER_SIZE
+    if max(sizes) > largest:
+        raise UnexpectedArgumentError(
+            f"a body has {max(sizes)} bytes; the largest that can be appended has {largest}"
+        )
+    total = sum(sizes) + HEADER_SIZE * len(sizes)
+    if total > limits.block_bytes_max or len(sizes) > limits.block_entries_max:
+        raise UnexpectedArgumentError(
+            f"a batch has {len(sizes)} entries and {total} bytes; at most "
+            f"{limits.block_entries_max} entries and {limits.block_bytes_max} bytes are appended "
+            "together: append several batches, or use Producer"
+        )
+    return sizes

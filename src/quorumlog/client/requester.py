@@ -1,0 +1,196 @@
+"""Sends requests to a group: finds a server, asks it, and repeats what may be repeated.
+
+Everything that a client does goes through the `Requester` of that client: appends, reads, the
+state machine, transactions and administration.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from quorumlog.client import options
+from quorumlog.client.connection import Answer, ServerConnection
+from quorumlog.client.metadata import Metadata
+from quorumlog.client.retry import Backoff
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    NetworkError,
+    NoLeaderError,
+    Outcome,
+    RequestError,
+    UnexpectedArgumentError,
+    error_for,
+)
+from quorumlog.model.limits import Limits
+from quorumlog.model.messages.base import Request, Response
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+
+ATTEMPT_MIN_S = 0.1
+"""With less time left, a refusal is raised rather than followed by an attempt of unknown fate."""
+
+
+class Requester:
+    """Asks the servers of one group, each call within a deadline."""
+
+    def __init__(
+        self, servers: list[str], group: str, *, timeout_ms: float, cluster: str, limits: Limits
+    ) -> None:
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self.limits = limits
+        self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
+        self.metadata = Metadata(servers, group, cluster, limits, self._generator)
+
+    def limit_ms(self, timeout_ms: float | None) -> float:
+        """Return how many milliseconds a call may take; None: the client's `timeout_ms`.
+
+        Raises `UnexpectedArgumentError` for a value that is no time.
+        """
+        if timeout_ms is None:
+            return self.timeout_ms
+        return options.milliseconds("timeout_ms", timeout_ms, kind=UnexpectedArgumentError)
+
+    async def ask_leader(
+        self,
+        request: Request,
+        kind: type[R],
+        attachments: Sequence[Buffer] = (),
+        *,
+        timeout_ms: float | None = None,
+        repeat_unknown: bool,
+    ) -> R:
+        """Send a request to the leader and return its answer (see `retrying`)."""
+
+        async def ask(connection: ServerConnection) -> R:
+            answer = await connection.request(request, attachments)
+            return self.expect(connection, answer, kind)
+
+        return await self.retrying(
+            self.metadata.leader, ask, timeout_ms, repeat_unknown=repeat_unknown
+        )
+
+    async def retrying(
+        self,
+        locate: Callable[[], Awaitable[ServerConnection]],
+        ask: Callable[[ServerConnection], Awaitable[T]],
+        timeout_ms: float | None,
+        *,
+        repeat_unknown: bool,
+    ) -> T:
+        """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
+
+        The attributes of each error decide whether another attempt is made. A request whose outcome
+        is unknown is only sent again with `repeat_unknown`. A leader that is named is asked at
+        once, unless the server that names it was itself named just before.
+        """
+        self.metadata.check_process()
+        loop = asyncio.get_running_loop()
+        limit_ms = self.limit_ms(timeout_ms)
+        deadline = loop.time() + limit_ms / 1000
+        attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
+        backoff = Backoff(self._generator)
+        last: RequestError | None = None
+        # an attempt of unknown fate may have been executed: no later refusal makes its fate known
+        in_doubt = was_sent_on = False
+        while True:
+            connection: ServerConnection | None = None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    found = await locate()
+                    if loop.time() >= deadline:
+                        raise _not_sent_in_time(self.group, limit_ms)
+                    connection = found
+                    return await ask(connection)
+            except TimeoutError:
+                late = self._out_of_time(last, limit_ms, connection)
+                raise _downgrade_outcome(late, in_doubt=in_doubt) from None
+            except RequestError as error:
+                last = error
+                if error.refresh_leader and error.leader_id is None and connection is not None:
+                    self.metadata.forget_leader(connection.address)
+                unknown = error.outcome is Outcome.UNKNOWN
+                if not error.retriable or (unknown and not repeat_unknown):
+                    _downgrade_outcome(error, in_doubt=in_doubt)
+                    raise
+                in_doubt = in_doubt or (unknown and connection is not None)
+                was_sent_on = not was_sent_on and _names_another(error, connection)
+            pause = 0.0 if was_sent_on else backoff.next_pause_s()
+            if loop.time() + pause + attempt_s > deadline:
+                raise _downgrade_outcome(last, in_doubt=in_doubt)
+            await asyncio.sleep(pause)
+
+    def expect(self, connection: ServerConnection, answer: Answer, kind: type[R]) -> R:
+        """Return the response if it is a success of this kind, else raise its error."""
+        response = answer.response
+        if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
+            return response
+        error = error_for(response.code, response.text, response.leader_id)
+        if error.refresh_leader:
+            self.metadata.redirect(response.leader_id, away_from=connection.address)
+        raise error
+
+    async def answer_within(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        attachments: Sequence[Buffer],
+        limit_ms: float,
+    ) -> Answer:
+        """Return a server's answer. Raises `NetworkError` after limit_ms: another can be asked."""
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await connection.request(request, attachments)
+        except TimeoutError:
+            what = type(request).__name__
+            raise NetworkError(
+                f"{connection.address} did not answer a {what} within {limit_ms:.0f} ms"
+            ) from None
+
+    async def any_server(self) -> ServerConnection:
+        """Return a connection to a server chosen by chance. Raises if none can be reached."""
+        error: RequestError | None = None
+        for address in self.metadata.candidates():
+            try:
+                return await self.metadata.connection(address)
+            except RequestError as failed:  # one that may answer later says more than a refusal
+                error = failed if error is None or failed.retriable else error
+        raise error or ConfigError("no servers")
+
+    def _out_of_time(
+        self, last: RequestError | None, limit_ms: float, asked: ServerConnection | None
+    ) -> RequestError:
+        """The deadline passed: if a server had been asked, the fate of the request is unknown."""
+        self.metadata.forget_leader(asked.address if asked is not None else None)
+        said = f"; before that: {last}" if last is not None else ""
+        if asked is None:
+            servers = ", ".join(self.metadata.addresses())
+            return NoLeaderError(
+                f"found no leader of {self.group} among {servers} within {limit_ms:g} ms{said}"
+            )
+        return DeadlineExceededError(f"no answer from {self.group} within {limit_ms:g} ms{said}")
+
+
+def _not_sent_in_time(group: str, limit_ms: float) -> RequestError:
+    error = DeadlineExceededError(f"{limit_ms:g} ms are over; nothing was sent to {group}")
+    error.outcome = Outcome.DID_NOT_HAPPEN
+    return error
+
+
+def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:
+    """Whether a server that does not lead says who does."""
+    return (
+        error.refresh_leader and asked is not None and error.leader_id not in (None, asked.node_id)
+    )
+
+
+def _downgrade_outcome(error: RequestError, *, in_doubt: bool) -> RequestError:
+    """Make "did not happen" unknown if an earlier attempt may have been executed."""
+    if in_doubt and error.outcome is Outcome.DID_NOT_HAPPEN:
+        error.outcome = Outcome.UNKNOWN
+    return error

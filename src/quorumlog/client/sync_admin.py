@@ -1,0 +1,52 @@
+"""`GroupAdmin` for code without an event loop."""
+
+from quorumlog.client.admin import GroupAdmin, ReplicaHistory
+from quorumlog.client.loop_thread import LoopThread
+from quorumlog.model.messages.client import StatusResponse
+
+
+class SyncGroupAdmin:
+    """Administration of the group of a `SyncClient`; get it as `client.admin`.
+
+    See `GroupAdmin` for arguments, results and errors.
+    """
+
+    def __init__(self, admin: GroupAdmin, thread: LoopThread) -> None:
+        self._admin = admin
+        self._thread = thread
+
+    def transfer(self, node_id: str, *, term: int = -1) -> None:
+        """See `GroupAdmin.transfer`."""
+        self._thread.wait(self._admin.transfer(node_id, term=term))
+
+    def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
+        """See `GroupAdmin.add_member`."""
+        self._thread.wait(self._admin.add_member(node_id, address, learner=learner))
+
+    def promote_member(self, node_id: str) -> None:
+        """See `GroupAdmin.promote_member`."""
+        self._thread.wait(self._admin.promote_member(node_id))
+
+    def remove_member(self, node_id: str) -> None:
+        """See `GroupAdmin.remove_member`."""
+        self._thread.wait(self._admin.remove_member(node_id))
+
+    def save_snapshot(self) -> int:
+        """See `GroupAdmin.save_snapshot`."""
+        return self._thread.wait(self._admin.save_snapshot())
+
+    def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
+        """See `GroupAdmin.wait_until_voter`."""
+        self._thread.wait(self._admin.wait_until_voter(node_id, timeout_s=timeout_s))
+
+    def status(self) -> list[StatusResponse]:
+        """See `GroupAdmin.status`."""
+        return self._thread.wait(self._admin.status())
+
+    def report_position(self, reader: str, index: int) -> None:
+        """See `GroupAdmin.report_position`."""
+        self._thread.wait(self._admin.report_position(reader, index))
+
+    def history(self) -> list[ReplicaHistory]:
+        """See `GroupAdmin.history`."""
+        return self._thread.wait(self._admin.history())
