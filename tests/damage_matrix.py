@@ -8,7 +8,8 @@ from quorumlog.raft.events import AddMember, ChangeRequested
 from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.content import Content
-from quorumlog.sim.names import Directory
+from quorumlog.sim.names import Directory, Obstacle
+from quorumlog.storage.files.os_files import DANGLING_LINK
 from store_access import entries_of
 
 SETTINGS = {"retention_bytes": 3 * DATA_FILE_BYTES, "max_push_time_out_ms": 500}
@@ -43,6 +44,14 @@ DAMAGES = {
 }
 
 
+OBSTACLES = {
+    "directory": lambda: Directory(0),
+    "FIFO": lambda: Obstacle("a FIFO"),
+    "dangling link": lambda: Obstacle(DANGLING_LINK),
+}
+"""What may lie in the place of a file."""
+
+
 class Stopped:
     """The disks of a group that was stopped, and what its leader knew."""
 
@@ -52,7 +61,7 @@ class Stopped:
         cluster = SimulatedCluster(
             seed, founders, spares=1, has_sessions=True, has_transactions=True, **self.settings
         )
-        cluster.invariants = []
+        cluster.invariants.clear()
         for node_id in cluster.founders:
             cluster.nodes[node_id].start()
         cluster.clients.start(3)
@@ -94,7 +103,7 @@ class Stopped:
     def started_after(self, *damages, down=()):
         """Start the group from copies of its disks, after (node, path, kind of damage) each."""
         cluster = SimulatedCluster(11, self.founders, spares=1, **self.settings)
-        cluster.invariants = []
+        cluster.invariants.clear()
         for node_id, node in cluster.nodes.items():
             node.files = self.disks[node_id].copy(random.Random(1))
         for node_id, path, kind in damages:
@@ -109,6 +118,9 @@ def damage_file(files, path, kind):
     names = files._names
     content = names.now.get(path)
     if content is None:
+        return
+    if kind in OBSTACLES:
+        names.now[path] = names.durable[path] = OBSTACLES[kind]()
         return
     damage = DAMAGES[kind]
     changed = None if damage is None else damage(bytearray(content.cached))

@@ -10,6 +10,7 @@ from isal.isal_zlib import crc32
 from damage_matrix import (
     DAMAGES,
     LIMIT_MS,
+    OBSTACLES,
     VICTIM,
     one_member,
     put_directory,
@@ -72,6 +73,45 @@ def test_whatever_is_damaged_of_one_file_is_made_good(kind):
             assert not any(node.alarms for node in cluster.nodes.values())
         except Exception as error:
             raise AssertionError(f"{path}, {kind}: {error}") from error
+
+
+@pytest.mark.parametrize("kind", OBSTACLES)
+def test_what_lies_in_the_place_of_a_file_is_moved_away_or_refused_with_advice(kind, caplog):
+    stopped = three_members()
+    for path in stopped.paths():
+        caplog.clear()
+        if path.endswith("quorumlog.lock"):
+            continue  # of the node, not of the group
+        cluster = stopped.started_after((VICTIM, path, kind))
+        victim = cluster.nodes[VICTIM]
+        moved = "/moved.".join(path.rsplit("/", 1))
+        try:
+            if victim.is_up:
+                if f"{path} is no file of this log; it is ignored, and renamed" in caplog.text:
+                    moved = path  # it is where a file was made ahead
+                else:
+                    assert f"its name is {moved} now" in caplog.text
+                assert type(victim.files._names.now[moved]) is type(OBSTACLES[kind]())
+            else:
+                assert "/data/" in path
+                assert "where a file must be; move it away" in victim.why_stopped
+                assert "is ignored" not in caplog.text
+                victim.files.replace(path, moved)
+                victim.start()
+            check_all_is_well(stopped, cluster)
+        except Exception as error:
+            raise AssertionError(f"{path}, {kind}: {error}") from error
+
+
+@pytest.mark.parametrize("kind", OBSTACLES)
+@pytest.mark.parametrize("name", ["quorumlog.state", "quorumlog.identity"])
+def test_what_lies_in_the_place_of_both_copies_is_refused_and_stays(name, kind):
+    stopped = three_members()
+    cluster = stopped.started_after(*both(name, kind))
+    victim = cluster.nodes[VICTIM]
+    assert f"/node/g/{name} is " in victim.why_stopped
+    assert "where a file must be; move it away" in victim.why_stopped
+    assert all(victim.files.obstacle(path) for _, path, _ in both(name))
 
 
 def both(name, kind="emptied", node_id=VICTIM):

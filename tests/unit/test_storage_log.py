@@ -436,29 +436,6 @@ def test_what_is_strange_is_named_and_ignored(tmp_path, caplog):
         assert path.exists()
 
 
-def test_two_files_that_do_not_belong_together_are_not_chosen_from(tmp_path):
-    Opened(tmp_path / "g").close()
-    opened = Opened(tmp_path / "g", data_file=4_096)
-    opened.append([b"entry"])
-    opened.close()
-    (tmp_path / "g" / "data" / f"{7:020d}").write_text("hello")
-    with pytest.raises(CorruptionError, match="move the other one away"):
-        Opened(tmp_path / "g")
-
-
-def test_a_directory_in_the_place_of_a_file_is_named(tmp_path):
-    for name in (f"data/{0:020d}", "quorumlog.state", "quorumlog.checkpoint", "quorumlog.durable"):
-        path = tmp_path / name.replace("/", "-") / name
-        opened = Opened(tmp_path / name.replace("/", "-"))
-        opened.append([b"entry"])
-        opened.checkpoint()
-        opened.close()
-        path.unlink()
-        path.mkdir()
-        with pytest.raises(StorageError, match=rf"{path.name}.* director"):
-            Opened(tmp_path / name.replace("/", "-"))
-
-
 def test_the_only_file_cut_short_by_a_crash_gets_its_size_back(tmp_path):
     opened = Opened(tmp_path / "g", data_file=1 << 20)
     opened.append([b"z" * 1_000] * 9)

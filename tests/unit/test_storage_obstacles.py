@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from quorumlog.machine.kv import KeyValueMachine
-from quorumlog.model.errors import NotAFileError, StorageError
+from quorumlog.model.errors import CorruptionError, NotAFileError, StorageError
 from quorumlog.storage.files.os_files import OsFileSystem
 from store_access import Opened
 
@@ -129,3 +129,124 @@ def test_no_file_of_a_group_makes_opening_wait(tmp_path):
         again = Opened(tmp_path / "g")
         assert len(again.entries()) == 1
         again.close()
+
+
+# -- files that are not ours among those of a log ------------------------------------------------
+
+DATA_FILE, INDEX_FILE = 4_096, 1_024
+
+
+def opened(directory):
+    return Opened(directory, data_file=DATA_FILE, index_file=INDEX_FILE)
+
+
+def filled(directory, count=20):
+    log = opened(directory)
+    for number in range(count):
+        log.append([b"%d" % number * 300])
+    log.checkpoint()
+    log.close()
+    return log
+
+
+def strangers(group, end):
+    """Return path and content of files that nobody but a stranger can have put there."""
+    first = (group / "data" / f"{0:020d}").read_bytes()
+    last = end.position // DATA_FILE
+    place = (end.index + 1) * 32 // INDEX_FILE
+    data = {last + 1: b"precious", last + 2: first, last + 40: b"x" * DATA_FILE, last + 90: b""}
+    index = {place + 1: b"y" * INDEX_FILE, place + 2: b"short", place + 50: bytes(INDEX_FILE)}
+    return {
+        **{group / "data" / f"{n * DATA_FILE:020d}": content for n, content in data.items()},
+        **{group / "index" / f"{n * INDEX_FILE:020d}": content for n, content in index.items()},
+    }
+
+
+def test_files_behind_the_end_that_are_not_ours_are_named_and_left_alone(tmp_path, caplog):
+    log = filled(tmp_path / "g")
+    there = strangers(tmp_path / "g", log.log.end_mark)
+    for path, content in there.items():
+        path.unlink(missing_ok=True)  # one that was made ahead
+        path.write_bytes(content)
+    again = opened(tmp_path / "g")
+    assert len(again.entries()) == 20
+    for path, content in there.items():
+        assert path.read_bytes() == content
+        assert f"{path} is no file of this log; it is ignored, and renamed once" in caplog.text
+    for number in range(200):
+        again.append([b"%d" % number * 300])
+    again.close()
+    for path, content in there.items():
+        kept = path if path.read_bytes() == content else path.with_name(f"moved.{path.name}")
+        assert kept.read_bytes() == content
+    caplog.clear()
+    last = opened(tmp_path / "g")
+    assert len(last.entries()) == 220
+    last.close()
+    moved = (
+        tmp_path / "g" / "data" / f"moved.{log.log.end_mark.position // 4096 * 4096 + 4096:020d}"
+    )
+    assert f"{moved} is no file of this log; it is ignored" in caplog.text
+
+
+def test_files_before_the_log_that_are_not_ours_are_named_and_left_alone(tmp_path, caplog):
+    log = filled(tmp_path / "g")
+    first = tmp_path / "g" / "data" / f"{0:020d}"
+    content = first.read_bytes()
+    log = opened(tmp_path / "g")
+    log.log.note_committed(19)
+    log.submit(log.log.reset(10))
+    log.close()
+    assert not first.exists()
+    first.write_bytes(content)  # from a copy
+    again = opened(tmp_path / "g")
+    assert len(again.entries()) == 9
+    again.close()
+    assert first.read_bytes() == content
+    assert f"{first} is no file of this log; it is ignored" in caplog.text
+
+
+def test_what_was_made_ahead_is_no_stranger(tmp_path, caplog):
+    log = filled(tmp_path / "g")
+    end = log.log.end_mark
+    start = end.position // DATA_FILE * DATA_FILE
+    for ahead in (1, 3):  # two threads make files, and a crash may come between
+        (tmp_path / "g" / "data" / f"{start + ahead * DATA_FILE:020d}").write_bytes(
+            bytes(DATA_FILE)
+        )
+    opened(tmp_path / "g").close()
+    assert "ignored" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["data", "index"])
+def test_an_empty_file_where_none_begins_is_ignored_beside_one_file(tmp_path, name, caplog):
+    filled(tmp_path / "g", 1)
+    path = tmp_path / "g" / name / f"{7:020d}"
+    path.touch()
+    assert len(list(path.parent.iterdir())) == 2
+    again = opened(tmp_path / "g")
+    assert len(again.entries()) == 1
+    again.close()
+    assert path.exists()
+    assert f"{path} is no file of this log; it is ignored" in caplog.text
+
+
+def test_of_two_whole_files_of_which_one_can_belong_to_the_log_both_are_named(tmp_path):
+    filled(tmp_path / "g", 1)
+    first = tmp_path / "g" / "data" / f"{0:020d}"
+    path = first.with_name(f"{7:020d}")
+    path.write_bytes(bytes(DATA_FILE))
+    with pytest.raises(CorruptionError, match="move away the one that was put there") as caught:
+        opened(tmp_path / "g")
+    assert str(caught.value).startswith(f"{first} and {path}: ")
+
+
+@pytest.mark.parametrize("what", OBSTACLES)
+def test_what_lies_in_the_place_of_a_data_file_is_said_once(tmp_path, what, caplog):
+    filled(tmp_path / "g")
+    path = tmp_path / "g" / "data" / f"{0:020d}"
+    path.unlink()
+    OBSTACLES[what](path)
+    with pytest.raises(NotAFileError, match=f"{path} is {what} where a file must be; move it away"):
+        opened(tmp_path / "g")
+    assert str(path) not in caplog.text

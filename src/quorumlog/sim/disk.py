@@ -430,18 +430,28 @@ class SimulatedFileSystem:
         self.perform(path, operation, lambda: self._names.sync(_absolute(path)))
 
     def replace(self, source: str, target: str) -> None:
-        """See `FileSystem`. Files only."""
+        """See `FileSystem`."""
         self.perform(target, "rename", lambda: self._replace(source, target))
 
     def _replace(self, source: str, target: str) -> None:
         content = self._names.now.get(_absolute(source))
         if content is None:
             _refuse(target, "rename", errno.ENOENT)
-        if isinstance(content, Directory) or self._names.is_directory(_absolute(target)):
+        if self._names.is_directory(_absolute(target)):
             _refuse(target, "rename", errno.EISDIR)
-        if _absolute(source) != _absolute(target):
+        if isinstance(content, Directory):
+            self._move_directory(_absolute(source), _absolute(target))
+        elif _absolute(source) != _absolute(target):
             change: Change = {_absolute(source): None, _absolute(target): content}
             self._change(target, "rename", change)
+
+    def _move_directory(self, source: str, target: str) -> None:
+        """Move a directory and all that is in it to a name that nothing has."""
+        change: Change = {}
+        for name, node in self._names.now.items():
+            if name == source or name.startswith(f"{source}/"):
+                change |= {name: None, target + name[len(source) :]: node}
+        self._names.change(change)
 
     def remove(self, path: str) -> None:
         """See `FileSystem`."""

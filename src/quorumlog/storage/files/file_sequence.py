@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files.os_files import FileSystem, release_pages
+from quorumlog.storage.files.os_files import FileSystem, not_a_file, release_pages
 from quorumlog.storage.files.sequence_file import BESIDE, SequenceFile, is_name, name_of
 
 MAPS_MAX = 64
@@ -47,6 +47,9 @@ class FileSequence:
         self._resident_bytes = 0
         self.strange: list[str] = []
         """Paths found beside the files that are none of them; left alone."""
+        self._in_the_way: dict[int, str] = {}
+        """What has the name of a file of the sequence and is none, by start; moved away only once
+        such a file is made."""
 
     @property
     def directory(self) -> str:
@@ -78,11 +81,13 @@ class FileSequence:
         for directory in self.directories:
             for name in self._files.names(directory):
                 path = f"{directory}/{name}"
-                is_directory = self._files.is_directory(path)
-                if is_name(name) and not is_directory:
+                is_file = not self._files.obstacle(path)
+                if is_name(name) and is_file:
                     self._take_in(directory, int(name))
-                elif name.endswith(BESIDE) and is_name(name.removesuffix(BESIDE)):
-                    if not read_only and not is_directory:
+                elif is_name(name):
+                    self._in_the_way[int(name)] = path
+                elif is_file and is_name(name.removesuffix(BESIDE)):
+                    if not read_only:
                         self._files.remove(path)
                 else:
                     self.strange.append(path)
@@ -91,20 +96,31 @@ class FileSequence:
             self._leave_out_misplaced()
 
     def _leave_out_misplaced(self) -> None:
-        """Leave files alone that do not lie whole file sizes away from most others."""
-        origins = Counter(start % self.file_size for start in self._by_start)
+        """Leave files alone that do not lie whole file sizes away from most others.
+
+        Files of the log have their full size, so others do not count if there are such.
+        """
+        whole = [start for start, file in self._by_start.items() if self._is_whole(file)]
+        origins = Counter(start % self.file_size for start in whole or self._by_start)
         (origin, count), *others = origins.most_common()
-        misplaced = [start for start in self._by_start if start % self.file_size != origin]
         if others and others[0][1] == count:
-            path, other = self._by_start[misplaced[0]].path, next(iter(self._by_start.values()))
+            first, other = (
+                next(file.path for start, file in self._by_start.items() if start % size == rest)
+                for size, rest in ((self.file_size, one) for one in (origin, others[0][0]))
+            )
             raise CorruptionError(
-                f"{path}: beside {other.path} no file of {self.file_size} bytes begins there, and "
-                "it cannot be told which of them belongs to this log; move the other one away",
-                path,
+                f"{first} and {other}: files of a log begin whole multiples of {self.file_size} "
+                "bytes apart, so only one of them belongs to this log, and it cannot be told "
+                "which; move away the one that was put there",
+                other,
                 0,
             )
         self.set_origin(origin)
-        self.strange += [self._by_start.pop(start).path for start in misplaced]
+        for start in [start for start in self._by_start if start % self.file_size != origin]:
+            self.strange.append(self._by_start.pop(start).path)
+
+    def _is_whole(self, file: SequenceFile) -> bool:
+        return size_of(self._files, file.path) == self.file_size
 
     def _take_in(self, directory: str, start: int) -> None:
         path = f"{directory}/{name_of(start)}"
@@ -128,6 +144,24 @@ class FileSequence:
         """State where a file begins; the others lie whole file sizes away."""
         self._origin = position % self.file_size
 
+    def leave_out(self, start: int) -> None:
+        """Leave a file alone that is none of the sequence though it has such a name."""
+        with self._maps_lock:
+            self._maps.pop(start, None)
+        changed = dict(self._by_start)
+        self._in_the_way[start] = changed.pop(start).path
+        self._by_start = changed
+
+    def in_the_way(self) -> list[str]:
+        """Return the paths of what has the name of a file of the sequence and is none."""
+        return list(self._in_the_way.values())
+
+    def require_no_obstacle(self, start: int) -> None:
+        """Raise `NotAFileError` if something else lies where a file should begin that was made."""
+        path = self._in_the_way.get(start)
+        if path is not None and (obstacle := self._files.obstacle(path)):
+            raise not_a_file(path, obstacle)
+
     def gaps(self, first: int, last: int) -> list[int]:
         """Return the starts of files that should hold positions first … last and do not.
 
@@ -137,7 +171,7 @@ class FileSequence:
         start = self.start_of(first)
         while start <= last:
             file = self._by_start.get(start)
-            if file is None or size_of(self._files, file.path) != self.file_size:
+            if file is None or not self._is_whole(file):
                 missing.append(start)
             start += self.file_size
         return missing
@@ -152,8 +186,14 @@ class FileSequence:
             changed = dict(self._by_start)
             directory = self._place(start // self.file_size)
             leaving = self._leaving.pop(start, None)
+            in_the_way = self._in_the_way.pop(start, None)
             changed[start] = SequenceFile(
-                self._files, directory, start, self.file_size, predecessor=leaving
+                self._files,
+                directory,
+                start,
+                self.file_size,
+                predecessor=leaving,
+                in_the_way=in_the_way,
             )
             self._by_start = dict(sorted(changed.items()))
         return self._by_start[start]
@@ -266,7 +306,7 @@ def stored_file_size(files: FileSystem, directories: Sequence[str]) -> int | Non
         size_of(files, f"{directory}/{name}")
         for directory in directories
         for name in files.names(directory)
-        if is_name(name) and not files.is_directory(f"{directory}/{name}")
+        if is_name(name) and not files.obstacle(f"{directory}/{name}")
     ]
     return max(sizes, default=None)
 

@@ -433,6 +433,26 @@ def _opened(path: str, flags: int) -> int:
     return SPARES.use(path, lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
 
+def move_aside(files: FileSystem, path: str) -> str:
+    """Give something that stands in the way of a file another name, durably; return that.
+
+    It may be somebody's, so it is not removed. Raises `StorageError` if it cannot be moved.
+    """
+    what = files.obstacle(path) or "a file that is not ours"
+    directory, _, name = path.rpartition("/")
+    aside, number = f"{directory}/moved.{name}", 1
+    while files.exists(aside) or files.obstacle(aside):
+        number += 1
+        aside = f"{directory}/moved.{number}.{name}"
+    try:
+        files.replace(path, aside)
+        files.sync_directory(directory)
+    except StorageError as error:
+        raise StorageError(f"{path} is {what}, in the way; move it away ({error})") from error
+    logger.warning("%s was %s, in the way of one of ours; its name is %s now", path, what, aside)
+    return aside
+
+
 class OsFileSystem:
     """The operating system's file system."""
 

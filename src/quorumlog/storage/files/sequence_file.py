@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from quorumlog.model.errors import StorageError, check
-from quorumlog.storage.files.os_files import File, FileSystem, not_a_file
+from quorumlog.storage.files.os_files import File, FileSystem, move_aside
 
 NAME_DIGITS = 20
 BESIDE = ".new"
@@ -33,6 +33,7 @@ class SequenceFile:
 
     `prepare` may be called on any thread, the other writing methods on the disk thread only.
     `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
+    `in_the_way` is the path of something that has the file's name and is none of ours.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class SequenceFile:
         *,
         is_made: bool = False,
         predecessor: "SequenceFile | None" = None,
+        in_the_way: str | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -53,6 +55,7 @@ class SequenceFile:
         self.is_made = is_made
         self.is_removed = False
         self._predecessor = predecessor
+        self._in_the_way = in_the_way
         self._making = Lock()
         self._file: File | None = None
 
@@ -78,8 +81,9 @@ class SequenceFile:
     def _make(self) -> None:
         """Write it under another name first: it is never seen at another size (etcd #6368)."""
         beside = self.path + BESIDE
-        if obstacle := self._files.obstacle(self.path):
-            raise not_a_file(self.path, obstacle)
+        for path in {self._in_the_way or self.path, self.path}:
+            if self._files.exists(path) or self._files.obstacle(path):
+                move_aside(self._files, path)
         file = self._files.open(beside, create=True)
         try:
             file.resize(0)

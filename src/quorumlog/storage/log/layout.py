@@ -9,13 +9,18 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.storage.files.file_sequence import stored_file_size
-from quorumlog.storage.files.os_files import FileSystem
+from quorumlog.storage.files.os_files import FileSystem, move_aside, not_a_file
+from quorumlog.storage.files.reserve import FILE_NAME as RESERVE_NAME
 from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.files.space import used_ratio
+from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStateStore
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
-from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME
+from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME
+from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
+from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dual_slot_file import COPY, restore
+from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +29,12 @@ INDEX = "index"
 LOCK_NAME = "quorumlog.lock"
 IDENTITY_NAME = "quorumlog.identity"
 IDENTITY_BYTES_MAX = 4_096
+_KNOWN_FROM_NOWHERE_ELSE = (STATE_NAME, IDENTITY_NAME)
+_FOUND_AGAIN = (MEMBERSHIP_NAME, SESSIONS_NAME, DAMAGE_NAME)
+_SMALL_FILES = (
+    *(name + end for name in (*_KNOWN_FROM_NOWHERE_ELSE, *_FOUND_AGAIN) for end in ("", COPY)),
+    *(CHECKPOINT_NAME, DURABLE_NAME, RESERVE_NAME),
+)
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +121,7 @@ def claim_group_directory(
     for path in (directory, *data_directories, f"{directory}/{INDEX}"):
         files.make_directory(path)
         files.sync_directory(path)  # names made just before a crash count from now on
+    _clear_obstacles(files, directory)
     if has_identity(files, directory):
         identity = read_identity(files, directory)
         if (identity.group, identity.self_id) != (group, self_id):
@@ -133,6 +145,23 @@ def claim_group_directory(
     for path in reversed(_identity_paths(directory)):  # what is looked for comes last
         _write_identity(files, directory, path, identity)
     return identity
+
+
+def _clear_obstacles(files: FileSystem, directory: str) -> None:
+    """Move away what lies where a small file must be: such a file counts as lost.
+
+    Raises `NotAFileError`, and moves nothing, if a file would be lost that has no other copy.
+    """
+    for name in _KNOWN_FROM_NOWHERE_ELSE:
+        paths = (f"{directory}/{name}", f"{directory}/{name}{COPY}")
+        obstacles = [path for path in paths if files.obstacle(path)]
+        whole = [path for path in paths if path not in obstacles and files.exists(path)]
+        if obstacles and not whole:
+            raise not_a_file(obstacles[0], files.obstacle(obstacles[0]))
+    for name in _SMALL_FILES:
+        for path in (f"{directory}/{name}", f"{directory}/{name}.new"):
+            if files.obstacle(path):
+                move_aside(files, path)
 
 
 def _identity_paths(directory: str) -> tuple[str, str]:
@@ -169,6 +198,8 @@ def damaged_identities(files: FileSystem, directory: str) -> list[tuple[str, str
 
 def _identity_at(files: FileSystem, path: str) -> Identity | str:
     """Return what a file says, or why it does not."""
+    if obstacle := files.obstacle(path):
+        return f"it is {obstacle}, not a file; move it away"
     if not files.exists(path):
         return "it is gone"
     file = files.open(path, writable=False)

@@ -215,6 +215,9 @@ def open_log(  # noqa: PLR0913
     recovered = Recovery(
         data, index, known, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
     ).run()
+    for path in (*data.in_the_way(), *index.in_the_way()):
+        text = "%s is no file of this log; it is ignored, and renamed once a file needs its name"
+        logger.warning(text, path)
     _check_memberships(directory, notes, recovered)
     recovered = _with_notes(recovered, [*damaged, *recovered.damaged], _noted(notes, recovered))
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)

@@ -123,7 +123,7 @@ class DurableHint:
 
         None if nothing was ever noted, or if the note itself is damaged.
         """
-        if not self._files.exists(self._path):
+        if self._files.obstacle(self._path) or not self._files.exists(self._path):
             return None
         file = self._files.open(self._path, writable=False)
         try:

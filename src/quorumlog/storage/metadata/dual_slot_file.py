@@ -77,6 +77,8 @@ class _DualSlots:
         """Return what is in each slot; empty if there is no file."""
         if not self.exists():
             return []
+        if self._files.obstacle(self.path):
+            return [None] * len(self._offsets)
         file = self._files.open(self.path, writable=False)
         try:
             return [_unpacked(file.read_at(self._size, offset)) for offset in self._offsets]

@@ -67,6 +67,8 @@ class SessionFile:
         ]
 
     def _read(self, path: str) -> bytes | None:
+        if self._files.obstacle(path):
+            return None
         file = self._files.open(path, writable=False)
         try:
             raw = file.read_at(BYTES_MAX, 0)

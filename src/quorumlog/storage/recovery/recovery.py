@@ -7,16 +7,20 @@ they differ. What a crash left half done of a truncation or a reset is finished.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from quorumlog.model.block import (
+    HEADER_DTYPE,
+    HEADER_SIZE,
     INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
     config_entries_of,
     headers,
 )
+from quorumlog.model.codes import Magic
 from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.entries.index_records import (
     Records,
@@ -39,6 +43,9 @@ from quorumlog.storage.recovery.damage_scan import Damage, DamageScan
 logger = logging.getLogger(__name__)
 
 NO_END = 1 << 62
+_MAGICS = frozenset(map(int, Magic)) - {int(Magic.BLANK)}
+FILES_MADE_AT_ONCE = 2
+"""How many files before one may be missing: they are made ahead by two threads."""
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
 """How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
 left-over entries further on do not continue the chain CRC of what is written before them."""
@@ -113,6 +120,7 @@ class Recovery:
         self._scanned = 0
         self._config_entries: list[tuple[int, bytes]] = []
         self._mended = 0
+        self._end_index = -1
 
     def run(self) -> Recovered:
         """Return the usable log; mends and cuts on disk.
@@ -121,6 +129,7 @@ class Recovery:
         """
         known, checkpoint = self._known, self._known.checkpoint
         if known.boundary is not None:
+            self._leave_out_unconnected(known)
             self._finish_reset(known.boundary)
             if not len(self._data):
                 self._data.set_origin(known.boundary.position)
@@ -135,6 +144,7 @@ class Recovery:
         if known.durable is None:
             end, stop = self._with_lost_end(end, stop)
         boundary = known.boundary or self._found_boundary()
+        self._end_index = end.index
         cut = self._cut(end.position, stop)
         self._cut_index((end.index + 1) * INDEX_RECORD_SIZE)
         damaged = DamagedRanges(self._damages).within(boundary.before_begin_index + 1, end.index)
@@ -145,6 +155,32 @@ class Recovery:
         return Recovered(boundary, end, damaged, report, configs)
 
     # -- what a crash left half done ------------------------------------------------------------
+
+    def _leave_out_unconnected(self, known: Known) -> None:
+        """Leave files alone that lie where we leave none.
+
+        Files are made in order, and removed in an order that leaves no hole behind the end. Before
+        the log's first file there are others only if a removal did not end.
+        """
+        boundary, durable = known.boundary, known.durable
+        if boundary is None or durable is None:
+            return
+        is_removing = known.checkpoint is None or known.checkpoint.is_end
+        first = (boundary.before_begin_index + 1) * INDEX_RECORD_SIZE
+        end = max(first, (durable.index + 1) * INDEX_RECORD_SIZE)
+        data_end = max(boundary.position, durable.position)
+        for sequence, begin, place in (
+            (self._data, boundary.position, data_end),
+            (self._index, first, end),
+        ):
+            size, starts = sequence.file_size, sequence.starts
+            lowest, highest = sequence.start_of(begin), sequence.start_of(place)
+            for start in starts:
+                is_far = start > highest + (FILES_MADE_AT_ONCE + 1) * size
+                if is_far or (start < lowest and not is_removing):
+                    sequence.leave_out(start)
+                else:
+                    highest = max(highest, start)
 
     def _finish_reset(self, boundary: Boundary) -> None:
         """Remove what lies before the first entry, as a reset that was noted wanted to."""
@@ -186,6 +222,7 @@ class Recovery:
 
     def _restore(self, sequence: FileSequence, start: int) -> int:
         """Give a file its size; return how many bytes of it are there."""
+        sequence.require_no_obstacle(start)
         file = sequence.file_starting(start)
         opened = file.writable()
         held = opened.size()
@@ -361,6 +398,7 @@ class Recovery:
     def _cut(self, position: int, stop: Stop) -> int:
         """Remove what lies behind the last good entry; return how many bytes were not blank."""
         dirty = 0
+        self._leave_out_foreign(self._data, position, self._may_follow)
         for later in self._data.drop_from(max(position, 1)):
             dirty += later.size if stop.reason else 0
             later.remove()
@@ -374,7 +412,36 @@ class Recovery:
             file.cut(position)
         return dirty + left
 
+    def _leave_out_foreign(
+        self, sequence: FileSequence, end: int, may_follow: Callable[[int, memoryview], bool]
+    ) -> None:
+        """Leave files behind the end alone that we did not make: their size or content tells."""
+        checkpoint = self._known.checkpoint
+        if checkpoint is not None and checkpoint.is_end:
+            return  # what is being removed may be anything that was written
+        for start in sequence.made_starts:
+            if start >= max(end, 1):
+                _, view = sequence.map_at(start)
+                if len(view) != sequence.file_size or not may_follow(start, view):
+                    sequence.leave_out(start)
+
+    def _may_follow(self, _: int, view: memoryview) -> bool:
+        """Whether a data file begins with zeros, or with an entry that comes after the last one.
+
+        A crash leaves any sectors of a write that it cut short.
+        """
+        head = np.frombuffer(view, HEADER_DTYPE, 1)[0]
+        is_entry = int(head["magic"]) in _MAGICS and int(head["index"]) > self._end_index
+        return is_entry or not any(view[:HEADER_SIZE])
+
+    def _may_follow_in_index(self, start: int, view: memoryview) -> bool:
+        """Whether an index file begins with zeros, or with the record that belongs there."""
+        record = np.frombuffer(view, INDEX_RECORD_DTYPE, 1)[0]
+        is_record = int(record["index"]) == start // INDEX_RECORD_SIZE and record["size"] > 0
+        return is_record or not any(view[:INDEX_RECORD_SIZE])
+
     def _cut_index(self, place: int) -> None:
+        self._leave_out_foreign(self._index, place, self._may_follow_in_index)
         for file in self._index.drop_from(max(place, 1)):
             file.remove()
         if self._index.has(place):
