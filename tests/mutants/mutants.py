@@ -15,8 +15,8 @@ from quorumlog.model.membership import Membership
 from quorumlog.node import bootstrap as boot
 from quorumlog.node.replica import log_writer, pushes, replica
 from quorumlog.node.replica import snapshotter as saves
-from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.group_time import GroupTime
+from quorumlog.node.replica.machine_recovery import MachineRecovery
 from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.raft import campaign, core, voter
@@ -287,13 +287,13 @@ def r19_a_snapshot_is_named_by_an_index_that_is_not_its_own(put):
 
 
 def r23_state_and_applied_index_are_not_saved_together(put):
-    loaded = Applier._loaded
+    loaded = MachineRecovery._loaded
 
     def behind(self, meta, kept, results):
         loaded(self, meta, kept, results)
-        self.state.applied = max(-1, meta.last_included_index - 2)
+        self._machine.applied = max(-1, meta.last_included_index - 2)
 
-    put(Applier, "_loaded", behind)
+    put(MachineRecovery, "_loaded", behind)
 
 
 def r26_a_repeated_command_is_executed_again(put):

@@ -9,7 +9,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import ConfigError, LeaderPendingFullError
 from quorumlog.node.machines import machine_class
-from quorumlog.node.replica import applier as applier_module
+from quorumlog.node.replica import entry_applier
 from quorumlog.node.replica import snapshotter as saves_module
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.machine_jobs import ApplyBatch, MachineError
@@ -174,8 +174,8 @@ def backlog(group, count):
 
 @pytest.mark.parametrize(("entries", "size", "most"), [(10, 1 << 20, 10), (1_000, 500, 10)])
 def test_batches_are_bounded_by_entries_and_by_bytes(monkeypatch, entries, size, most):
-    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", entries)
-    monkeypatch.setattr(applier_module, "APPLY_BYTES", size)
+    monkeypatch.setattr(entry_applier, "APPLY_ENTRIES", entries)
+    monkeypatch.setattr(entry_applier, "APPLY_BYTES", size)
     group = Group()
     answers = backlog(group, 200)
     group.gate.open()
@@ -186,7 +186,7 @@ def test_batches_are_bounded_by_entries_and_by_bytes(monkeypatch, entries, size,
 
 
 def test_a_question_does_not_wait_for_a_long_backlog(monkeypatch):
-    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", 5)
+    monkeypatch.setattr(entry_applier, "APPLY_ENTRIES", 5)
     group = Group()
     backlog(group, 500)
     asked = group.ask()
@@ -198,7 +198,7 @@ def test_a_question_does_not_wait_for_a_long_backlog(monkeypatch):
 
 
 def test_entries_do_not_wait_for_endless_questions(monkeypatch):
-    monkeypatch.setattr(applier_module, "APPLY_ENTRIES", 5)
+    monkeypatch.setattr(entry_applier, "APPLY_ENTRIES", 5)
     group = Group()
     answers = backlog(group, 100)
     asked = []

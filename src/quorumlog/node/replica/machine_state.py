@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from quorumlog.machine.base import StateMachine
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import Role
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.log.snapshots import SnapshotMeta
@@ -12,10 +14,15 @@ from quorumlog.storage.log.snapshots import SnapshotMeta
 class MachineState:
     """A replica's machine and how far it is; `machine` None: a plain log.
 
-    The applier changes it. `applied` is the last entry that the machine has applied, `newest` the
-    newest snapshot that is known to be whole, `failed_text` says why the machine is given nothing
-    more. `is_installing`: a snapshot is being fetched from a peer; meanwhile the replica does not
-    campaign.
+    The parts around the applier change it, the others look at it.
+
+    - `newest`: the newest snapshot that is known to be whole.
+    - `applied`: the last entry that the machine has applied; `results`: what commands resulted in.
+    - `least_applied`: what it once had applied, if it was made again and has less; -1 if not.
+    - `retry_ms`: until then it is given nothing but questions; `NEVER_MS`: it is given everything.
+    - `untold_role`: term and role that it is to be told.
+    - `failed_text`: why it is given nothing more.
+    - `is_installing`: a snapshot is fetched from a peer; meanwhile the replica does not campaign.
     """
 
     core: RaftCore
@@ -23,6 +30,9 @@ class MachineState:
     newest: SnapshotMeta | None = None
     results: CommandResults = field(default_factory=CommandResults)
     applied: int = -1
+    least_applied: int = -1
+    retry_ms: int = NEVER_MS
+    untold_role: tuple[int, Role] | None = None
     failed_text: str = ""
     is_installing: bool = False
 
@@ -30,6 +40,18 @@ class MachineState:
     def applied_index(self) -> int:
         """Index of the last entry that is applied; of a plain log: committed."""
         return self.core.committed_index if self.machine is None else self.applied
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the machine has less than it once had: it was made again since."""
+        return self.applied < self.least_applied
+
+    def has_caught_up(self) -> bool:
+        """Return whether the machine has again what it once had, and had not before this call."""
+        if self.least_applied < 0 or self.is_behind:
+            return False
+        self.least_applied = -1
+        return True
 
     @property
     def failure_text(self) -> str:

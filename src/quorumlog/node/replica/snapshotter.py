@@ -441,6 +441,14 @@ class Snapshotter:
             raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
         return kept
 
+    def loaded(self, meta: SnapshotMeta, kept: Kept) -> None:
+        """A machine has loaded a snapshot: take what was kept with it, and answer who waits."""
+        if kept.sessions:
+            self._sessions.learned(kept.sessions)
+        if self._context.log.damaged:  # what is damaged below it is needed by nobody any more
+            self._retention.remove_until(meta.last_included_index)
+        self.settle()
+
     def look(self) -> SnapshotMeta | None:
         """Look once more which snapshot is the newest, on any thread but the loop's."""
         snapshots = self._snapshots

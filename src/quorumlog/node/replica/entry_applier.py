@@ -1,0 +1,190 @@
+"""Giving committed entries to a replica's machine, in batches, and their results to appends."""
+
+import logging
+from typing import NamedTuple
+
+from quorumlog.log_events import describe_error, log_event
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import Role
+from quorumlog.model.errors import PASSING_ERRORS, OutOfDescriptorsError
+from quorumlog.node.replica.appends import Appends
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.node.replica.comparisons import DIGEST_BYTES_MAX, Comparisons
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.fetches import gather
+from quorumlog.node.replica.machine_jobs import (
+    ApplyBatch,
+    MachineDamagedError,
+    MachineError,
+    MachineJob,
+    damage_of_machine,
+)
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.queries import Queries
+from quorumlog.node.replica.snapshotter import Snapshotter
+
+logger = logging.getLogger(__name__)
+
+APPLY_ENTRIES = 1_024
+APPLY_BYTES = 1024 * 1024
+"""Entries handed to a machine in one batch, and their bytes (but always one entry)."""
+LINGER_MS = 20
+"""How long a follower waits for more entries to apply, unless somebody waits for them."""
+RESULTS_KEPT = 65_536
+"""Results above which those that nobody waits for are looked for."""
+
+
+class _Applied(NamedTuple):
+    """What came of entries; `digest` is empty unless states are compared behind them."""
+
+    last_index: int
+    size_bytes: int
+    results: dict[int, bytes]
+    digest: bytes
+
+
+class EntryApplier:
+    """The part of a replica that has its machine apply entries.
+
+    `has_applied`: it did so since questions were answered last; then those have their turn. All
+    methods run on the event loop's thread, but for those that say otherwise.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        appends: Appends,
+        queries: Queries,
+        snapshotter: Snapshotter,
+        comparisons: Comparisons,
+    ) -> None:
+        self._context = context
+        self._machine = machine
+        self._appends = appends
+        self._queries = queries
+        self._snapshotter = snapshotter
+        self._comparisons = comparisons
+        self._results: dict[int, bytes] = {}
+        self._apply_at_ms = NEVER_MS
+        self._due_index = -1
+        self.has_applied = False
+
+    def next_deadline_ms(self) -> int:
+        """When entries are given to the machine that were waited with."""
+        # once it is time, whatever keeps the machine from applying goes on by itself
+        is_ahead = self._apply_at_ms > self._context.environment.now_ms()
+        return self._apply_at_ms if is_ahead else NEVER_MS
+
+    def next_job(self, machine: StateMachine) -> MachineJob | None:
+        """Return what applies the next batch; None if there is none, or it is not time yet."""
+        core, applied = self._context.core, self._machine.applied
+        last = min(core.committed_index, core.durable_index)
+        asks_first = self.has_applied and self._queries.is_ready
+        if last <= applied or asks_first or not self._is_time_to_apply(last):
+            return None
+        point = self._comparisons.next_point(applied)
+        last = min(last, applied + APPLY_ENTRIES, point)
+        return self._applying(machine, applied + 1, last)
+
+    def forget_results(self) -> None:
+        """A snapshot was loaded: what entries below it resulted in is in no answer any more."""
+        self._results.clear()
+
+    def _is_time_to_apply(self, last: int) -> bool:
+        """Whether not to wait for more: where nobody waits for it, applying seldom costs less.
+
+        What was there when the time had come is not waited for again, in however many pieces it is
+        handed over: a follower that compares its state after each entry would apply 50 a second.
+        """
+        now_ms = self._context.environment.now_ms()
+        is_asked = self._queries.is_waiting or self._snapshotter.is_asked
+        led = len(self._appends.pending) > 0  # when they were committed
+        is_awaited = self._context.core.role is Role.LEADER or led or is_asked
+        is_due = self._machine.applied < self._due_index
+        if is_awaited or is_due or last - self._machine.applied >= APPLY_ENTRIES:
+            self._apply_at_ms = NEVER_MS
+            self._due_index = last
+            return True
+        if self._apply_at_ms == NEVER_MS:
+            self._apply_at_ms = now_ms + LINGER_MS
+        if now_ms < self._apply_at_ms:
+            return False
+        self._apply_at_ms = NEVER_MS
+        self._due_index = last
+        return True
+
+    def _applying(self, machine: StateMachine, first: int, last: int) -> MachineJob:
+        log, limits = self._context.log, APPLY_BYTES
+        found = gather(log, first, last, limits) if log.is_in_memory(first) else None
+
+        def run() -> _Applied:
+            runs = gather(log, first, last, limits) if found is None else found
+            handed = ApplyBatch.of([entries.block() for entries in runs])
+            size, end = sum(len(entries.data) for entries in runs), runs[-1].last_index
+            results = self._apply(machine, handed)
+            return _Applied(end, size, results, self._digest_at(machine, end))
+
+        def done(found: _Applied) -> None:
+            self._machine.applied, size, results = found.last_index, found.size_bytes, found.results
+            self.has_applied = True
+            self._snapshotter.applied(size)
+            if len(self._appends.pending):
+                self._results.update(results)
+            self._appends.applied(self._machine.applied, self._take_results)
+            self._forget_unwanted()
+            self._queries.release()
+            if found.digest:
+                self._comparisons.reached(self._machine.applied, found.digest)
+            if self._machine.has_caught_up():
+                self._context.update_eligibility()
+
+        return MachineJob(run, done)
+
+    def _apply(self, machine: StateMachine, handed: ApplyBatch) -> dict[int, bytes]:
+        """Have entries applied; on the machine's thread."""
+        try:
+            return handed.apply_to(machine, self._machine.results)
+        except PASSING_ERRORS as error:
+            if machine.applied_index != self._machine.applied:  # it does not keep its state itself
+                if isinstance(error, OutOfDescriptorsError):
+                    raise MachineDamagedError(f"{error} while entries were applied") from error
+                raise MachineError(f"{describe_error(error)} while entries were applied") from error
+            self._machine.results = CommandResults.of(machine.kept())  # as they were before
+            raise
+
+    def _digest_at(self, machine: StateMachine, index: int) -> bytes:
+        """Return the digest if states are compared after an entry; on the machine's thread."""
+        if not self._comparisons.is_point(index):
+            return b""
+        try:
+            with damage_of_machine():
+                digest = machine.digest()
+        except MachineDamagedError:
+            raise
+        # costs a comparison, and the next snapshot says so, too; the entries have been applied
+        except Exception as error:
+            log_event(
+                logger,
+                logging.WARNING,
+                "the state machine gave no digest",
+                group=self._context.config.group,
+                index=index,
+                reason=describe_error(error),
+            )
+            return b""
+        is_eligible = isinstance(digest, bytes) and len(digest) <= DIGEST_BYTES_MAX
+        return digest if is_eligible else b""
+
+    def _forget_unwanted(self) -> None:
+        """Those of appends that were given up are not asked for any more."""
+        first = self._appends.pending.first_index
+        if first is None:
+            self._results.clear()
+        elif len(self._results) > RESULTS_KEPT:
+            kept = {index: found for index, found in self._results.items() if index >= first}
+            self._results = kept
+
+    def _take_results(self, first: int, last: int) -> list[bytes]:
+        return [self._results.pop(index, b"") for index in range(first, last + 1)]

@@ -1,0 +1,356 @@
+"""Getting a replica's state machine to hold what it should: at the start, and after damage.
+
+A machine is opened with what it keeps itself, or loads the newest snapshot; the log gives the rest.
+One that cannot be believed any more is made again in the same way. If the log has removed what no
+snapshot here holds, peers are asked for theirs.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumlog.log_events import log_event
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.node.replica.command_results import CommandResults
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.machine_jobs import MachineControl, MachineJob, damage_of_machine
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.snapshot_requests import SnapshotRequests
+from quorumlog.node.replica.snapshotter import Kept, Snapshotter
+from quorumlog.storage.log.snapshots import SnapshotMeta
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 1_000
+"""Pause before a damaged machine is made again, and before another peer is asked."""
+REBUILD_PAUSE_MS = 60_000
+"""From making a machine again to doing so once more, if it differs each time from what it should
+be; `RETRY_MS` if it is damaged."""
+ASIDE_WAIT_MS = 60_000
+"""How long peers are asked for a snapshot before those are used whose state may be another's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    """Why, and up to where snapshots are trusted (None: all are)."""
+
+    why: str
+    trusted_index: int | None
+
+
+class RecoveryControl(MachineControl, Protocol):
+    """What recovery asks of the part that drives the machine."""
+
+    def fail(self, text: str) -> None:
+        """Give the machine nothing more: it is not what the log says."""
+        ...
+
+    def remade(self) -> None:
+        """The machine is empty again."""
+        ...
+
+    def loaded(self) -> None:
+        """The machine has loaded a snapshot."""
+        ...
+
+    def applied(self) -> None:
+        """The machine may hold more than before."""
+        ...
+
+
+class MachineRecovery:
+    """The part of a replica that opens its machine, makes it again and loads snapshots.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        machine: MachineState,
+        control: RecoveryControl,
+        snapshotter: Snapshotter,
+        snapshot_requests: SnapshotRequests,
+    ) -> None:
+        self._context = context
+        self._environment = context.environment
+        self._machine = machine
+        self._control = control
+        self._snapshotter = snapshotter
+        self._snapshot_requests = snapshot_requests
+        self._is_recovering = machine.machine is not None
+        self._rebuild: _Rebuild | None = None
+        self._rebuilt_ms = -REBUILD_PAUSE_MS
+        self._ask_peers_ms = NEVER_MS
+        self._ask_until_ms = NEVER_MS
+        self._takes_back = False
+        self._asked_peers = 0
+        self._load: SnapshotMeta | None = None
+
+    @property
+    def condition(self) -> str:
+        """A word for what keeps the machine from being given entries; empty: nothing does."""
+        if self._is_recovering:
+            return "recovering"
+        if self._rebuild is not None:
+            return "rebuilding"
+        return "waiting" if self._ask_peers_ms != NEVER_MS else ""
+
+    @property
+    def condition_text(self) -> str:
+        """The same in a sentence."""
+        if self._rebuild is not None:
+            return f"the state machine is made again from snapshot and log: {self._rebuild.why}"
+        if self._ask_peers_ms != NEVER_MS:
+            return f"{self._no_snapshot_text()}; peers are asked for theirs"
+        return "the files of the state machine are read" if self._is_recovering else ""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the machine is to load a snapshot, or does."""
+        return self._load is not None
+
+    def tick(self, now_ms: int) -> None:
+        """Ask another peer, when it is time."""
+        if now_ms >= self._ask_peers_ms:
+            self._ask_a_peer(now_ms)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        return self._ask_peers_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the machine can be given entries."""
+        return not self.condition and self._load is None
+
+    def next_job(self, machine: StateMachine) -> MachineJob | None:
+        """Return the next step, if it is not over; None while peers are asked."""
+        if self._rebuild is not None:
+            return self._remaking(machine, self._rebuild)
+        if self._is_recovering:
+            return self._recovering(machine)
+        if self._ask_peers_ms != NEVER_MS:
+            return self._snapshotter.taking_back(self._taken_back) if self._takes_back else None
+        return self._loading(machine, self._load) if self._load is not None else None
+
+    def load(self, meta: SnapshotMeta) -> None:
+        """A snapshot was fetched, and the log begins behind it: the machine must have it."""
+        self._load = meta
+        self._machine.retry_ms = self._ask_peers_ms = NEVER_MS
+        self._takes_back = False
+        self._machine.newest = meta
+        self._context.update_eligibility()
+        self._control.advance()
+
+    def _recovering(self, machine: StateMachine) -> MachineJob:
+        before = self._machine.newest
+
+        def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
+            newest = self._snapshotter.look()  # before: `recover` is called once
+            with damage_of_machine():
+                machine.recover()
+                return machine.applied_index, CommandResults.of(machine.kept()), newest
+
+        def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
+            self._is_recovering = False
+            self._machine.applied, self._machine.results, newest = found
+            self._snapshotter.looked(before, newest)
+            self._begin()
+
+        return MachineJob(run, done)
+
+    def _begin(self) -> None:
+        """Go on from what the machine has, or from the newest snapshot."""
+        log, newest = self._context.log, self._machine.newest
+        reached = -1 if newest is None else newest.last_included_index
+        if self._machine.applied > max(log.end_index, reached):
+            self._control.fail(
+                f"the state machine holds entries up to {self._machine.applied}, but the log ends "
+                f"at {log.end_index}: they do not belong together. {EMPTYING_IS_SAFE_WHEN}"
+            )
+        elif max(self._machine.applied, reached) < log.before_begin_index:
+            self._ask_peers()
+        else:
+            self._load = newest if reached > self._machine.applied else None
+        self._control.applied()
+        self._context.update_eligibility()
+        self._control.advance()
+
+    def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
+        """Make the machine again from a snapshot and the log: what it holds cannot be believed.
+
+        Nor can snapshots behind `trusted_index`, if that is given: they are set aside.
+        """
+        if self._machine.machine is None or self._machine.failed_text:
+            return
+        if self._rebuild is not None:
+            self._rebuild_again(self._rebuild, trusted_index)
+            return
+        if self._environment.remake is None:
+            self._control.fail(why)
+            return
+        context, machine = self._context, self._machine
+        now_ms = self._environment.now_ms()
+        self._rebuild = _Rebuild(why, trusted_index)
+        self._is_recovering = False
+        machine.least_applied = max(machine.least_applied, machine.applied)
+        differs = trusted_index is not None or self._load is not None
+        pause_ms = REBUILD_PAUSE_MS if differs else RETRY_MS
+        self._machine.retry_ms = max(now_ms, self._rebuilt_ms + pause_ms)
+        self._rebuilt_ms = self._machine.retry_ms
+        self._load, self._ask_peers_ms, self._takes_back = None, NEVER_MS, False
+        if trusted_index is not None:
+            self._snapshotter.distrust(trusted_index)
+        context.counters.machine_rebuilds += 1
+        log_event(
+            logger,
+            logging.ERROR,
+            "state machine is made again",
+            group=context.config.group,
+            applied_index=self._machine.applied,
+            text=why,
+        )
+        context.update_eligibility()
+        context.wake()
+
+    def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
+        """It failed, or less can be trusted than was known when it was asked for."""
+        if trusted_index is not None:
+            before = rebuild.trusted_index
+            least = trusted_index if before is None else min(before, trusted_index)
+            self._rebuild = _Rebuild(rebuild.why, least)
+            self._snapshotter.distrust(least)
+        elif self._machine.retry_ms == NEVER_MS:
+            self._machine.retry_ms = self._environment.now_ms() + RETRY_MS
+        self._context.wake()
+
+    def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
+        remake, before = self._environment.remake, self._machine.newest
+
+        def run() -> tuple[StateMachine, SnapshotMeta | None]:
+            if rebuild.trusted_index is not None:
+                self._snapshotter.set_aside_behind(rebuild.trusted_index)
+            newest = self._snapshotter.look()  # may fail, as what follows may not for its sake
+            with damage_of_machine():
+                return machine if remake is None else remake(machine), newest
+
+        def done(found: tuple[StateMachine, SnapshotMeta | None]) -> None:
+            self._machine.machine, newest = found
+            self._snapshotter.looked(before, newest)
+            self._machine.applied, self._machine.results = -1, CommandResults()
+            if self._rebuild is not rebuild:
+                return  # less is trusted by now: once more
+            self._rebuild = None
+            core = self._context.core
+            self._machine.untold_role = self._machine.untold_role or (core.term, core.role)
+            self._control.remade()
+            self._begin()
+
+        return MachineJob(run, done)
+
+    def _no_snapshot_text(self) -> str:
+        begin = self._context.log.before_begin_index + 1
+        what = "trusted" if self._snapshotter.has_aside else "whole"
+        return f"no {what} snapshot is left, and the log begins at {begin}"
+
+    def _ask_peers(self) -> None:
+        is_alone = len(self._context.core.membership.ids) <= 1
+        if is_alone and not self._snapshotter.has_aside:
+            self._control.fail(
+                f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
+                "replica's directory, or the snapshots in it, from a backup"
+            )
+            return
+        self._ask_peers_ms = self._environment.now_ms()
+        self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else ASIDE_WAIT_MS)
+        log_event(
+            logger,
+            logging.ERROR,
+            "peers are asked for a snapshot",
+            group=self._context.config.group,
+            text=self._no_snapshot_text(),
+        )
+
+    def _ask_a_peer(self, now_ms: int) -> None:
+        """Ask the leader, if one is known, else one after the other.
+
+        If nobody has given one for long, what was set aside is used.
+        """
+        core = self._context.core
+        peers = [peer for peer in core.membership.ids if peer != core.self_id]
+        self._ask_peers_ms = now_ms + RETRY_MS
+        self._asked_peers += 1
+        if self._machine.is_installing:
+            return
+        if self._snapshotter.has_aside and now_ms >= self._ask_until_ms:
+            self._takes_back = True
+            return
+        if not peers:
+            return
+        peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
+        self._snapshot_requests.ask(str(peer), self._context.log.before_begin_index)
+
+    def _taken_back(self) -> None:
+        self._takes_back = False
+        if self._load is not None:
+            return  # one has come meanwhile
+        self._ask_peers_ms = NEVER_MS
+        self._context.raise_alarm(
+            "nobody gives a snapshot: those are used that were set aside, although their state "
+            "may be another's"
+        )
+        self._begin()
+
+    def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> MachineJob:
+        before = self._machine.newest
+
+        def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
+            kept = self._snapshotter.load_into(machine, meta)
+            return (
+                self._snapshotter.look()
+                if kept is None
+                else (kept, CommandResults.of(kept.results))
+            )
+
+        def done(found: tuple[Kept, CommandResults] | SnapshotMeta | None) -> None:
+            if isinstance(found, tuple):
+                self._loaded(meta, *found)
+                return
+            self._snapshotter.looked(before, found)
+            if self._load is meta:
+                self._load_older()
+
+        return MachineJob(run, done)
+
+    def _loaded(self, meta: SnapshotMeta, kept: Kept, results: CommandResults) -> None:
+        self._machine.applied = meta.last_included_index
+        self._machine.results = results
+        if self._load is meta:
+            self._load = None
+        log_event(
+            logger,
+            logging.INFO,
+            "snapshot loaded",
+            group=self._context.config.group,
+            applied_index=self._machine.applied,
+        )
+        self._control.loaded()
+        self._snapshotter.loaded(meta, kept)
+        self._context.update_eligibility()
+
+    def _load_older(self) -> None:
+        """The newest was broken and is gone: an older one will do if the log goes back so far."""
+        self._load = None
+        self._begin()
+
+    def close(self) -> None:
+        """The node stops, and its machine threads have."""
+        machine = self._machine.machine
+        if machine is None:
+            return
+        if self._rebuild is not None and self._environment.remake is not None:
+            machine = self._environment.remake(machine)  # not to be opened as it is
+        machine.close()
