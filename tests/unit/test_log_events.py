@@ -153,8 +153,8 @@ def test_every_line_of_a_node_has_a_constant_event_and_its_values_as_fields():
         and call.func.attr in LEVELS
         and getattr(call.func.value, "id", "") == "logger"
     ]
-    assert not found, "use say"
-    events = [(place, call.args[2]) for place, call in _calls() if _name(call) == "say"]
+    assert not found, "use log_event"
+    events = [(place, call.args[2]) for place, call in _calls() if _name(call) == "log_event"]
     assert len(events) > 20
     assert not [place for place, event in events if isinstance(event, ast.JoinedStr | ast.BinOp)]
 
