@@ -327,14 +327,14 @@ def r29_what_was_rejected_is_not_saved(put):
 
 
 def r30_a_new_run_leaves_what_the_one_before_wrote(put):
-    begin = TransactionTable._begin
+    start_run = TransactionTable._start_run
 
     def careless(self, entry):
         rejected = list(self.rejected)
-        begin(self, entry)
+        start_run(self, entry)
         self.rejected = rejected
 
-    put(TransactionTable, "_begin", careless)
+    put(TransactionTable, "_start_run", careless)
 
 
 def r31_files_are_as_old_as_their_times_and_the_calendar_say(put):

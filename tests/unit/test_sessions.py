@@ -52,9 +52,9 @@ def test_a_block_is_known_by_its_session_entry():
 
 
 @pytest.mark.parametrize("fields", [{"crc": 1}, {"count": 2}, {"count": 4}])
-def test_a_session_entry_that_does_not_fit_is_refused(fields):
+def test_a_session_entry_that_does_not_match_is_refused(fields):
     _, block = block_of(7, 3, [b"a", b"b", b"c"], **fields)
-    with pytest.raises(UnexpectedArgumentError, match=r"does not fit|goes with"):
+    with pytest.raises(UnexpectedArgumentError, match=r"does not match|goes with"):
         system_entry_of(block)
 
 
@@ -63,7 +63,7 @@ def test_a_block_without_one_has_none_and_one_alone_is_refused():
     assert system_entry_of(plain) is None
     entry = SessionEntry(7, 0, 0, 0, crc_of([]))
     alone = parse_block(memoryview(bytearray(entry.encode())), count=1, entry_bytes_max=1_000)
-    with pytest.raises(UnexpectedArgumentError, match="without entries behind it"):
+    with pytest.raises(UnexpectedArgumentError, match="without entries after it"):
         system_entry_of(alone)
 
 
@@ -86,7 +86,7 @@ def test_the_same_entries_give_the_same_table_however_often_they_come():
     assert SessionTable.decode(table.encode()) == table
 
 
-def test_a_higher_epoch_begins_anew_and_a_lower_one_counts_no_more():
+def test_a_higher_epoch_starts_anew_and_a_lower_one_is_ignored():
     table = SessionTable()
     table.apply(0, entry(1, 0))
     table.apply(3, entry(1, 0, epoch=2))
@@ -95,7 +95,7 @@ def test_a_higher_epoch_begins_anew_and_a_lower_one_counts_no_more():
     assert [block.index for block in table.sessions[1].blocks] == [3]
 
 
-def test_the_table_is_bounded_and_forgets_who_slept_longest():
+def test_the_table_is_bounded_and_forgets_who_was_idle_longest():
     table = SessionTable()
     for number in range(SESSIONS_MAX):
         table.apply(number * 3, entry(number, 0))
@@ -106,7 +106,7 @@ def test_the_table_is_bounded_and_forgets_who_slept_longest():
     assert 1 not in table.sessions
 
 
-def test_so_many_blocks_of_a_producer_are_remembered():
+def test_a_bounded_number_of_blocks_of_a_producer_is_remembered():
     table = SessionTable()
     for number in range(BLOCKS_REMEMBERED + 3):
         table.apply(number * 3, entry(1, number * 2))

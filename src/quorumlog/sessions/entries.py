@@ -1,22 +1,22 @@
-"""Entries on the system channel that producers lead their blocks with, or append alone.
+"""Entries on the system channel: the first ones of producers' blocks, and some that stand alone.
 
-A block of an idempotent producer begins with one session entry: magic NORMAL, on the system
-channel, its body
+A block of an idempotent producer starts with one session entry. It has magic NORMAL, is on the
+system channel, and has this body:
 
     0 4s magic "PSE1"    4 u64 producer id    12 u32 epoch    16 u64 first sequence
                                                               24 u32 count    28 u32 CRC
 
-The sequence counts the producer's entries; the CRC-32 is over the body CRCs of the `count` entries
-behind it, 4 bytes each, big-endian. With magic "CSE1" they are commands, and what a state machine
-made of them is kept as well. With magic "TSE1" they are part of a transaction, which follows:
+The sequence counts the producer's entries. The CRC-32 is over the body CRCs of the `count` entries
+after it, 4 bytes each, big-endian. With magic "CSE1" these are commands, whose results are kept as
+well. With magic "TSE1" they are part of a transaction, which follows:
 
     32 16s transactional id    48 u32 epoch of it    52 u64 batch id    60 u32 partition
 
-Three entries stand alone. "TIN1" begins a run of a transactional producer:
+Three entries stand alone. "TIN1" starts a run of a transactional producer:
 
     4 16s transactional id    20 16s run id    36 u32 time-out in ms
 
-"TEN1" ends a transaction, with outcome 1: accepted are the `count` attempts that follow, 0: none:
+"TEN1" ends a transaction. Outcome 1 accepts the `count` attempts that follow, outcome 0 none:
 
     4 16s transactional id    20 u32 epoch    24 u64 batch id    32 u8 outcome    33 u32 count
     and each  0 u32 partition  4 u64 producer id  12 u64 first index  20 u64 last index
@@ -67,7 +67,7 @@ ID_SIZE: Final = 16
 ACCEPTED_MAX: Final = 50_000
 """Attempts that one end of a transaction can accept."""
 TIME_MS_MAX: Final = 1 << 53
-"""Group time ends here; a mark that states more counts for nothing."""
+"""Group time ends here; a mark with a later time is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class TransactionPart:
 
 @dataclass(frozen=True, slots=True)
 class SessionEntry:
-    """What a session entry says of the `count` entries behind it.
+    """What a session entry says of the `count` entries after it.
 
-    `keeps_results`: they are commands, and a repeated block is given their results again.
+    `keeps_results`: they are commands, and a repeated block is answered with their results again.
     """
 
     producer_id: int
@@ -114,7 +114,7 @@ class SessionEntry:
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> "SessionEntry | None":
-        """Read the body of an entry of the system channel; None: it is something else."""
+        """Read the body of an entry of the system channel; None: it is another entry."""
         if len(body) < _SESSION.size:
             return None
         magic, producer_id, epoch, first_sequence, count, crc = _SESSION.unpack_from(body)
@@ -129,9 +129,9 @@ class SessionEntry:
 
 @dataclass(frozen=True, slots=True)
 class InitTransactions:
-    """A new run of a transactional id begins; earlier runs of it can append nothing any more.
+    """A new run of a transactional id starts; earlier runs of that id can append nothing any more.
 
-    A transaction of it to which nothing is added for `timeout_ms` is given up.
+    A transaction of the run to which nothing is added for `timeout_ms` is aborted.
     """
 
     transactional_id: bytes
@@ -146,7 +146,7 @@ class InitTransactions:
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> "InitTransactions | None":
-        """Read the body of an entry of the system channel; None: it is something else."""
+        """Read the body of an entry of the system channel; None: it is another entry."""
         if len(body) != _INIT.size:
             return None
         magic, *fields = _INIT.unpack(body)
@@ -170,7 +170,7 @@ class AcceptedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """A batch has ended: only what is `accepted` counts; None: it is given up altogether."""
+    """A batch has ended: only the `accepted` attempts count; None: the batch is aborted."""
 
     transactional_id: bytes
     epoch: int
@@ -215,7 +215,7 @@ class EndTransaction:
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> "EndTransaction | None":
-        """Read the body of an entry of the system channel; None: it is something else."""
+        """Read the body of an entry of the system channel; None: it is another entry."""
         if len(body) < _END.size:
             return None
         magic, transactional_id, epoch, batch_id, outcome, count = _END.unpack_from(body)
@@ -240,7 +240,7 @@ class TimeMark:
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> "TimeMark | None":
-        """Read the body of an entry of the system channel; None: it is something else."""
+        """Read the body of an entry of the system channel; None: it is another entry."""
         if len(body) != _TIME.size:
             return None
         magic, time_ms = _TIME.unpack(body)
@@ -267,7 +267,7 @@ def decode_system_entry(body: bytes | memoryview) -> SystemEntry | None:
 
 
 def crc_of(body_crcs: Iterable[int]) -> int:
-    """Return the CRC that a session entry states, of the CRCs of the bodies behind it."""
+    """Return the CRC that a session entry states, from the CRCs of the bodies after it."""
     crcs = list(body_crcs)
     return crc32(struct.pack(f">{len(crcs)}I", *crcs))
 
@@ -281,7 +281,7 @@ def encode_session_block(
     keeps_results: bool = False,
     part: TransactionPart | None = None,
 ) -> bytes:
-    """Return the unstamped entries of `bodies` behind the session entry that fits them."""
+    """Return the unstamped entries of `bodies`, after the session entry that describes them."""
     crcs = [crc32(body) for body in bodies]
     entry = SessionEntry(
         producer_id, epoch, first_sequence, len(bodies), crc_of(crcs), keeps_results, part
@@ -295,16 +295,18 @@ def continued_crc(crc: int, block_crc: int) -> int:
 
 
 def system_entry_of(block: Block) -> SystemEntry | None:
-    """Return the entry of the system channel with which a client's block begins, if it does.
+    """Return the entry of the system channel at the start of a client's block; None: it has none.
 
-    Raises `UnexpectedArgumentError` if it does not fit the block, or is none that clients append.
+    Raises `UnexpectedArgumentError` if it does not match the block, or no client may append it.
     """
     if first_channel_of(block) != SYSTEM_CHANNEL:
         return None
     first = int(block.sizes[0])
     entry = decode_system_entry(block.data[HEADER_SIZE:first])
     if entry is None:
-        raise UnexpectedArgumentError("the first entry of the block is none that may lead one")
+        raise UnexpectedArgumentError(
+            "the first entry of the block is none that a block may start with"
+        )
     if isinstance(entry, TimeMark):
         raise UnexpectedArgumentError("only leaders append time marks")
     if entry.count != block.count - 1:
@@ -313,27 +315,27 @@ def system_entry_of(block: Block) -> SystemEntry | None:
         )
     if isinstance(entry, SessionEntry):
         if not entry.count:
-            raise UnexpectedArgumentError("a session entry without entries behind it")
+            raise UnexpectedArgumentError("a session entry without entries after it")
         crc = crc32(np.ascontiguousarray(headers(block)["body_crc"][1:]).tobytes())
         if entry.crc != crc:
-            raise UnexpectedArgumentError("the session entry does not fit the entries behind it")
+            raise UnexpectedArgumentError("the session entry does not match the entries after it")
     return entry
 
 
 def is_time_mark(block: Block) -> bool:
-    """Whether a block is one time mark and nothing else."""
+    """Whether a block consists of one time mark and nothing else."""
     if block.count != 1 or first_channel_of(block) != SYSTEM_CHANNEL:
         return False
     return TimeMark.decode(block.data[HEADER_SIZE : int(block.sizes[0])]) is not None
 
 
 def system_entries_in(block: Block, first_index: int) -> list[tuple[int, SystemEntry]]:
-    """Return (index, entry) of each in a block that begins at first_index in the log."""
+    """Return (index, entry) of each in a block whose first entry is at first_index."""
     ordinals = np.flatnonzero(headers(block)["channel"] == SYSTEM_CHANNEL).tolist()
     found = []
     for ordinal in ordinals:
-        begin = int(block.offsets[ordinal])
-        body = block.data[begin + HEADER_SIZE : begin + int(block.sizes[ordinal])]
+        start = int(block.offsets[ordinal])
+        body = block.data[start + HEADER_SIZE : start + int(block.sizes[ordinal])]
         entry = decode_system_entry(body)
         if entry is not None:
             found.append((first_index + ordinal, entry))

@@ -1,7 +1,13 @@
 """Producer sessions: what every replica remembers of producers, so that a retry is stored once.
 
-From the entries that lead producers' blocks (`system_entry`), in the order of the log, every
-replica derives the same table; that of their transactions is part of it, and so are the time marks.
+Every replica derives the same table from the session entries of producers' blocks (`entries`), in
+the order of the log. The table of transactions is part of it, and so are the time marks.
+
+A session needs no opening and no closing. Its producer makes up a random id, and the first block
+that names it creates the session; each block states the sequence of its first entry. A block that
+continues the sequence is appended. One that is remembered was sent again because its answer was
+lost: it gets the same answer, and nothing is appended. A gap, or a block that was forgotten, is an
+error, since nobody can say whether it was stored.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +21,15 @@ from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_t
 from quorumlog.sessions.transaction_table import TransactionalProducer, TransactionTable
 
 SESSIONS_MAX: Final = 10_000
-"""Producers that a group remembers; the one that appended longest ago is forgotten first."""
+"""Number of producers that a group remembers; the one idle longest is forgotten first.
+
+The bound is part of the rule: all replicas must forget the same producer at the same entry."""
 BLOCKS_REMEMBERED: Final = 16
-"""Newest blocks of each producer whose answer can be given again."""
+"""Number of newest blocks of each producer whose answers can be given again."""
 
 
 class StoredBlock(msgspec.Struct, frozen=True, array_like=True):
-    """A block of a producer; its session entry is at `index`."""
+    """A block that a producer appended; its session entry is at `index`."""
 
     first_sequence: int
     count: int
@@ -35,14 +43,14 @@ class StoredBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """One producer: its epoch, the sequence it must go on with, and its newest blocks."""
+    """One producer: its epoch, the sequence that must come next, and its newest blocks."""
 
     epoch: int
     next_sequence: int
     blocks: tuple[StoredBlock, ...] = ()
 
     def block_at(self, first_sequence: int) -> StoredBlock | None:
-        """Return the block that begins with a sequence, if it is remembered."""
+        """Return the block whose first entry has this sequence, if it is remembered."""
         found = (block for block in self.blocks if block.first_sequence == first_sequence)
         return next(found, None)
 
@@ -58,7 +66,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class SessionTable:
-    """All sessions as the entries up to `as_of` have them, the one that slept longest first."""
+    """All sessions, as of the entry at index `as_of`; the one idle longest comes first."""
 
     as_of: int = -1
     sessions: dict[int, Session] = field(default_factory=dict)
@@ -67,11 +75,11 @@ class SessionTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it that a table without entries has not."""
+        """Whether the table equals one of a log without entries."""
         return not (self.sessions or self.transactions.producers or self.marks.pairs)
 
     def apply(self, index: int, entry: SystemEntry) -> None:
-        """Take an entry; one that is not after `as_of` is known already."""
+        """Take an entry of the log; one at or before `as_of` was taken already."""
         if index <= self.as_of:
             return
         if is_transactional(entry):
@@ -82,7 +90,7 @@ class SessionTable:
             self.marks.add(index, entry.time_ms)
 
     def removed(self, before_begin_index: int) -> None:
-        """Forget what is only of use for entries that are not in the log any more."""
+        """Forget what matters only for entries that the log does not hold any more."""
         self.transactions.removed(before_begin_index)
         self.marks.removed(before_begin_index)
 
@@ -108,7 +116,7 @@ class SessionTable:
         return SessionTable(self.as_of, dict(self.sessions), transactions, marks)
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
+        """Return the table as bytes."""
         saved = _Saved(
             self.as_of,
             list(self.sessions.items()),

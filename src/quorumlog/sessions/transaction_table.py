@@ -1,14 +1,18 @@
 """Transactions: entries that count only once the end of their batch names who wrote them.
 
-A transactional id is one writer that lives through restarts, such as a streaming query. Each run of
-it begins with an `InitTransactions` and has a higher epoch than the ones before, which are fenced.
-It writes batches in rising order. Attempts at a part of a batch append blocks, each attempt under a
-producer id of its own; an `EndTransaction` names the attempts that are accepted. All others of the
-batch, and of batches before it, are rejected: readers leave them out. A batch that has ended cannot
-end again, so one that is written anew after a failure is in the log once, however it is divided.
+A transactional id is one writer that outlives restarts, such as a streaming query. Each run of it
+starts with an `InitTransactions` and has a higher epoch than earlier runs, which are fenced. The
+run writes batches in rising order. Several tasks write parts of a batch, and one part may be tried
+more than once: each attempt appends blocks under a producer id of its own. An `EndTransaction`
+names the attempts that are accepted. All others of that batch, and of earlier batches, are
+rejected, and readers leave them out. A batch that has ended cannot end again, so a batch that is
+written again after a failure is in the log once, however it is divided.
 
-Every replica derives the same table from the entries of the log. Idea and names are those of Kafka
-(KIP-98); accepting attempts by name is what a batch system needs, whose tasks run more than once.
+Every replica derives the same table from the entries of the log. The idea and the names are Kafka's
+(KIP-98), with one difference. Kafka commits whatever a producer wrote in a transaction. A batch
+system runs a task again when it is slow or seems lost, and both attempts may write. So the end must
+name the attempts that count (decision 0016), with the number and a CRC of their entries: an attempt
+of which a part was lost, or to which a late task added, cannot be accepted.
 """
 
 from bisect import bisect_left, insort
@@ -30,11 +34,11 @@ from quorumlog.sessions.entries import (
 )
 
 TRANSACTIONAL_IDS_MAX: Final = 10_000
-"""Ids that a group remembers; the one that wrote longest ago is forgotten first."""
+"""Number of ids that a group remembers; the one idle longest is forgotten first."""
 RUNS_REMEMBERED: Final = 16
-"""Earlier runs of an id that are known to be fenced."""
+"""Number of earlier runs of an id that are remembered as fenced."""
 RANGES_MAX: Final = 100_000
-"""Stretches of open and rejected blocks; at so many, no block of a transaction is taken."""
+"""Number of ranges of open and rejected entries at which blocks of transactions are refused."""
 TIMEOUT_MS_MAX: Final = 15 * 60 * 1_000
 """Longest time-out that a run may ask for (Kafka's transaction.max.timeout.ms)."""
 
@@ -43,7 +47,7 @@ Range = tuple[int, int]
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """What one task has appended of a batch so far."""
+    """What one attempt has appended of its part of a batch so far."""
 
     epoch: int
     batch_id: int
@@ -53,15 +57,15 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     crc: int
 
     def accepted_as(self, producer_id: int) -> AcceptedAttempt:
-        """Return what an end must name for it to be accepted."""
+        """Return what an `EndTransaction` must name to accept this attempt."""
         first, last = self.ranges[0][0], self.ranges[-1][1]
         return AcceptedAttempt(self.partition, producer_id, first, last, self.count, self.crc)
 
 
 class TransactionalProducer(msgspec.Struct, frozen=True, array_like=True):
-    """One transactional id: its present run, the last batch that ended, and what is open.
+    """One transactional id: its present run, the last batch that ended, and the open attempts.
 
-    `attempts` are by producer id. `end_index` is where that last batch ended.
+    `attempts` are by producer id. `end_index` is the index at which the last batch ended.
     """
 
     epoch: int
@@ -87,20 +91,20 @@ _TAKEN: Final = TransactionVerdict()
 
 @dataclass(slots=True)
 class TransactionTable:
-    """All transactional ids, in the order of their last writes, and what was rejected, sorted."""
+    """All transactional ids, in the order of their last writes, and the rejected ranges, sorted."""
 
     producers: dict[bytes, TransactionalProducer] = field(default_factory=dict)
     rejected: list[Range] = field(default_factory=list)
     complete_from: int = 0
-    """What was rejected before this index is not known any more."""
+    """The entries that were rejected before this index are not known any more."""
     open_ids: set[bytes] = field(init=False)
-    """Those with blocks of a batch that has not ended."""
+    """The ids with blocks of a batch that has not ended."""
     range_count: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive what follows from the rest."""
+        """Derive the remaining fields."""
         known = self.producers.items()
-        self.open_ids = {found_id for found_id, producer in known if producer.attempts}
+        self.open_ids = {known_id for known_id, producer in known if producer.attempts}
         attempts = [one for found in self.producers.values() for one in found.attempts.values()]
         self.range_count = len(self.rejected) + sum(len(one.ranges) for one in attempts)
 
@@ -114,8 +118,8 @@ class TransactionTable:
         """Return the last index before which every transaction has ended (Kafka's LSO)."""
         first = [
             attempt.ranges[0][0]
-            for found_id in self.open_ids
-            for attempt in self.producers[found_id].attempts.values()
+            for known_id in self.open_ids
+            for attempt in self.producers[known_id].attempts.values()
         ]
         return min([committed_index, *(index - 1 for index in first)])
 
@@ -124,30 +128,30 @@ class TransactionTable:
         found: list[Range] = []
         number = max(0, bisect_left(self.rejected, (first, 0)) - 1)
         while number < len(self.rejected) and self.rejected[number][0] <= last:
-            begin, end = self.rejected[number]
+            start, end = self.rejected[number]
             number += 1
             if end < first:
                 continue
-            if found and begin == found[-1][1] + 1:
+            if found and start == found[-1][1] + 1:
                 found[-1] = (found[-1][0], end)
             elif len(found) < most:
-                found.append((begin, end))
+                found.append((start, end))
             else:
                 break
         return found
 
-    # -- the log goes on ----------------------------------------------------------------------
+    # -- applying -----------------------------------------------------------------------------
 
     def apply(self, index: int, entry: SystemEntry) -> None:
         """Take an entry of the log at an index."""
         if isinstance(entry, InitTransactions):
-            self._begin(entry)
+            self._start_run(entry)
         elif isinstance(entry, EndTransaction):
             self._end(index, entry)
         elif isinstance(entry, SessionEntry) and entry.part is not None:
             self._add(index, entry, entry.part)
 
-    def _begin(self, entry: InitTransactions) -> None:
+    def _start_run(self, entry: InitTransactions) -> None:
         known = self.producers.get(entry.transactional_id)
         if known is None:
             made = TransactionalProducer(1, entry.run_id, entry.timeout_ms)
@@ -168,7 +172,7 @@ class TransactionTable:
             )
         self._put(entry.transactional_id, made)
         while len(self.producers) > TRANSACTIONAL_IDS_MAX:
-            oldest = next(found_id for found_id in self.producers if found_id not in self.open_ids)
+            oldest = next(known_id for known_id in self.producers if known_id not in self.open_ids)
             del self.producers[oldest]
 
     def _add(self, index: int, entry: SessionEntry, part: TransactionPart) -> None:
@@ -217,10 +221,10 @@ class TransactionTable:
             known = msgspec.structs.replace(known, last_batch=entry.batch_id, end_index=index)
         self._put(entry.transactional_id, known)
 
-    def _put(self, found_id: bytes, producer: TransactionalProducer) -> None:
-        self.producers.pop(found_id, None)
-        self.producers[found_id] = producer
-        (self.open_ids.add if producer.attempts else self.open_ids.discard)(found_id)
+    def _put(self, known_id: bytes, producer: TransactionalProducer) -> None:
+        self.producers.pop(known_id, None)
+        self.producers[known_id] = producer
+        (self.open_ids.add if producer.attempts else self.open_ids.discard)(known_id)
 
     def _reject(self, attempts: Iterable[Attempt]) -> None:
         self.rejected = sorted(
@@ -228,7 +232,7 @@ class TransactionTable:
         )
 
     def removed(self, before_begin_index: int) -> None:
-        """Everything up to there is not in the log any more."""
+        """The log does not hold anything up to before_begin_index any more."""
         self.complete_from = max(self.complete_from, before_begin_index + 1)
         number = bisect_left(self.rejected, (before_begin_index + 1, 0))
         if number and self.rejected[number - 1][1] > before_begin_index:
@@ -240,11 +244,13 @@ class TransactionTable:
     # -- judging ------------------------------------------------------------------------------
 
     def judge(self, entry: SystemEntry) -> TransactionVerdict:
-        """Return what becomes of an entry behind those that were applied."""
+        """Return what becomes of an entry that comes after those that were applied."""
         if isinstance(entry, InitTransactions):
-            return self._judge_begin(entry)
+            return self._judge_run(entry)
         if isinstance(entry, EndTransaction):
-            return self._of_run(entry) or _judge_end(entry, self.producers[entry.transactional_id])
+            return self._not_of_run(entry) or _judge_end(
+                entry, self.producers[entry.transactional_id]
+            )
         part = entry.part if isinstance(entry, SessionEntry) else None
         if not isinstance(entry, SessionEntry) or part is None:
             return _TAKEN
@@ -258,8 +264,11 @@ class TransactionTable:
         return refused or _TAKEN
 
     def _refused(self, entry: SessionEntry, part: TransactionPart) -> TransactionVerdict | None:
-        """Return why a block cannot be part of what it says; None: it is. Alike on all replicas."""
-        refused = self._of_run(part)
+        """Return why a block cannot be part of its transaction; None: it can.
+
+        `apply` asks this too, so it must depend on nothing but the entries of the log.
+        """
+        refused = self._not_of_run(part)
         if refused is not None:
             return refused
         known, who = self.producers[part.transactional_id], _named(part.transactional_id)
@@ -278,7 +287,7 @@ class TransactionTable:
             return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
         return None
 
-    def _of_run(self, entry: TransactionPart | EndTransaction) -> TransactionVerdict | None:
+    def _not_of_run(self, entry: TransactionPart | EndTransaction) -> TransactionVerdict | None:
         """Return why an entry is not of the present run of its id; None: it is."""
         known = self.producers.get(entry.transactional_id)
         who = _named(entry.transactional_id)
@@ -290,7 +299,7 @@ class TransactionTable:
             return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
         return None
 
-    def _judge_begin(self, entry: InitTransactions) -> TransactionVerdict:
+    def _judge_run(self, entry: InitTransactions) -> TransactionVerdict:
         who = _named(entry.transactional_id)
         if not 0 < entry.timeout_ms <= TIMEOUT_MS_MAX:
             text = f"{who}: a time-out of {entry.timeout_ms} ms is not in 1 to {TIMEOUT_MS_MAX}"
