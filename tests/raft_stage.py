@@ -35,7 +35,7 @@ class Stage(Group):
         self.quiet = False
         self.waiting, self.busy = [], {}
 
-    def tell(self, replica, text):
+    def record(self, replica, text):
         self.lines.append(f"  {replica.id} {text}")
 
     # -- instead of time ----------------------------------------------------------------------
@@ -239,55 +239,55 @@ class Stage(Group):
 
     def _RoleChanged(self, replica, effect, event, entries):  # noqa: N802
         leader = "" if effect.role is Role.LEADER else f", leader {effect.leader_id or '-'}"
-        self.tell(replica, f"is {effect.role.value} in term {effect.term}{leader}")
+        self.record(replica, f"is {effect.role.value} in term {effect.term}{leader}")
         super()._RoleChanged(replica, effect, event, entries)
 
     def _AppendNoop(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"appends {effect.index} of term {effect.term}: noop")
+        self.record(replica, f"appends {effect.index} of term {effect.term}: noop")
         super()._AppendNoop(replica, effect, event, entries)
 
     def _AppendMembership(self, replica, effect, event, entries):  # noqa: N802
         names = spoken(effect.membership)
-        self.tell(replica, f"appends {effect.index} of term {effect.term}: members {names}")
+        self.record(replica, f"appends {effect.index} of term {effect.term}: members {names}")
         super()._AppendMembership(replica, effect, event, entries)
 
     def _AppendProposal(self, replica, effect, event, entries):  # noqa: N802
         span = spanned(effect.first_index, effect.last_index)
-        self.tell(replica, f"appends {span} of term {effect.term}")
+        self.record(replica, f"appends {span} of term {effect.term}")
         super()._AppendProposal(replica, effect, event, entries)
 
     def _AppendReceived(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"stores {spanned(effect.first_index, effect.last_index)}")
+        self.record(replica, f"stores {spanned(effect.first_index, effect.last_index)}")
         super()._AppendReceived(replica, effect, event, entries)
 
     def _TruncateLog(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"removes {effect.from_index} and what follows")
+        self.record(replica, f"removes {effect.from_index} and what follows")
         super()._TruncateLog(replica, effect, event, entries)
 
     def _MembershipChanged(self, replica, effect, event, entries):  # noqa: N802
         if not isinstance(event, ev.ChangeRequested):
             names = spoken(effect.membership)
-            self.tell(replica, f"takes membership of {effect.index}: {names}")
+            self.record(replica, f"takes membership of {effect.index}: {names}")
         super()._MembershipChanged(replica, effect, event, entries)
 
     def _Committed(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"commits {effect.index}")
+        self.record(replica, f"commits {effect.index}")
         super()._Committed(replica, effect, event, entries)
 
     def _RefuseProposal(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"refuses an append: {effect.code.name}")
+        self.record(replica, f"refuses an append: {effect.code.name}")
         super()._RefuseProposal(replica, effect, event, entries)
 
     def _Finished(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"answers {effect.code.name}{': ' * bool(effect.text)}{effect.text}")
+        self.record(replica, f"answers {effect.code.name}{': ' * bool(effect.text)}{effect.text}")
         super()._Finished(replica, effect, event, entries)
 
     def _ReadReady(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"answers the read: up to {effect.index}")
+        self.record(replica, f"answers the read: up to {effect.index}")
         super()._ReadReady(replica, effect, event, entries)
 
     def _Alarm(self, replica, effect, event, entries):  # noqa: N802
-        self.tell(replica, f"ALARM {effect.text.partition(': ')[2]}")
+        self.record(replica, f"ALARM {effect.text.partition(': ')[2]}")
         super()._Alarm(replica, effect, event, entries)
 
 
@@ -313,32 +313,34 @@ def describe(message):
 
 
 def _said(message):
-    if isinstance(message, VoteRequest):
-        kind = "would-vote?" if message.pre_vote else "vote?"
-        chosen = " chosen by the leader" if message.transfer else ""
-        end = f"{message.ledger_end_index} of term {message.ledger_end_term}"
-        return f"{kind} term {message.term}, log ends at {end}{chosen}"
-    if isinstance(message, VoteResponse):
-        kind = "would-vote" if message.pre_vote else "vote"
-        return f"{kind} term {message.request_term}: {message.vote_result.name}"
-    if isinstance(message, HeartBeatRequest):
-        return f"heartbeat {message.round} term {message.term}"
-    if isinstance(message, HeartBeatResponse):
-        return f"heartbeat {message.round}: {_code(message)} end {message.end_index}"
-    if isinstance(message, TimeoutNowRequest):
-        return f"take-over term {message.term}, log ends at {message.end_index}"
-    return _pushed(message)
+    return _WORDS[type(message)](message)
 
 
-def _pushed(message):
-    if isinstance(message, PushResponse):
-        told = f"match {message.match_index}" if message.match_index >= 0 else ""
-        if message.code is ResponseCode.INCONSISTENT_STATE:
-            told = f"end {message.end_index}"
-            if message.x_term >= 0:
-                told = f"term {message.x_term} from {message.x_index} on"
-        return f"{message.type.name}: {_code(message)} {told}".rstrip()
-    assert isinstance(message, PushRequest)
+def _vote_request(message):
+    kind = "would-vote?" if message.pre_vote else "vote?"
+    chosen = " chosen by the leader" if message.transfer else ""
+    end = f"{message.ledger_end_index} of term {message.ledger_end_term}"
+    return f"{kind} term {message.term}, log ends at {end}{chosen}"
+
+
+def _vote_response(message):
+    kind = "would-vote" if message.pre_vote else "vote"
+    return f"{kind} term {message.request_term}: {message.vote_result.name}"
+
+
+def _heartbeat(message):
+    return f"heartbeat {message.round} term {message.term}"
+
+
+def _heartbeat_response(message):
+    return f"heartbeat {message.round}: {_code(message)} end {message.end_index}"
+
+
+def _timeout_now(message):
+    return f"take-over term {message.term}, log ends at {message.end_index}"
+
+
+def _push(message):
     at = f"{message.prev_index} of term {message.prev_term}"
     if message.first_index >= 0:
         span = spanned(message.first_index, message.last_index)
@@ -346,6 +348,27 @@ def _pushed(message):
     if message.type.name == "COMMIT":
         return f"COMMIT {message.commit_index}"
     return f"{message.type.name} at {at}"
+
+
+def _push_response(message):
+    told = f"match {message.match_index}" if message.match_index >= 0 else ""
+    if message.code is ResponseCode.INCONSISTENT_STATE:
+        told = f"end {message.end_index}"
+        if message.x_term >= 0:
+            told = f"term {message.x_term} from {message.x_index} on"
+    return f"{message.type.name}: {_code(message)} {told}".rstrip()
+
+
+_WORDS = {
+    VoteRequest: _vote_request,
+    VoteResponse: _vote_response,
+    HeartBeatRequest: _heartbeat,
+    HeartBeatResponse: _heartbeat_response,
+    TimeoutNowRequest: _timeout_now,
+    PushRequest: _push,
+    PushResponse: _push_response,
+}
+"""How each message is told in a transcript."""
 
 
 def _code(message):

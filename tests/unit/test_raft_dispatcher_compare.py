@@ -210,7 +210,7 @@ def test_110_a_follower_that_ends_before_the_log_begins_starts_where_that_begins
     assert cluster.nodes["n2"].stored.base == 99
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
     told = [text for _, text in cluster.core("n2").history.lines()]
-    assert any("begins anew behind index 99" in text and "ended at 49" in text for text in told)
+    assert any("starts its log after index 99" in text and "ended at 49" in text for text in told)
     assert not cluster.alarms
 
 

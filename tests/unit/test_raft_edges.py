@@ -84,7 +84,7 @@ def test_committed_entries_of_term_0_are_compared_like_others():
     assert answer.code is ResponseCode.INCONSISTENT_STATE
 
 
-def test_a_peer_that_lost_entries_wakes_a_leader_that_rests():
+def test_a_peer_that_lost_entries_wakes_up_a_quiescent_leader():
     cluster = Cluster(3).start()
     leader = cluster.elect()
     cluster.settle()

@@ -1,4 +1,4 @@
-"""A leader of an idle group rests, and what ends that; what a follower that rests waits for."""
+"""A leader of an idle group quiesces, and what wakes it up; what a quiescent follower waits for."""
 
 import pytest
 
@@ -20,27 +20,27 @@ def idle(count=3, seed=0, **options):
     return cluster, leader
 
 
-def rest(cluster, leader, *node_ids):
+def quiesce(cluster, leader, *node_ids):
     term = cluster.core(leader).term
     for node_id in node_ids or cluster.ids:
         cluster.step(cluster.nodes[node_id], ev.Quiesced(leader, term))
 
 
-def resting(**options):
+def quiescent(**options):
     cluster, leader = idle(**options)
-    rest(cluster, leader)
+    quiesce(cluster, leader)
     assert all(node.core.is_quiescent for node in cluster.live())
     return cluster, leader
 
 
-def beats_in(cluster, duration_ms):
+def heartbeats_in(cluster, duration_ms):
     before = len(cluster.sent)
     cluster.run_for(duration_ms)
     return sum(isinstance(message, HeartBeatRequest) for message in cluster.sent[before:])
 
 
-def test_a_group_that_rests_sends_nothing_and_keeps_its_leader():
-    cluster, leader = resting()
+def test_a_quiescent_group_sends_nothing_and_keeps_its_leader():
+    cluster, leader = quiescent()
     sent, term = len(cluster.sent), cluster.core(leader).term
     cluster.run_for(LONG_MS)
 
@@ -49,17 +49,17 @@ def test_a_group_that_rests_sends_nothing_and_keeps_its_leader():
     assert all(peer.live for peer in cluster.core(leader).peer_progress())
 
 
-def test_a_leader_that_was_just_busy_does_not_rest():
+def test_a_leader_that_was_just_busy_does_not_quiesce():
     cluster, leader = idle()
     assert cluster.core(leader).confirming_peers() == tuple(cluster.followers())
     cluster.propose(leader)
     cluster.run_for(150)
     assert cluster.core(leader).confirming_peers() == ()
-    rest(cluster, leader, leader)
+    quiesce(cluster, leader, leader)
     assert not cluster.core(leader).is_quiescent
 
 
-def test_a_leader_does_not_rest_while_a_live_peer_lacks_entries():
+def test_a_leader_does_not_quiesce_while_a_live_peer_lacks_entries():
     cluster, leader = idle()
     cluster.drop = lambda message: (
         getattr(message, "type", None) is PushType.APPEND
@@ -70,7 +70,7 @@ def test_a_leader_does_not_rest_while_a_live_peer_lacks_entries():
     assert cluster.core(leader).confirming_peers() == ()
 
 
-def test_a_leader_does_not_rest_while_a_preferred_one_is_alive():
+def test_a_leader_does_not_quiesce_while_a_preferred_one_is_live():
     cluster, _ = idle(preferred_leader_ids=("n0",))
     cluster.run_until(lambda: cluster.leader == "n0")
     cluster.run_for(1_500)
@@ -87,13 +87,13 @@ def test_a_leader_does_not_rest_while_a_preferred_one_is_alive():
     assert not cluster.core(other).confirming_peers()
 
 
-def test_a_leader_rests_without_a_dead_peer_and_wakes_when_it_is_back():
+def test_a_leader_quiesces_without_a_dead_peer_and_wakes_up_when_it_is_back():
     cluster, leader = idle()
     dead, alive = cluster.followers()
     cluster.crash(dead)
     cluster.run_for(3_000)
     assert cluster.core(leader).confirming_peers() == (alive,)
-    rest(cluster, leader, leader, alive)
+    quiesce(cluster, leader, leader, alive)
     assert cluster.core(leader).is_quiescent
     cluster.start(dead)
     assert not cluster.core(leader).is_quiescent
@@ -111,16 +111,16 @@ def test_a_leader_rests_without_a_dead_peer_and_wakes_when_it_is_back():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_whatever_happens_ends_a_leaders_rest(activity):
-    cluster, leader = resting()
+def test_whatever_happens_wakes_a_leader_up(activity):
+    cluster, leader = quiescent()
     cluster.step(cluster.nodes[leader], activity)
     assert not cluster.core(leader).is_quiescent
-    assert beats_in(cluster, 250) >= 4
+    assert heartbeats_in(cluster, 250) >= 4
     assert cluster.leader is not None
 
 
 def test_a_read_is_proved_by_a_round_of_its_own():
-    cluster, leader = resting()
+    cluster, leader = quiescent()
     cluster.run_for(LONG_MS)
     cluster.drop = lambda message: message.remote_id == leader
     cluster.step(cluster.nodes[leader], ev.ReadRequested(9))
@@ -131,8 +131,8 @@ def test_a_read_is_proved_by_a_round_of_its_own():
     assert cluster.answers[9] == cluster.core(leader).committed_index
 
 
-def test_a_leader_that_wakes_without_a_quorum_steps_down_within_a_time_out():
-    cluster, leader = resting()
+def test_a_leader_that_wakes_up_without_a_quorum_steps_down_within_a_time_out():
+    cluster, leader = quiescent()
     cluster.run_for(LONG_MS)
     cluster.isolate(leader)
     cluster.step(cluster.nodes[leader], ev.Unquiesced(cluster.now - 250))
@@ -143,17 +143,17 @@ def test_a_leader_that_wakes_without_a_quorum_steps_down_within_a_time_out():
 
 
 def test_a_follower_counts_from_when_the_leader_was_last_heard_of():
-    cluster, _ = resting()
+    cluster, _ = quiescent()
     cluster.run_for(LONG_MS)
     follower = cluster.core(cluster.followers()[0])
     assert follower.next_deadline_ms() > cluster.now + LONG_MS
-    heard_ms = cluster.now - 250
-    follower.step(ev.Unquiesced(heard_ms), cluster.now)
-    assert heard_ms + 500 <= follower.next_deadline_ms() < heard_ms + 1_000
+    last_contact_ms = cluster.now - 250
+    follower.step(ev.Unquiesced(last_contact_ms), cluster.now)
+    assert last_contact_ms + 500 <= follower.next_deadline_ms() < last_contact_ms + 1_000
 
 
-def test_a_follower_that_rests_refuses_others_and_follows_a_newer_term():
-    cluster, _ = resting()
+def test_a_quiescent_follower_refuses_others_and_follows_a_newer_term():
+    cluster, _ = quiescent()
     one, two = cluster.followers()
     term = cluster.core(one).term
     asked = vote_request(two, one, term + 1, end=(99, term))
@@ -165,7 +165,7 @@ def test_a_follower_that_rests_refuses_others_and_follows_a_newer_term():
     assert cluster.core(one).next_deadline_ms() >= cluster.now + 500
 
 
-def test_what_is_said_of_another_leader_or_term_has_nobody_rest():
+def test_what_is_said_of_another_leader_or_term_has_nobody_quiesce():
     cluster, leader = idle()
     follower = cluster.followers()[0]
     term = cluster.core(leader).term
@@ -175,8 +175,8 @@ def test_what_is_said_of_another_leader_or_term_has_nobody_rest():
             assert not node.core.is_quiescent
 
 
-def test_a_vote_that_is_asked_for_wakes_the_leader():
-    cluster, leader = resting()
+def test_a_request_for_a_vote_wakes_the_leader_up():
+    cluster, leader = quiescent()
     cluster.deliver(vote_request(cluster.followers()[0], leader, cluster.core(leader).term + 1))
     assert not cluster.core(leader).is_quiescent
     assert cluster.core(leader).role is Role.LEADER

@@ -1,4 +1,4 @@
-"""What the core is told once, when it is made."""
+"""What the core is given once, when it is made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from quorumlog.model.membership import Membership, founding
 class RaftConfig:
     """The group and its timing. Times in milliseconds, sizes in bytes.
 
-    `members` found the group; later its log says who belongs to it. `addresses` are theirs.
-    `incarnation` numbers this replica's data directory, 0: not numbered.
+    `members` found the group; later its log says who belongs to it. `addresses` are those of the
+    members. `incarnation` numbers this replica's data directory; 0: it has no number.
 
-    `push_window_bytes` and `push_window_requests` bound what is unanswered on the way to one peer;
-    a push unanswered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
+    `push_window_bytes` and `push_window_requests` bound the unanswered pushes to one peer. A push
+    that is not answered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
     impossible.
     """
 
@@ -38,7 +38,7 @@ class RaftConfig:
     preferred_leader_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the relations that the algorithm relies on."""
+        """Check the relations between values that the algorithm relies on."""
         if self.self_id not in self.members or len(set(self.members)) != len(self.members):
             raise ConfigError(
                 f"group {self.group}: {self.self_id!r} must be one of the members "
@@ -64,12 +64,12 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class BootState:
-    """What a replica finds on its disk, all of it durable.
+    """What a replica finds on its disk; all of it is durable.
 
     `term_runs` lists (term, first index) of each run of equal terms, ascending, over the entries
     before_begin_index + 1 … end_index. `committed_index` is a hint and may be too low.
     `memberships` are those that the log names, with their indexes: the newest committed one and all
-    after it.
+    later ones.
     """
 
     hard_state: HardState

@@ -1,7 +1,7 @@
-"""What a replica must do, as told by `RaftCore.step`, in this order.
+"""What a replica must do, in the order in which `RaftCore.step` returns it.
 
-Tokens number the writes of a replica, rising by one; a `Send` with `after=t` may leave only when
-the write with token t, and so every one before it, is durable (persist before promise).
+Tokens number the writes of a replica and rise by one; a `Send` with `after=t` may leave only when
+the write with token t, and so every earlier one, is durable (persist before promise).
 """
 
 from typing import TypeAlias
@@ -51,7 +51,7 @@ class AppendMembership(msgspec.Struct, frozen=True):
 class AppendReceived(msgspec.Struct, frozen=True):
     """Write entries first_index … last_index of the block that came with the message just stepped.
 
-    first_index may lie inside that block when its beginning is already stored.
+    first_index may lie inside that block when its first entries are already stored.
     """
 
     first_index: int
@@ -67,10 +67,10 @@ class TruncateLog(msgspec.Struct, frozen=True):
 
 
 class ResetLog(msgspec.Struct, frozen=True):
-    """Begin the log behind before_begin_index, whose term and chain CRC (-1: unknown) these are.
+    """Start the log after before_begin_index, whose term and chain CRC (-1: unknown) are given.
 
-    Entries from `truncate_from` on (-1: none) are removed before; what then lies behind
-    before_begin_index stays. `config`: the newest CONFIG_CHANGE entry up to there, if known.
+    Entries from `truncate_from` on (-1: none) are removed first; entries that are then left after
+    before_begin_index stay. `config` is the newest CONFIG_CHANGE entry up to there, if known.
     """
 
     before_begin_index: int
@@ -91,8 +91,8 @@ class Send(msgspec.Struct, frozen=True):
 class ReadEntries(msgspec.Struct, frozen=True):
     """Find entries from first_index on, at most bytes_max (but at least one), to push to a peer.
 
-    Answered by the event `EntriesRead` or `EntriesUnreadable` with the same request_id, at once or
-    later. Not answered at all if the replica stops.
+    The event `EntriesRead` or `EntriesUnreadable` with the same request_id follows, at once or
+    later; none follows if the replica stops.
     """
 
     peer_id: str
@@ -109,10 +109,10 @@ class PushEntries(msgspec.Struct, frozen=True):
 
 
 class OfferSnapshot(msgspec.Struct, frozen=True):
-    """Tell a peer that needs removed entries where it can begin: `InstallSnapshotRequest`.
+    """Offer a snapshot to a peer that needs removed entries (`InstallSnapshotRequest`).
 
-    Answered by the event `EntriesUnreadable` with the same request_id where there is nothing to
-    begin with. Repeated until the peer has answered.
+    If there is none, the event `EntriesUnreadable` with the same request_id says so. The effect is
+    repeated until the peer has answered.
     """
 
     peer_id: str
@@ -122,24 +122,24 @@ class OfferSnapshot(msgspec.Struct, frozen=True):
 class ConfirmOffer(msgspec.Struct, frozen=True):
     """Ask the leader, over a connection made to its own address, whether it made this offer.
 
-    Taking it removes entries, or leaves them out. The event `OfferConfirmed` follows if it did;
-    comes again with the next offer.
+    To take it removes entries, or leaves them out. If the leader made it, the event
+    `OfferConfirmed` follows. The effect comes again with the next offer.
     """
 
     offer: InstallSnapshotRequest
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True):
-    """Fetch the snapshot that the leader offers; the event `SnapshotFetched` follows some time.
+    """Fetch the snapshot that the leader offers; the event `SnapshotFetched` follows at some time.
 
-    Comes again and again while it is under way; another offer takes its place.
+    The effect comes again while the snapshot is being fetched; another offer takes its place.
     """
 
     offer: InstallSnapshotRequest
 
 
 class RefuseProposal(msgspec.Struct, frozen=True):
-    """The proposal was not appended and never will be."""
+    """The proposal was not appended and never will be; answer it with code."""
 
     proposal_id: int
     code: ResponseCode
@@ -152,7 +152,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class FailPending(msgspec.Struct, frozen=True):
-    """Leadership ended: appends not yet committed have an unknown fate; answer them with code."""
+    """Leadership ended: answer uncommitted appends with code; their outcome is unknown."""
 
     code: ResponseCode
 
@@ -166,7 +166,7 @@ class RoleChanged(msgspec.Struct, frozen=True):
 
 
 class MembershipChanged(msgspec.Struct, frozen=True):
-    """Another membership counts from now on: the entry at index names it (-1: none does)."""
+    """Another membership counts from now on: the entry at index names it (-1: no entry does)."""
 
     index: int
     membership: Membership
@@ -180,7 +180,7 @@ class ReadReady(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A hand-over, a change of members or a read ended like this; `text` says why it failed."""
+    """A transfer, a change of members or a read ended like this; `text` says why it failed."""
 
     request_id: int
     code: ResponseCode
@@ -188,7 +188,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """Something that must never happen did (divergence below committed …); people must look."""
+    """Something happened that never must (divergence below committed …); operators must look."""
 
     text: str
 

@@ -16,7 +16,7 @@ class RandomSource(Protocol):
 class ElectionTimer:
     """When to campaign, and when the leader was last heard of.
 
-    While the group is quiescent the timer stands still: node heartbeats vouch for the leader, and
+    While the group is quiescent the timer stands still: node heartbeats stand for the leader's, and
     `wake_up` says when the leader's node was last heard of. Times are in milliseconds of the clock
     that the core is given.
     """

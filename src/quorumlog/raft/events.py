@@ -1,4 +1,4 @@
-"""What can happen to a replica, as told to `RaftCore.step`."""
+"""What can happen to a replica: `RaftCore.step` takes one event at a time."""
 
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from quorumlog.model.messages.peer import InstallSnapshotRequest, PeerMessage
 class Ticked(msgspec.Struct, frozen=True):
     """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm).
 
-    Without `may_campaign` a campaign that is due is put off a little.
+    Without `may_campaign`, a campaign that is due is postponed a little.
     """
 
     may_campaign: bool = True
@@ -22,8 +22,9 @@ class Received(msgspec.Struct, frozen=True):
 
     For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC stored locally at
     prev_index (committed_index) equals the one in the message (True where there is nothing to
-    compare): the core never sees bytes, so whoever holds them compares. The block that came with
-    an APPEND stays outside; `memberships` are those that its entries name, with their indexes.
+    compare): the core never sees bytes, so the shell, which holds them, compares. The block that
+    came with an APPEND stays outside; `memberships` are those that its entries name, with their
+    indexes.
     `disk_full`: there is no room for its entries.
     """
 
@@ -43,7 +44,7 @@ class Proposed(msgspec.Struct, frozen=True):
 class EntriesRead(msgspec.Struct, frozen=True):
     """The answer to `ReadEntries`: entries up to last_index, `size_bytes` long, can be pushed.
 
-    Not `from_memory`: the peer is being caught up with what lies on disk.
+    Without `from_memory`, they come from disk: the peer lags far.
     """
 
     peer_id: str
@@ -56,7 +57,7 @@ class EntriesRead(msgspec.Struct, frozen=True):
 class EntriesUnreadable(msgspec.Struct, frozen=True):
     """The answer to `ReadEntries` when entries are gone or damaged; the core paces retries.
 
-    To `OfferSnapshot`: there is none.
+    As the answer to `OfferSnapshot` it says that there is no snapshot.
     """
 
     peer_id: str
@@ -71,7 +72,7 @@ class OfferConfirmed(msgspec.Struct, frozen=True):
 
 
 class SnapshotFetched(msgspec.Struct, frozen=True):
-    """An offered snapshot is here, whole, verified and durable."""
+    """An offered snapshot is stored here: complete, verified and durable."""
 
     offer: InstallSnapshotRequest
 
@@ -83,7 +84,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class StorageFailed(msgspec.Struct, frozen=True):
-    """A write or fsync failed: this replica may promise nothing any more."""
+    """A write or fsync failed: this replica may promise nothing any more (R2)."""
 
     reason: str
 
@@ -91,8 +92,8 @@ class StorageFailed(msgspec.Struct, frozen=True):
 class EligibilityChanged(msgspec.Struct, frozen=True):
     """Whether this replica may lead.
 
-    Not with damaged entries (RELIABILITY 2.3), nor with a state machine that failed or is not there
-    yet.
+    It may not with damaged entries (RELIABILITY 2.3), nor while its state machine has failed or is
+    not loaded yet.
     """
 
     is_eligible: bool
@@ -106,19 +107,19 @@ class LogCompacted(msgspec.Struct, frozen=True):
 
 
 class PeerConnected(msgspec.Struct, frozen=True):
-    """The bulk link to a peer was (re-)established; whatever was in flight may be lost."""
+    """The replication connection to a peer is new; whatever was in flight before may be lost."""
 
     peer_id: str
 
 
 class PeerLost(msgspec.Struct, frozen=True):
-    """A peer's process has ended, it seems: its connection closed, and nobody listens there."""
+    """A peer's process seems to have ended: its connection closed, and nobody listens there."""
 
     peer_id: str
 
 
 class TransferRequested(msgspec.Struct, frozen=True):
-    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
+    """Transfer leadership to transferee_id; with `term` (not -1) only in that term."""
 
     request_id: int
     transferee_id: str
@@ -126,45 +127,45 @@ class TransferRequested(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """This replica's node is about to stop: it leads no more if another can, and seeks not to."""
+    """This replica's node is about to stop: it campaigns no more, and transfers leadership."""
 
 
 class AddMember(msgspec.Struct, frozen=True):
-    """A learner more; with `joining` it becomes a voter once it has caught up."""
+    """Add a learner; with `joining` it becomes a voter once it has caught up."""
 
     member: Member
 
 
 class PromoteMember(msgspec.Struct, frozen=True):
-    """A learner becomes a voter."""
+    """Make a learner a voter."""
 
     node_id: str
 
 
 class RemoveMember(msgspec.Struct, frozen=True):
-    """A member leaves the group."""
+    """Remove a member from the group."""
 
     node_id: str
 
 
 class ChangeRequested(msgspec.Struct, frozen=True):
-    """Change who belongs to the group; answered by `Finished` once committed, or refused."""
+    """Change who belongs to the group; `Finished` follows once that is committed or refused."""
 
     request_id: int
     change: AddMember | PromoteMember | RemoveMember
 
 
 class ReadRequested(msgspec.Struct, frozen=True):
-    """Answered by `ReadReady` once leadership is proved, or by `Finished` with an error."""
+    """Prove leadership for a read; `ReadReady` follows, or `Finished` with an error."""
 
     request_id: int
 
 
 class Quiesced(msgspec.Struct, frozen=True):
-    """The beats between nodes vouch for leader_id in this term, until `Unquiesced`.
+    """Node heartbeats stand for the heartbeats of leader_id in this term, until `Unquiesced`.
 
-    A follower then waits for no heartbeats. A leader sends next to none: the answers to the beats
-    vouch for its live peers, who all follow it.
+    A follower waits for no heartbeats meanwhile. A leader sends hardly any: the answers to the node
+    heartbeats confirm that all its live peers follow it.
     """
 
     leader_id: str
@@ -172,7 +173,7 @@ class Quiesced(msgspec.Struct, frozen=True):
 
 
 class Unquiesced(msgspec.Struct, frozen=True):
-    """They vouch no more; `last_contact_ms`: when the leader's node was last heard of."""
+    """Node heartbeats no longer do that; the leader's node was last heard of at last_contact_ms."""
 
     last_contact_ms: int
 

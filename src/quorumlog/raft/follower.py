@@ -318,10 +318,10 @@ class Follower:
                 state.writes.truncated(conflict)
                 state.drop_memberships(conflict)
             state.record(
-                f"begins anew behind index {index}, as {offer.local_id} has removed entries that "
+                f"starts its log after index {index}, as {offer.local_id} has removed entries that "
                 f"were needed; the log ended at {ended}"
             )
-            log.restart(index, term)
+            log.reset(index, term)
         self._differs_from = BEYOND_EVERY_LOG
         self.verified_index = max(self.verified_index, index)
         token = state.issue(log.end_index)

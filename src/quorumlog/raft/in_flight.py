@@ -1,4 +1,4 @@
-"""Pushes on their way to one peer and not yet acknowledged."""
+"""The pushes to one peer that it has not acknowledged yet."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from quorumlog.raft.config import RaftConfig
 
 
 class Push(msgspec.Struct, frozen=True):
-    """One APPEND: its last index, its size, when it left, and the commit index it carried."""
+    """One APPEND: its last index, its size, when it was sent, and the commit index it carried."""
 
     request_id: int
     last_index: int
@@ -19,7 +19,7 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class InFlight:
-    """A window bounded in bytes and requests (one entry larger than the window travels alone)."""
+    """A window bounded in bytes and requests; an entry larger than the window travels alone."""
 
     def __init__(self, config: RaftConfig) -> None:
         self.size_bytes = 0
@@ -46,7 +46,7 @@ class InFlight:
         return None
 
     def add(self, push: Push) -> None:
-        """Note a push that leaves now; last indexes rise."""
+        """Note a push that is sent now; last indexes rise."""
         check(self.has_room, "the push window is bounded", len(self), self.size_bytes)
         self._pushes[push.request_id] = push
         self.size_bytes += push.size_bytes

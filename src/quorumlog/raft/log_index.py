@@ -1,4 +1,4 @@
-"""What the core knows of a log: its ends, and the term of every entry as runs of equal terms."""
+"""What the core knows of a log: its bounds, and the term of every entry as runs of equal terms."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from quorumlog.model.errors import check
 
 
 class LogIndex:
-    """Terms by run. Looking something up costs O(log runs), appending O(1).
+    """The terms of all entries, by run. A look-up costs O(log runs), an append O(1).
 
     Invariants: `_firsts` rises strictly from before_begin_index + 1, `_terms` rises strictly, both
     are empty exactly when the log is.
@@ -100,7 +100,7 @@ class LogIndex:
         """Remove everything up to before_begin_index, which must lie inside the log."""
         check(
             self.before_begin_index <= before_begin_index <= self.end_index,
-            "the begin moves forward, inside the log",
+            "the start moves forward, inside the log",
             before_begin_index,
             self.end_index,
         )
@@ -115,12 +115,12 @@ class LogIndex:
         self.before_begin_index = before_begin_index
         self.before_begin_term = before_begin_term
 
-    def restart(self, before_begin_index: int, before_begin_term: int) -> None:
-        """Forget all entries; the log goes on behind before_begin_index, which is no entry of it.
+    def reset(self, before_begin_index: int, before_begin_term: int) -> None:
+        """Forget all entries; the log continues after before_begin_index, which it does not hold.
 
-        Whatever conflicts was removed before.
+        Entries that conflict must have been removed before.
         """
-        check(before_begin_index >= self.end_index, "restarts at or behind the end", self.end_index)
+        check(before_begin_index >= self.end_index, "restarts at or after the end", self.end_index)
         self._terms.clear()
         self._firsts.clear()
         self.before_begin_index = self.end_index = before_begin_index
@@ -129,7 +129,7 @@ class LogIndex:
     def first_conflict(self, runs: Sequence[tuple[int, int]], last_index: int) -> int:
         """Return the first index from which a leader's entries up to last_index must be stored.
 
-        `runs` are those entries' terms as (term, first index), and begin at most at end_index + 1.
+        `runs` are those entries' terms as (term, first index), the first at most at end_index + 1.
         The result is the first entry whose term differs from ours, or end_index + 1, or
         last_index + 1 when we hold all of them. Entries at or below before_begin_index were
         committed and so are equal.
@@ -150,12 +150,12 @@ class LogIndex:
         """Raise `InvariantViolation` unless the runs describe a possible log."""
         empty = self.end_index == self.before_begin_index
         check(
-            self.end_index >= self.before_begin_index >= -1, "a log ends where it begins or later"
+            self.end_index >= self.before_begin_index >= -1, "a log ends where it starts or later"
         )
         check(empty == (not self._firsts), "runs exactly where there are entries", self._firsts)
         if empty:
             return
-        check(self._firsts[0] == self.before_begin_index + 1, "the first run begins the log")
+        check(self._firsts[0] == self.before_begin_index + 1, "the first run starts the log")
         check(self._firsts[-1] <= self.end_index, "the last run holds an entry")
         check(self._terms[0] >= self.before_begin_term, "terms never fall along the log")
         for values in (self._firsts, self._terms):

@@ -1,8 +1,9 @@
 """Changing who belongs to a group, one member at a time, by joint consensus (Raft 6).
 
-Learners come and go with one entry: they do not count. A change of voters is two entries: the
-joint membership, which needs majorities of the voters of before and of after, and, once that is
-committed, the final one. Whoever leads finishes what it finds half done (R15, R16).
+A learner is added or removed with one entry, since learners count towards no majority. A change of
+voters takes two entries: the joint membership, which needs a majority of the old voters and one of
+the new voters, and, once that is committed, the final membership. A new leader finishes a change
+that it finds half done (R15, R16).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,11 @@ from quorumlog.raft.quorum import has_quorum
 from quorumlog.raft.state import RaftState
 
 PROMOTE_LAG_MAX = 1_000
-"""A learner that lags further behind than so many entries has not caught up."""
+"""A learner that lags by more entries than this has not caught up."""
 
 
 class MembershipChange:
-    """The changes of one leader's term; `append` adds an entry that names a membership."""
+    """The membership changes of one leader's term; `append` appends an entry that names one."""
 
     def __init__(
         self,
@@ -38,12 +39,12 @@ class MembershipChange:
 
     @property
     def is_running(self) -> bool:
-        """Whether a membership is not committed, or not final."""
+        """Whether the newest membership is not committed, or not final."""
         memberships = self._state.memberships
         return memberships.index > self._state.committed_index or memberships.current.is_joint
 
     def request(self, event: ChangeRequested) -> None:
-        """Begin what was asked for, or say why not."""
+        """Start the change that was asked for, or say why not."""
         change = event.change
         if self.is_running:
             code, text = ResponseCode.CHANGE_IN_PROGRESS, "another change of members is under way"
@@ -71,14 +72,14 @@ class MembershipChange:
             self._request_id = None
 
     def abandon(self) -> None:
-        """Leadership ended: what was asked for may or may not come about."""
+        """Leadership ended: the change that was asked for may or may not happen."""
         if self._request_id is not None:
             text = "leadership ended before the change was committed; it may still be"
             self._state.emit(Finished(self._request_id, ResponseCode.TERM_CHANGED, text))
             self._request_id = None
 
     def tick(self) -> None:
-        """Start by itself what follows: promote learners that caught up, readmit wiped voters."""
+        """Start what nobody asks for: promote learners that caught up, readmit emptied voters."""
         if self.is_running:
             return
         for member in self._state.memberships.current.members:
@@ -164,9 +165,11 @@ class MembershipChange:
         return dispatcher.contact.is_live and member.may_be(dispatcher.contact.incarnation)
 
     def _readmit(self, member: Member) -> None:
-        """A voter came back with an emptied disk: it is a new learner, and may join again (R14).
+        """A voter came back with an emptied disk: make it a learner that joins again (R14).
 
-        The voter that it was stays counted, as absent, until a majority without it agreed.
+        The voter that it was still counts, as an absent one, until a majority without it agreed. To
+        let the emptied disk vote at once would be wrong: it could form a majority with others that
+        never had an entry which the old disk acknowledged.
         """
         current, node_id = self._state.memberships.current, member.node_id
         if node_id not in self._lost:
@@ -185,14 +188,15 @@ class MembershipChange:
 
 
 def _could_decide(current: Membership, voters: tuple[str, ...], live: Sequence[str]) -> bool:
-    """Whether, with these voters, those who are alive would be enough."""
+    """Whether, with these voters, the live ones would be enough for a decision."""
     return has_quorum(msgspec.structs.replace(current, voters=voters), live)
 
 
 def final_membership(joint: Membership) -> Membership:
-    """Return the final membership behind a joint one.
+    """Return the final membership that follows a joint one.
 
-    Voters of before leave; those that are to join again stay, as learners of any incarnation.
+    Voters that are only in the old set leave. Those that are to join again stay, as learners of any
+    incarnation.
     """
     leaving: list[str] = []
     for node_id in joint.outgoing:

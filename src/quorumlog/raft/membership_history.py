@@ -1,4 +1,4 @@
-"""The memberships that a log names: the newest one counts, committed or not (Raft 6)."""
+"""The memberships that a log names: the newest counts, committed or not (Raft 6)."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ from quorumlog.model.membership import Membership
 
 
 class MembershipHistory:
-    """`founders` count until the log names a membership: the group has not begun then.
+    """The memberships that still matter. Before the log names one, the `founders` count.
 
-    Invariants: indexes rise; what is older than the newest committed one is forgotten.
+    Invariants: indexes rise; memberships older than the newest committed one are forgotten.
     """
 
     def __init__(self, founders: Membership, known: Sequence[tuple[int, Membership]]) -> None:
@@ -18,12 +18,12 @@ class MembershipHistory:
 
     @property
     def is_founded(self) -> bool:
-        """Whether the log names a membership: then a majority decides, before it all founders."""
+        """Whether the log names a membership; until then all founders must agree, no majority."""
         return bool(self._known)
 
     @property
     def index(self) -> int:
-        """Index of the entry that names the present membership; -1 before the group began."""
+        """Index of the entry that names the present membership; -1 before the group is founded."""
         return self._known[-1][0] if self._known else -1
 
     def committed_at(self, committed_index: int) -> int:
@@ -43,8 +43,8 @@ class MembershipHistory:
     def counts_voter(self, node_id: str, committed_index: int) -> bool:
         """Whether a member may be needed to win elections.
 
-        Whoever is out of the newest membership may be, until that is committed: it may be the only
-        one that has the entry (thesis 4.2.2).
+        A voter that the newest membership leaves out may be needed until that is committed, because
+        it may be the only one that has the entry (thesis 4.2.2).
         """
         if self.current.is_voter(node_id):
             return True
@@ -52,21 +52,21 @@ class MembershipHistory:
         return self.index > committed_index and earlier.is_voter(node_id)
 
     def append(self, index: int, membership: Membership) -> None:
-        """The log goes on with an entry that names a membership."""
+        """The log got an entry that names a membership."""
         self._known.append((index, membership))
 
     def truncate(self, from_index: int) -> None:
-        """from_index and everything after it is not in the log any more."""
+        """The log lost from_index and everything after it."""
         while self._known and self._known[-1][0] >= from_index:
             self._known.pop()
 
     def committed(self, index: int) -> None:
-        """Forget what can no longer come back."""
+        """Forget the memberships that can no longer count."""
         while len(self._known) > 1 and self._known[1][0] <= index:
             self._known.pop(0)
 
     def installed(self, index: int, membership: Membership) -> bool:
-        """The log begins behind a membership that was not known; return whether it is newer."""
+        """The log starts after a membership that it does not hold; return whether that is newer."""
         if index <= self.index:
             return False
         self._known = [(index, membership)]

@@ -1,4 +1,4 @@
-"""Majorities: pure arithmetic. While voters change, a majority of both sets is needed (Raft 6)."""
+"""Majorities, as pure arithmetic. A joint membership needs a majority of both sets (Raft 6)."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from quorumlog.model.membership import Membership
 
 
 def majority(members: int) -> int:
-    """Return how many of so many members are a majority."""
+    """Return the smallest number of members that is a majority of `members`."""
     return members // 2 + 1
 
 
@@ -16,7 +16,7 @@ def quorum_index(values: Sequence[int]) -> int:
 
 
 def quorum_reached(membership: Membership, values: Mapping[str, int]) -> int:
-    """Return the largest value that the voters needed have reached; -1 for those without one."""
+    """Return the largest value that a quorum of voters has reached; those without one have -1."""
     reached = quorum_index([values.get(voter, -1) for voter in membership.voters])
     if membership.is_joint:
         before = quorum_index([values.get(voter, -1) for voter in membership.outgoing])
@@ -25,5 +25,5 @@ def quorum_reached(membership: Membership, values: Mapping[str, int]) -> int:
 
 
 def has_quorum(membership: Membership, ids: Collection[str]) -> bool:
-    """Whether these members are enough to decide."""
+    """Whether these members are enough for a decision."""
     return quorum_reached(membership, dict.fromkeys(ids, 1)) == 1

@@ -1,4 +1,4 @@
-"""How many bytes a second a lagging peer is sent (spec 30 section 7)."""
+"""The limit on bytes a second that a lagging peer is sent (spec 30 section 7)."""
 
 
 class RateLimiter:
@@ -10,17 +10,17 @@ class RateLimiter:
         self._sum = 0
 
     def sample(self, size_bytes: int, now_ms: int) -> None:
-        """Note that so many bytes are sent now."""
+        """Note that size_bytes are sent now."""
         self._enter(now_ms)
         self._sum += size_bytes
 
     def is_used_up(self, now_ms: int) -> bool:
-        """Whether this second's share has been sent."""
+        """Whether the bytes of this second have been sent."""
         self._enter(now_ms)
         return self._sum >= self._max
 
     def left_ms(self, now_ms: int) -> int:
-        """Return how long this second still lasts."""
+        """Return how long the present second still lasts."""
         return 1_000 - now_ms % 1_000
 
     def _enter(self, now_ms: int) -> None:

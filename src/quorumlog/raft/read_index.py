@@ -1,8 +1,8 @@
-"""Linearizable reads: the leader proves, after being asked, that it still leads (Raft 8).
+"""Linearizable reads: the leader proves, after it was asked, that it still leads (Raft 8).
 
-A read may be answered with everything up to the index that was committed when it was asked, once a
-round of heartbeats that began after that was answered by a majority, in a term whose first entry is
-committed. No clock is involved: neither pauses nor jumps make a read stale (RELIABILITY 2.5).
+A read is answered with everything up to the index that was committed when it was asked, once a
+majority has answered a round of heartbeats that was sent after that, in a term whose first entry is
+committed. No clock is involved, so neither pauses nor jumps make a read stale (RELIABILITY 2.5).
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from quorumlog.raft.effects import Finished, ReadReady
 from quorumlog.raft.state import RaftState
 
 READS_MAX = 65_536
-"""Reads that may wait for a round; one more is refused."""
+"""Number of reads that may wait for a round; further ones are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,26 @@ class _ReadRound:
 
 
 class ReadIndex:
-    """The reads of one leader's term: those of the round under way, and those for the next."""
+    """The reads of one leader's term: those of rounds under way, and those for the next."""
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._waiting: list[int] = []
-        self._asked: deque[_ReadRound] = deque()
+        self._rounds: deque[_ReadRound] = deque()
 
     @property
     def needs_round(self) -> bool:
-        """Whether a round should begin: reads wait for one and none is under way."""
-        return bool(self._waiting) and not self._asked
+        """Whether to start a round: reads wait for one and none is under way."""
+        return bool(self._waiting) and not self._rounds
 
     @property
     def is_idle(self) -> bool:
         """Whether no read waits."""
-        return not self._waiting and not self._asked
+        return not self._waiting and not self._rounds
 
     def add(self, request_id: int) -> None:
         """Take a read; it joins the next round."""
-        waiting = len(self._waiting) + sum(len(asked.request_ids) for asked in self._asked)
+        waiting = len(self._waiting) + sum(len(one.request_ids) for one in self._rounds)
         if waiting >= READS_MAX:
             text = f"{waiting} reads wait for a majority; try again later"
             self._state.emit(Finished(request_id, ResponseCode.LEADER_PENDING_FULL, text))
@@ -51,24 +51,24 @@ class ReadIndex:
             self._waiting.append(request_id)
 
     def round_started(self, number: int) -> None:
-        """Heartbeats leave now: what they prove holds for everything asked before."""
+        """Heartbeats are sent now: they prove leadership for all reads that were asked before."""
         if self._waiting:
-            self._asked.append(_ReadRound(number, self._state.committed_index, self._waiting))
+            self._rounds.append(_ReadRound(number, self._state.committed_index, self._waiting))
             self._waiting = []
 
     def confirmed(self, number: int) -> None:
         """A majority answered the heartbeats of this round or a later one."""
-        while self._asked and self._asked[0].round <= number:
-            asked = self._asked.popleft()
-            for request_id in asked.request_ids:
-                self._state.emit(ReadReady(request_id, asked.index))
+        while self._rounds and self._rounds[0].round <= number:
+            one = self._rounds.popleft()
+            for request_id in one.request_ids:
+                self._state.emit(ReadReady(request_id, one.index))
 
     def abandon(self) -> None:
-        """Leadership ended: nothing is proved any more."""
+        """Leadership ended: refuse the reads that wait."""
         text = "leadership ended before a majority confirmed it"
-        for asked in self._asked:
-            self._waiting += asked.request_ids
+        for one in self._rounds:
+            self._waiting += one.request_ids
         for request_id in self._waiting:
             self._state.emit(Finished(request_id, ResponseCode.TERM_CHANGED, text))
-        self._asked.clear()
+        self._rounds.clear()
         self._waiting = []

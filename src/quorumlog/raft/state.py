@@ -1,4 +1,7 @@
-"""What all parts of the core share: who I am, what I know, and the effects of the present step."""
+"""What all parts of the core share: what this replica knows, and the effects of this step.
+
+Docstrings of the core say "I" for this replica, as papers say "the server".
+"""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +52,7 @@ class RaftState:
     """One replica's state. Changed only during `RaftCore.step`.
 
     Invariants: committed_index <= log.end_index; role is LEADER exactly when leader_id is my own;
-    a `round` runs only while role is CANDIDATE.
+    there is an `election` only while role is CANDIDATE.
     """
 
     def __init__(
@@ -91,12 +94,12 @@ class RaftState:
         self.effects.append(effect)
 
     def send(self, message: PeerMessage, after: int = 0) -> None:
-        """Send once the write `after` is durable, and never before the term it speaks for is."""
+        """Send once the write `after` is durable, and never before the present term is durable."""
         after = max(after, self.writes.hard_state_token)
         self.emit(Send(message, after if after > self.writes.stored_token else None))
 
     def alarm(self, text: str) -> None:
-        """Tell people of something that must never happen."""
+        """Tell operators of something that must never happen."""
         self.record(f"ALARM: {text}")
         self.emit(Alarm(f"{self.config.group}/{self.config.self_id}, term {self.term}: {text}"))
 
@@ -110,7 +113,7 @@ class RaftState:
         return self._request_id
 
     def alarm_once(self, text: str) -> None:
-        """The same for what others repeat: what was said last is not said again."""
+        """Raise an alarm unless it equals the last one, because others may repeat its cause."""
         if text != self._alarmed:
             self._alarmed = text
             self.alarm(text)
@@ -119,7 +122,7 @@ class RaftState:
 
     @property
     def known_term(self) -> int:
-        """The newest term known: the log's may be newer in a store of the original (spec 95.3)."""
+        """The newest term known; the log's may be newer in a store of DLedger (spec 95.3)."""
         return max(self.term, self.log.end_term)
 
     def issue(self, end_index: int) -> int:
@@ -127,7 +130,7 @@ class RaftState:
         return self.writes.issue(end_index, self.now_ms)
 
     def commit_to(self, index: int) -> None:
-        """Raise the committed index; never lowers it."""
+        """Raise the committed index; never lower it."""
         if index > self.committed_index:
             check(index <= self.log.end_index, "only stored entries commit", index)
             self.committed_index = index
@@ -144,7 +147,7 @@ class RaftState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether I am a voter, the very one that the membership names, fit to lead, and stay."""
+        """Whether I am an eligible voter, with the named data directory, and about to stay."""
         own_id = self.config.self_id
         if (
             self.is_leaving
@@ -161,19 +164,19 @@ class RaftState:
         return self.memberships.committed_at(self.committed_index)
 
     def take_membership(self, index: int, membership: Membership) -> None:
-        """An entry that names a membership is in the log: it counts at once."""
+        """The log got an entry that names a membership, which counts at once."""
         self.memberships.append(index, membership)
         self._membership_changed()
 
     def drop_memberships(self, from_index: int) -> None:
-        """Entries are removed from the log: an older membership may count again."""
+        """The log lost entries: an older membership may count again."""
         before = self.memberships.index
         self.memberships.truncate(from_index)
         if self.memberships.index != before:
             self._membership_changed()
 
     def install_membership(self, config: tuple[int, bytes] | None) -> None:
-        """Take the newest CONFIG_CHANGE entry that a log which begins anew leaves out."""
+        """Take over the newest CONFIG_CHANGE entry before the start of a log that was reset."""
         if config is not None and self.memberships.installed(
             config[0], Membership.decode(config[1])
         ):
@@ -198,7 +201,7 @@ class RaftState:
         term: int | None = None,
         vote: str | None = None,
     ) -> None:
-        """Take a role, and with it a new term or the vote in a term, which are saved first."""
+        """Take a role, and with it a new term or a vote, which are saved first."""
         before = (self.role, self.term, self.leader_id)
         self.election_timer.wake_up(self.now_ms)
         term = self.term if term is None else term

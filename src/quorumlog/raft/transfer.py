@@ -93,7 +93,7 @@ class Transfer:
             text = f"the term is {state.term}, not {event.term}"
             return ResponseCode.INCONSISTENT_TERM, text
         if self._running is not None:
-            text = f"leadership is being handed to {self._running.target}"
+            text = f"leadership is being transferred to {self._running.target}"
             return ResponseCode.LEADER_TRANSFERRING, text
         lag, lag_max = state.log.end_index - dispatcher.match_index, state.config.transfer_lag_max
         if dispatcher.match_index < 0:
@@ -111,7 +111,7 @@ class Transfer:
         deadline_ms = state.now_ms + state.config.transfer_timeout_ms
         self._running = _Running(request_id, target, state.term, deadline_ms)
         self._timeout_now_sent = False
-        state.record(f"hands leadership over to {target}")
+        state.record(f"transfers leadership to {target}")
         self.advance()
 
     def advance(self, *, again: bool = False) -> None:
@@ -205,7 +205,7 @@ class Transfer:
 
     def _end(self, code: ResponseCode, text: str) -> None:
         running, self._running = self._running, None
-        self._state.record(f"hand-over ended: {code.name} {text}")
+        self._state.record(f"transfer ended: {code.name} {text}")
         if code is ResponseCode.SUCCESS:
             self._pause_ms = PREFERRED_PAUSE_MS
         else:

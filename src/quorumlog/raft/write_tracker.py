@@ -1,4 +1,4 @@
-"""Writes that were asked for and are not yet durable."""
+"""The writes of a replica that are not durable yet."""
 
 from collections import deque
 
@@ -8,9 +8,9 @@ from quorumlog.model.errors import check
 class WriteTracker:
     """Numbers writes and knows up to which index the log is durable.
 
-    A write is remembered with the end the log had after it. When entries are removed later, those
-    ends are lowered too, so that the report of an old write never vouches for entries that took
-    the place of the removed ones (RELIABILITY R20).
+    A write is remembered with the end that the log had after it. When entries are removed later,
+    those ends are lowered too. Else the report of an old write would count entries as durable that
+    took the place of the removed ones (RELIABILITY R20).
     """
 
     def __init__(self, durable_index: int) -> None:
@@ -37,7 +37,7 @@ class WriteTracker:
         return self.hard_state_token
 
     def truncated(self, from_index: int) -> None:
-        """Note that from_index and everything after it was removed; call before `issue`."""
+        """Note that from_index and everything after it was removed; call it before `issue`."""
         self.durable_index = min(self.durable_index, from_index - 1)
         self._pending = deque(
             (token, min(end, from_index - 1), issued) for token, end, issued in self._pending
