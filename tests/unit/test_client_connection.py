@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from quorumlog.client import connection as connections
+from quorumlog.client import silence_watch
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, Outcome, UnexpectedArgumentError
@@ -75,9 +75,9 @@ async def test_a_request_that_cannot_be_sent_keeps_no_place(world):
     with pytest.raises(UnexpectedArgumentError, match="above"):
         connection.request(message, [bytes(LIMITS.frame_bytes_max)])
     assert connection.unanswered == 0
-    connection._look_no_more()
-    connection._look()
-    assert connection._watch is None  # nobody waits, so nobody is asked whether it is there
+    connection._watch.stop()
+    connection._watch.check()
+    assert not connection._watch.is_running  # nobody waits, so nobody is asked whether it is there
     await connection.request(*appending())
     connection.close()
     gc.collect()
@@ -101,9 +101,9 @@ async def test_who_waits_is_told_at_once_that_the_connection_is_closed(world):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(connections, "LOOK_S", 0.05)
-    monkeypatch.setattr(connections, "SILENCE_S", 0.05)
-    monkeypatch.setattr(connections, "GONE_S", 0.2)
+    monkeypatch.setattr(silence_watch, "CHECK_S", 0.05)
+    monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 0.05)
+    monkeypatch.setattr(silence_watch, "GONE_S", 0.2)
 
 
 async def test_a_frozen_server_is_given_up_although_its_connection_stays(world, quick):
@@ -151,10 +151,10 @@ async def test_a_client_that_did_not_run_itself_gives_nobody_up(world, quick):
 @pytest.fixture
 def patient(monkeypatch):
     """Prompt requests are looked after often, long polls never, and nobody is given up."""
-    monkeypatch.setattr(connections, "LOOK_S", 0.02)
-    monkeypatch.setattr(connections, "AGAIN_S", 0.02)
-    monkeypatch.setattr(connections, "SILENCE_S", 1_000.0)
-    monkeypatch.setattr(connections, "GONE_S", 10_000.0)
+    monkeypatch.setattr(silence_watch, "CHECK_S", 0.02)
+    monkeypatch.setattr(silence_watch, "RECHECK_S", 0.02)
+    monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 1_000.0)
+    monkeypatch.setattr(silence_watch, "GONE_S", 10_000.0)
 
 
 async def test_who_made_a_connection_is_told_of_every_look_that_finds_it_silent(world, patient):
@@ -206,8 +206,8 @@ async def test_silence_is_asked_about_once(world, patient):
 
 
 async def test_a_long_poll_is_not_looked_after_as_often(world, monkeypatch):
-    monkeypatch.setattr(connections, "LOOK_S", 0.01)
-    monkeypatch.setattr(connections, "SILENCE_S", 0.3)
+    monkeypatch.setattr(silence_watch, "CHECK_S", 0.01)
+    monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 0.3)
     world.servers["n0"].keeps_fetches = True
     connection = await opened(world)
     begun = time.monotonic()
@@ -229,14 +229,14 @@ async def test_a_prompt_request_beside_a_long_poll_is_looked_after_as_often(worl
         await world.asked.wait()
     waiting.cancel()
     looked = asyncio.Event()
-    met = connection._look_later
+    met = connection._watch.start
 
     def look_later(*, is_slow=False):
         if is_slow:
             looked.set()
         met(is_slow=is_slow)
 
-    connection._look_later = look_later
+    connection._watch.start = look_later
     async with asyncio.timeout(5.0):
         await looked.wait()  # once nothing prompt waits any more
     await ended(connection, poll)
@@ -244,11 +244,11 @@ async def test_a_prompt_request_beside_a_long_poll_is_looked_after_as_often(worl
 
 async def test_a_connection_that_nobody_uses_has_no_timer(world, patient):
     connection = await opened(world)
-    assert connection._watch is None
+    assert not connection._watch.is_running
     await connection.request(*appending())
-    connection._look_no_more()
-    connection._look()
-    assert connection._watch is None
+    connection._watch.stop()
+    connection._watch.check()
+    assert not connection._watch.is_running
     assert not connection.is_silent
     connection.close()
 
@@ -261,12 +261,12 @@ async def test_what_was_given_up_still_tells_that_a_server_is_silent(world, pati
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await connection.request(*appending())
-    connection._look_no_more()
-    connection._look()  # nobody waits
-    assert connection._watch is None
+    connection._watch.stop()
+    connection._watch.check()  # nobody waits
+    assert not connection._watch.is_running
     told.clear()
     waiting = connection.request(*appending())
-    connection._look()
+    connection._watch.check()
     assert told.is_set()
     await ended(connection, waiting)
 
@@ -295,29 +295,29 @@ async def test_bytes_that_leave_slowly_are_no_silence(patient):
     connection = ServerConnection("h:1", "", LIMITS, group="g")
     slow = connection._connection = Slow()
     connection.request(*appending())
-    connection._look_no_more()
-    assert not connection._note_movement(slow)  # given, and not taken
+    connection._watch.stop()
+    assert not connection._watch.note_movement(slow)  # given, and not taken
     slow.outbox_bytes -= 100
-    assert connection._note_movement(slow)
+    assert connection._watch.note_movement(slow)
     connection.request(*appending())
-    connection._look_no_more()
+    connection._watch.stop()
     slow.outbox_bytes -= 100  # more was given than taken
-    assert connection._note_movement(slow)
-    assert not connection._note_movement(slow)
+    assert connection._watch.note_movement(slow)
+    assert not connection._watch.note_movement(slow)
     slow.outbox_bytes = 0
-    assert connection._note_movement(slow)
+    assert connection._watch.note_movement(slow)
     connection.request(*appending())
-    connection._look_no_more()
+    connection._watch.stop()
     slow.outbox_bytes = 0  # the operating system takes a little at once, whoever is there
-    assert not connection._note_movement(slow)
+    assert not connection._watch.note_movement(slow)
 
 
 async def test_what_was_given_up_before_anybody_asked_tells_nothing(world, patient):
     connection = await opened(world)
     connection.request(polling()).cancel()
     await asyncio.sleep(0)
-    connection._look_no_more()
-    connection._look()
+    connection._watch.stop()
+    connection._watch.check()
     assert not connection.is_silent
     connection.close()
 
@@ -336,7 +336,7 @@ async def test_an_opening_can_be_given_up(patient):
             connection.abort("is given up")
             with pytest.raises(NetworkError, match=address):
                 await opening
-    assert connection._watch is None
+    assert not connection._watch.is_running
 
 
 async def test_nothing_is_sent_once_a_connection_ends(world):

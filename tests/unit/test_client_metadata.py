@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from quorumlog.client import Client, Producer
-from quorumlog.client import connection as connections
+from quorumlog.client import Client, Producer, silence_watch
 from quorumlog.client import metadata as clusters
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
@@ -24,10 +23,10 @@ async def world():
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Often looked at, and given up for nothing but the word of others."""
-    monkeypatch.setattr(connections, "LOOK_S", 0.02)
-    monkeypatch.setattr(connections, "AGAIN_S", 0.02)
-    monkeypatch.setattr(connections, "SILENCE_S", 1_000.0)
-    monkeypatch.setattr(connections, "GONE_S", 10_000.0)
+    monkeypatch.setattr(silence_watch, "CHECK_S", 0.02)
+    monkeypatch.setattr(silence_watch, "RECHECK_S", 0.02)
+    monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 1_000.0)
+    monkeypatch.setattr(silence_watch, "GONE_S", 10_000.0)
     monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "METADATA_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "ASK_AGAIN_S", 0.02)
@@ -241,7 +240,7 @@ async def test_a_producer_stores_everything_once_across_a_freeze(world):
 
 async def test_a_producer_that_cannot_connect_asks_again_who_leads(world, mute, monkeypatch):
     monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(connections, "LOOK_S", 1_000.0)
+    monkeypatch.setattr(silence_watch, "CHECK_S", 1_000.0)
     world.elsewhere = {"n0": address_of(mute)}
     n0, n1, _ = world.servers.values()
     async with client_of(world, n1.address) as client:

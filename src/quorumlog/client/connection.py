@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quorumlog.client.silence_watch import SilenceWatch
 from quorumlog.log_events import reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
@@ -24,20 +25,11 @@ from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.wire.frame import Frame
 
-LOOK_S = 0.2
-"""How often is looked whether the server says anything, while a prompt request waits."""
-AGAIN_S = 0.1
-"""How often once it was asked whether it is there and has not answered."""
-SILENCE_S = 1.0
-"""How often while nothing waits but what the server may keep on purpose (long polls)."""
-GONE_S = 4.0
-"""After so long it counts as gone: a process that is frozen keeps its connections."""
-
 NAME_SHARE = 2
-"""A lookup takes this share of the time to connect; then what was found before is used."""
+"""A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
 
 _LONG_POLLS = (FetchRequest, QueryRequest)
-"""Those with `wait_ms` above 0 wait at the server; every other request is prompt."""
+"""Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +43,13 @@ class Answer:
 class ServerConnection:
     """An open connection to one server. When it ends, unanswered requests fail as unknown.
 
-    While a request (or the handshake) waits, it is looked every `LOOK_S` (`SILENCE_S` for long
-    polls) whether a byte came or went. The first look that sees none asks the server about `group`,
-    which it answers at once if it is there; every further one calls `on_silent` with this
-    connection; after `GONE_S` of silence the connection ends. `identity` is that of the group, if
-    it is known: a server that has another one refuses.
+    While a request (or the handshake) waits, a `SilenceWatch` looks after the server: `on_silent`
+    is called with this connection at each check that finds it silent. `identity` is that of the
+    group, if it is known: a server whose group has another one refuses.
 
-    `on_told` is called with what a server says without being asked: of which founding its group is,
-    and that it is about to stop. Then the connection takes no more requests, and ends when those
-    under way are answered.
+    `on_told` is called with what a server says without being asked: the identity of its group, and
+    that it is about to stop. Then the connection takes no more requests, and ends when those under
+    way are answered.
     """
 
     def __init__(
@@ -89,13 +79,7 @@ class ServerConnection:
         self._connection: Connection | None = None
         self._opening: asyncio.Timeout | None = None
         self._polls: set[int] = set()
-        self._watch: asyncio.TimerHandle | None = None
-        self._interval_s = 0.0
-        self._bytes_in = 0
-        self._unsent = 0
-        self._was_unsent = False
-        self._silent_s = 0.0
-        self._is_pinged = False
+        self._watch = SilenceWatch(self)
         self._wrong_cluster: WrongClusterError | None = None
         self.node_id = ""
 
@@ -108,7 +92,7 @@ class ServerConnection:
         host, port = parse_address(self.address)
         try:
             async with asyncio.timeout(timeout_s) as self._opening:
-                self._look_later()
+                self._watch.start()
                 found = await resolver.resolve(host, port, timeout_s / NAME_SHARE)
                 _, self._connection = await connect_to(found, self._make)
                 await self._ready
@@ -124,7 +108,7 @@ class ServerConnection:
             raise
         finally:
             self._opening = None
-            self._look_no_more()
+            self._watch.stop()
 
     def _make(self) -> Connection:
         return Connection(
@@ -163,7 +147,7 @@ class ServerConnection:
             raise _not_sent(self.address)
         number = next(self._numbers)
         is_poll = isinstance(message, _LONG_POLLS) and message.wait_ms > 0
-        self._look_soon(connection, is_poll=is_poll)
+        self._watch.request_follows(connection, is_poll=is_poll)
         if not self._send(connection, message, number, attachments):
             if not connection.is_open:
                 raise _not_sent(self.address)
@@ -187,77 +171,39 @@ class ServerConnection:
     ) -> bool:
         before = connection.outbox_bytes
         is_sent = connection.send(message, correlation_id=number, attachments=attachments)
-        self._unsent += connection.outbox_bytes - before
+        self._watch.sent(connection.outbox_bytes - before)
         return is_sent
 
-    # -- is the server there? ---------------------------------------------------------------
+    # -- is the server there? (see `SilenceWatch`) ------------------------------------------
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last look found that the server says nothing, and nothing came since."""
-        came = self._connection.bytes_in if self._connection is not None else 0
-        return self._silent_s > 0 and came == self._bytes_in
+        """Whether the last check found that the server says nothing, and nothing came since."""
+        return self._watch.is_silent
 
-    def _look_soon(self, connection: Connection, *, is_poll: bool) -> None:
-        """A request is about to be sent: see to it that the server is looked at."""
-        if self._watch is None:
-            self._note_movement(connection)
-            self._look_later(is_slow=is_poll)
-        elif not is_poll and self._interval_s > LOOK_S:
-            self._watch.cancel()
-            self._look_later()
+    @property
+    def transport(self) -> Connection | None:
+        """See `Watched`."""
+        return self._connection
 
-    def _look_later(self, *, is_slow: bool = False) -> None:
-        prompt_s = AGAIN_S if self._is_pinged else LOOK_S
-        self._interval_s = SILENCE_S if is_slow else prompt_s
-        self._watch = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+    @property
+    def is_opening(self) -> bool:
+        """See `Watched`."""
+        return self._opening is not None
 
-    def _look_no_more(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+    @property
+    def waits_for_polls_only(self) -> bool:
+        """See `Watched`."""
+        return bool(self._polls) and self._waiting.keys() <= self._polls
 
-    def _look(self) -> None:
-        """See whether the server is there, as long as anybody waits for it."""
-        self._watch = None
-        connection = self._connection
-        if self._opening is None and (connection is None or not connection.is_open):
-            return
-        if not self._note_movement(connection):
-            # not the time that has passed: this process itself may have stood still meanwhile
-            self._silent_s += self._interval_s
-        if self._opening is None and not self._waiting:
-            if not self._is_pinged:  # else it owes an answer: the next request does not wait anew
-                self._silent_s = 0.0
-            return
-        if self._silent_s:
-            self._met_silence(connection)
-        if self._opening is not None or self.is_open:
-            self._look_later(is_slow=bool(self._polls) and self._waiting.keys() <= self._polls)
+    def ping(self) -> None:
+        """See `Watched`."""
+        if self._connection is not None and self._opening is None:
+            self._send(self._connection, MetadataRequest(group=self._group), next(self._numbers))
 
-    def _note_movement(self, connection: Connection | None) -> bool:
-        """Return whether anything came or went since the last time; then silence is over.
-
-        What the operating system takes says something of the server only while there was more
-        than it could take.
-        """
-        came = connection.bytes_in if connection is not None else 0
-        unsent = connection.outbox_bytes if connection is not None else 0
-        moved = came != self._bytes_in or (self._was_unsent and unsent < self._unsent)
-        self._bytes_in, self._unsent, self._was_unsent = came, unsent, unsent > 0
-        if moved:
-            self._silent_s, self._is_pinged = 0.0, False
-        return moved
-
-    def _met_silence(self, connection: Connection | None) -> None:
-        if not self._is_pinged:
-            self._is_pinged = True
-            if connection is not None and self._opening is None:
-                ping = MetadataRequest(group=self._group)
-                self._send(connection, ping, next(self._numbers))
-        elif self._silent_s >= GONE_S:
-            self.abort(f"has not said anything for {self._silent_s:.1f} s")
-        elif self._on_silent is not None:
+    def fell_silent(self) -> None:
+        """See `Watched`."""
+        if self._on_silent is not None:
             self._on_silent(self)
 
     # -- what the connection says -----------------------------------------------------------
@@ -320,7 +266,7 @@ class ServerConnection:
 
     def close(self) -> None:
         """End the connection; what was sent still leaves, but no answer is waited for."""
-        self._look_no_more()
+        self._watch.stop()
         if self._connection is not None:
             self._connection.close("the client is done")
         self._fail("the client is done")
