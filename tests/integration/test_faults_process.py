@@ -84,7 +84,7 @@ async def test_a_frozen_leader_is_replaced_and_is_not_believed_when_it_wakes(clu
         load.client(frozen, timeout_ms=15_000) as direct,
         load.client(frozen, timeout_ms=15_000) as appender,
     ):
-        metadata_of(appender)._fell_silent = lambda connection: (
+        metadata_of(appender).fell_silent = lambda connection: (
             None
         )  # this one does not look elsewhere
         await load.acknowledged_after(50)

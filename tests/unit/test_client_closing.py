@@ -7,7 +7,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from quorumlog.client import Client, Producer, SyncClient, loop_thread, silence_watch
+from quorumlog.client import (
+    Client,
+    Producer,
+    SyncClient,
+    connection_pool,
+    loop_thread,
+    silence_watch,
+)
 from quorumlog.client import metadata as clusters
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.loop_thread import LoopThread
@@ -22,7 +29,7 @@ CLOSED = "this client is closed"
 def patient(monkeypatch):
     """Nothing ends because it took too long."""
     monkeypatch.setattr(silence_watch, "GONE_S", 10_000.0)
-    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 1_000.0)
+    monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "METADATA_TIMEOUT_S", 1_000.0)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quorumlog.client import Client, Producer, silence_watch
+from quorumlog.client import Client, Producer, connection_pool, leader_discovery, silence_watch
 from quorumlog.client import metadata as clusters
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, NoLeaderError, Outcome, UnknownGroupError
@@ -27,9 +27,9 @@ def patient(monkeypatch):
     monkeypatch.setattr(silence_watch, "RECHECK_S", 0.02)
     monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 1_000.0)
     monkeypatch.setattr(silence_watch, "GONE_S", 10_000.0)
-    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 1_000.0)
+    monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr(clusters, "METADATA_TIMEOUT_S", 1_000.0)
-    monkeypatch.setattr(clusters, "ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr(leader_discovery, "ASK_AGAIN_S", 0.02)
 
 
 class InOrder:
@@ -191,7 +191,7 @@ async def test_a_leader_that_speaks_again_in_time_keeps_its_requests(world):
         check = metadata_of(client)._check
         go_on.set()
         await soon(check)
-        assert metadata_of(client)._connections[n0.address].unanswered == 1
+        assert metadata_of(client).connections._shared[n0.address].unanswered == 1
         assert (await metadata_of(client).leader()).address == n1.address
         waiting.cancel()
 
@@ -239,15 +239,15 @@ async def test_a_producer_stores_everything_once_across_a_freeze(world):
 
 
 async def test_a_producer_that_cannot_connect_asks_again_who_leads(world, mute, monkeypatch):
-    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(silence_watch, "CHECK_S", 1_000.0)
     world.elsewhere = {"n0": address_of(mute)}
     n0, n1, _ = world.servers.values()
     async with client_of(world, n1.address) as client:
         # open, idle, and to a process that was frozen since: only a new connection shows it
-        known = metadata_of(client)._connections[address_of(mute)] = await metadata_of(client).open(
-            n0.address
-        )
+        known = metadata_of(client).connections._shared[address_of(mute)] = await metadata_of(
+            client
+        ).open(n0.address)
         known.address = address_of(mute)
         async with Producer(client, linger_ms=1, idempotent=False) as producer:
             delivery = await producer.send(b"x")
@@ -270,7 +270,7 @@ async def test_a_frozen_candidate_does_not_delay_finding_the_leader(world, mute)
             while await soon(asyncio.get_running_loop().sock_recv(taken, 1_000)):
                 pass
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert list(metadata_of(client)._connections) != [frozen]
+        assert list(metadata_of(client).connections._shared) != [frozen]
 
 
 async def test_a_frozen_candidate_does_not_delay_a_leader_that_is_elected_later(world, mute):
@@ -297,14 +297,14 @@ async def test_many_tasks_ask_once(world, monkeypatch):
 
 
 async def test_many_candidates_are_asked_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr(clusters, "ASKED_MAX", 2)
+    monkeypatch.setattr(leader_discovery, "ASKED_MAX", 2)
     questions = {}
 
     async def ask(address):
         questions[address] = asyncio.get_running_loop().create_future()
         return await questions[address]
 
-    inquiry = clusters._LeaderDiscovery(
+    inquiry = leader_discovery.LeaderDiscovery(
         ask, lambda found: "" if found.leader_id else "none", list("abc")
     )
     searching = asyncio.ensure_future(inquiry.run(next_s=0.0))
@@ -321,7 +321,7 @@ async def test_many_candidates_are_asked_a_few_at_a_time(monkeypatch):
 
 
 async def test_who_named_no_leader_is_not_asked_again_at_once(world, mute, monkeypatch):
-    monkeypatch.setattr(clusters, "ASK_AGAIN_S", 1_000.0)
+    monkeypatch.setattr(leader_discovery, "ASK_AGAIN_S", 1_000.0)
     world.leader_id, n1 = None, world.servers["n1"]
     async with client_of(world, address_of(mute), n1.address) as client:
         waiting = asyncio.ensure_future(metadata_of(client).leader())
@@ -352,7 +352,7 @@ async def test_a_client_that_is_closed_during_a_check_leaves_nothing(world):
 
 
 async def test_everybody_who_was_asked_is_named(world, mute, monkeypatch):
-    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 0.2)
     n0, n1, _ = world.servers.values()
     world.leader_id = None
     world.servers["n1"].hosts_group = False
@@ -366,7 +366,7 @@ async def test_everybody_who_was_asked_is_named(world, mute, monkeypatch):
 
 
 async def test_a_group_is_unknown_if_nobody_who_answers_hosts_it(world, mute, monkeypatch):
-    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 0.2)
     for server in world.servers.values():
         server.hosts_group = False
     addresses = [server.address for server in world.servers.values()]
@@ -435,18 +435,18 @@ async def test_any_answer_ends_a_suspicion(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         await client.append(b"x")
-        metadata_of(client)._suspect(n0.address)
+        metadata_of(client).unreachable(n0.address)
         assert (await client._requester.any_server()).address == n1.address
         await client.metadata(n0.address, "g")
         assert (await client._requester.any_server()).address == n0.address
 
 
 async def test_few_suspects_are_remembered(world, monkeypatch):
-    monkeypatch.setattr(clusters, "SUSPECTS_MAX", 2)
+    monkeypatch.setattr(connection_pool, "UNRESPONSIVE_MAX", 2)
     async with client_of(world) as client:
         for address in ("h:1", "h:2", "h:1", "h:3"):
-            metadata_of(client)._suspect(address)
-        assert list(metadata_of(client)._suspects) == ["h:1", "h:3"]
+            metadata_of(client).unreachable(address)
+        assert list(metadata_of(client).connections.unresponsive) == ["h:1", "h:3"]
 
 
 async def test_a_lost_connection_does_not_make_a_client_forget_a_newer_leader(world):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.client import Client, Producer, metadata
+from quorumlog.client import Client, Producer, connection_pool
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import Outcome, RequestError, WrongClusterError, error_for
 from quorumlog.model.messages.base import Hello
@@ -16,7 +16,7 @@ def refusals(caplog):
 
 
 async def test_servers_of_another_cluster_are_no_reason_to_try_again(world, monkeypatch, caplog):
-    monkeypatch.setattr(metadata, "REFUSED_S", 1e6)
+    monkeypatch.setattr(connection_pool, "REFUSED_S", 1e6)
     async with Client(world.addresses, "g", cluster="wrong", timeout_ms=1e9) as client:
         calls = (
             client.bounds,

@@ -1,0 +1,81 @@
+"""Asks the servers of a group which of them leads, several at a time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from quorumlog.model.errors import RequestError, UnknownGroupError, WrongClusterError
+from quorumlog.model.messages.client import GroupMetadata
+
+ASKED_MAX = 16
+"""At most this many servers are asked for the leader at the same time."""
+ASK_AGAIN_S = 0.1
+"""Pause before a server that named no leader is asked again, while others have yet to answer."""
+
+
+class LeaderDiscovery:
+    """One search for the leader; it ends when a server names it or all servers have answered.
+
+    Servers that named no leader are asked again as long as others have not answered, so a server
+    that says nothing holds up nobody. `judge` returns "" for an answer that names the leader, else
+    why it is not accepted.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str], Awaitable[GroupMetadata]],
+        judge: Callable[[GroupMetadata], str],
+        candidates: list[str],
+    ) -> None:
+        self._ask = ask
+        self._judge = judge
+        self._candidates = deque(candidates)
+        self._unheard = set(candidates)
+        self._refusal: UnknownGroupError | WrongClusterError | None = None
+        self._is_known = False
+        self.said: dict[str, str] = {}
+
+    @property
+    def refusal(self) -> UnknownGroupError | WrongClusterError | None:
+        """The error to raise if no server that answered hosts this group, else None."""
+        return None if self._is_known else self._refusal
+
+    async def run(self, *, next_s: float) -> GroupMetadata | None:
+        """Return the answer that was accepted, or None; see `said` for the others.
+
+        The first server is asked at once, one more every `next_s`, or when one has answered.
+        """
+        count = min(ASKED_MAX, len(self._candidates))
+        workers = [asyncio.create_task(self._work(number * next_s)) for number in range(count)]
+        try:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return next(filter(None, [worker.result() for worker in done]), None)
+
+    async def _work(self, delay_s: float) -> GroupMetadata | None:
+        await asyncio.sleep(delay_s)
+        while self._unheard:
+            address = self._candidates.popleft()
+            if address not in self._unheard:
+                await asyncio.sleep(ASK_AGAIN_S)
+            found = await self._hear(address)
+            if found is not None:
+                return found
+            self._unheard.discard(address)
+            self._candidates.append(address)
+        return None
+
+    async def _hear(self, address: str) -> GroupMetadata | None:
+        try:
+            found = await self._ask(address)
+        except RequestError as error:
+            self.said[address] = str(error)
+            if isinstance(error, UnknownGroupError | WrongClusterError):
+                self._refusal = error
+            return None
+        self._is_known = True
+        self.said[address] = self._judge(found)
+        return None if self.said[address] else found
