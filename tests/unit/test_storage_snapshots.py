@@ -3,6 +3,7 @@
 import os
 import random
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -430,9 +431,55 @@ def test_73_a_crash_at_every_call_of_fetching_leaves_the_older_or_the_newer_one(
 def test_147_a_broken_one_that_two_find_is_reported_once():
     disk = Disk()
     save(disk.snapshots, 5, b"the older one")
+    disk.files.flip(disk.snapshots.path_of(5), 3, 1)
     disk.snapshots.remove_broken(5, CorruptionError("as the scrub does", "", 0))
     disk.snapshots.remove_broken(5, CorruptionError("as the machine's owner does", "", 0))
     assert disk.reports == ["snapshot 5 is broken and was removed: as the scrub does"]
+
+
+def test_147_the_scrub_of_an_old_broken_one_leaves_the_whole_one_that_took_its_place(tmp_path):
+    reports = []
+    snapshots = Snapshots(OsFileSystem(), str(tmp_path), reports.append)
+    meta = save(snapshots, 9, b"x" * 1000)
+    path = Path(snapshots.path_of(9))
+    raw = bytearray(path.read_bytes())
+    raw[500] ^= 1
+    path.write_bytes(raw)
+    checking = snapshots.checking(9)  # the scrub reads it slowly
+    checking.step(400)
+    with pytest.raises(CorruptionError) as caught:  # the machine's thread finds it meanwhile
+        snapshots.check(meta)
+    snapshots.remove_broken(9, caught.value)
+    good = save(snapshots, 9, b"x" * 1000)  # and a peer's comes in its place
+    assert not checking.step(400)
+    with pytest.raises(CorruptionError) as caught:
+        checking.step(400)
+    snapshots.remove_broken(9, caught.value)
+    assert snapshots.holds(good)
+    assert len(reports) == 1
+
+
+def test_one_that_is_removed_before_it_is_set_aside_is_passed_over_and_not_the_newest(tmp_path):
+    snapshots = Snapshots(OsFileSystem(), str(tmp_path), lambda text: None)
+    older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
+    set_aside = snapshots.set_aside
+
+    def after_the_scrub(indexes):
+        path = Path(snapshots.path_of(9))
+        path.write_bytes(path.read_bytes()[:-1])
+        snapshots.remove_broken(9, CorruptionError("as the scrub does", "", 0))
+        return set_aside(indexes)
+
+    snapshots.set_aside = after_the_scrub
+    executor = SimpleNamespace(run=lambda work, done, failed: done(work()))
+    applier = SimpleNamespace(machine=None)
+    saves = Snapshotter(
+        SimpleNamespace(config=None), applier, snapshots, SimpleNamespace(executor=executor)
+    )
+    assert saves.newest == newer
+    saves._withdraw(newer)
+    assert saves.newest == older
+    assert not saves.has_aside
 
 
 class Vanishing(OsFileSystem):

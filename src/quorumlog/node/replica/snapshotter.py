@@ -314,8 +314,7 @@ class Snapshotter:
         snapshots = self._snapshots
         if snapshots is not None:
             behind = [found for found in snapshots.indexes() if found > index]
-            if behind:
-                snapshots.set_aside(behind)
+            if snapshots.set_aside(behind):
                 self.has_aside = True
 
     def agreed(self) -> None:
@@ -369,8 +368,7 @@ class Snapshotter:
         self._refused.add(index)
 
         def run() -> None:
-            if snapshots.has(index):
-                snapshots.set_aside([index])
+            if snapshots.set_aside([index]):
                 self.has_aside = True
 
         def done() -> None:

@@ -197,7 +197,8 @@ class Snapshots:
         self._files = files
         self.directory = f"{directory}/{DIRECTORY}"
         self._report = report
-        self._removing = Lock()
+        self._changing = Lock()
+        """Held while files get or lose the names of snapshots."""
 
     # -- what is there ------------------------------------------------------------------------
 
@@ -360,8 +361,9 @@ class Snapshots:
         file.write_at([raw, _FOOTER.pack(len(raw), crc32(raw), _MAGIC)], meta.size_bytes)
         file.sync()
         file.close()
-        self._files.replace(file.path, self.path_of(meta.last_included_index))
-        self._files.sync_directory(self.directory)
+        with self._changing:
+            self._files.replace(file.path, self.path_of(meta.last_included_index))
+            self._files.sync_directory(self.directory)
 
     def keep_newest(
         self, count: int, besides: Container[int] = (), before_begin_index: int = -1
@@ -379,20 +381,28 @@ class Snapshots:
                 self._files.remove(self.path_of(index))
         return useful[0] if useful else -1
 
-    def set_aside(self, indexes: list[int]) -> None:
-        """Use some no more, since their state may be another's, but keep them for the worst."""
-        for index in indexes:
-            self._report(f"snapshot {index} is set aside: its state may be another's")
-            self._files.replace(self.path_of(index), self._aside_of(index))
-        self._remove_aside(self.aside()[:-ASIDE_MAX])
+    def set_aside(self, indexes: list[int]) -> bool:
+        """Use some no more, since their state may be another's, but keep them for the worst.
+
+        Those that are gone are passed over; False: all are.
+        """
+        with self._changing:
+            there = [index for index in indexes if self.has(index)]
+            for index in there:
+                self._report(f"snapshot {index} is set aside: its state may be another's")
+                self._files.replace(self.path_of(index), self._aside_of(index))
+            if there:
+                self._remove_aside(self.aside()[:-ASIDE_MAX])
+        return bool(there)
 
     def take_back(self) -> None:
         """Use again what was set aside."""
-        present = self.indexes()
-        for index in self.aside():
-            if index not in present:
-                self._files.replace(self._aside_of(index), self.path_of(index))
-        self._remove_aside(self.aside())
+        with self._changing:
+            present = self.indexes()
+            for index in self.aside():
+                if index not in present:
+                    self._files.replace(self._aside_of(index), self.path_of(index))
+            self._remove_aside(self.aside())
 
     def remove_aside(self) -> None:
         """Remove what was set aside."""
@@ -406,14 +416,24 @@ class Snapshots:
     def remove_broken(self, index: int, error: CorruptionError) -> None:
         """Remove one that cannot be used, and say so; nothing if it is gone.
 
-        The scrub and the machine's thread may find the same one at the same time.
+        The scrub and the machine's thread may find the same one at the same time, and a whole one
+        may have taken its place since: what lies there now is checked before it is removed.
         """
-        with self._removing:
-            if not self.has(index):
+        with self._changing:
+            if not self.has(index) or self._is_whole(index):
                 return
             self._report(f"snapshot {index} is broken and was removed: {error}")
             self._files.remove(self.path_of(index))
             self._files.sync_directory(self.directory)
+
+    def _is_whole(self, index: int) -> bool:
+        try:
+            checking = self.checking(index)
+            while not checking.step(COPY_BYTES):
+                pass
+        except CorruptionError:
+            return False
+        return True
 
     def clear_saving(self) -> None:
         """Remove what a crash left half-written."""
