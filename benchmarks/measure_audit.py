@@ -20,7 +20,7 @@ from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
 from quorumlog.spark import audit, session
-from quorumlog.spark.jobs.tasks import run_pieces
+from quorumlog.spark.jobs.tasks import run_tasks
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.store import GroupStore, open_group
 from quorumlog.storage.offline.store_files import scan_store
@@ -108,13 +108,13 @@ def main() -> None:
                 for begin in range(0, length, PIECE_BYTES)
             ]
         total = sum(piece.end - piece.begin for piece in pieces)
-        run_pieces(spark, pieces)  # starts the workers and fills the page cache
+        run_tasks(spark, pieces)  # starts the workers and fills the page cache
         audits, scans = [], []
         for _ in range(ROUNDS):
             begun = time.perf_counter()
             report = audit(spark, replicas)
             between = time.perf_counter()
-            run_pieces(spark, pieces)
+            run_tasks(spark, pieces)
             audits.append(between - begun)
             scans.append(time.perf_counter() - between)
         spark.stop()

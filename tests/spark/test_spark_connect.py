@@ -13,7 +13,7 @@ CLIENT = """
 import json, sys
 from quorumlog.cli.main import main
 from quorumlog.spark import archive, audit, export, read_archive, session, stats
-from quorumlog.spark.jobs.tasks import PipelineError, cores_of, run_pieces
+from quorumlog.spark.jobs.tasks import PipelineError, cores_of, run_tasks
 
 remote, servers, base, *stores = sys.argv[1:]
 spark = session("client", remote=remote)
@@ -28,13 +28,13 @@ def fails():
     raise ValueError("no luck today")
 
 try:
-    run_pieces(spark, [lambda: b"fine", fails])
+    run_tasks(spark, [lambda: b"fine", fails])
     failure = ""
 except PipelineError as error:
     failure = str(error)
 found = {
     "cores": cores_of(spark),
-    "order": b"".join(run_pieces(spark, [lambda n=n: b"%d" % n for n in range(5)])).decode(),
+    "order": b"".join(run_tasks(spark, [lambda n=n: b"%d" % n for n in range(5)])).decode(),
     "rows": archived.rows,
     "read": read_archive(spark, base + "/archive", first=100, last=199).count(),
     "scanned": log.where("index >= 10").count(),

@@ -16,7 +16,7 @@ from quorumlog.spark.jobs.archive.manifest import load_manifest
 from quorumlog.spark.jobs.export.export import export
 from quorumlog.spark.jobs.output_files import OutputFileSystem
 from quorumlog.spark.jobs.replay.replay import replay
-from quorumlog.spark.jobs.tasks import PipelineError, run_pieces
+from quorumlog.spark.jobs.tasks import PipelineError, run_tasks
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -136,8 +136,8 @@ def test_a_task_that_fails_is_told_with_its_reason(spark):
         raise ValueError("the disk says no")
 
     with pytest.raises(PipelineError, match="a task failed: ValueError: the disk says no"):
-        run_pieces(spark, [lambda: b"fine", damaged])
-    assert run_pieces(spark, [lambda: b"1", lambda: b"2", lambda: b"3"]) == [b"1", b"2", b"3"]
+        run_tasks(spark, [lambda: b"fine", damaged])
+    assert run_tasks(spark, [lambda: b"1", lambda: b"2", lambda: b"3"]) == [b"1", b"2", b"3"]
 
 
 def test_the_command_uses_the_cluster_in_a_directory(spark, node, tmp_path, capsys):

@@ -11,7 +11,7 @@ from pipeline_access import LogInMemory, run_here
 from quorumlog.model.errors import StorageError
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.spark.jobs.archive.manifest import MANIFEST_NAME, load_manifest
-from quorumlog.spark.jobs.archive.parquet import row_groups, strays
+from quorumlog.spark.jobs.archive.parquet import orphan_files, row_groups
 from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveRun
 
 DIRECTORY = "/archive"
@@ -60,7 +60,7 @@ def crashed_runs(before, log, now=NOW):
 def check_next_run(files, log, now=NOW):
     archive(files, log, now=now)
     assert indexes(files) == list(range(1, log.log.end_index + 1))
-    assert strays(files, DIRECTORY, load_manifest(files, DIRECTORY)) == []
+    assert orphan_files(files, DIRECTORY, load_manifest(files, DIRECTORY)) == []
 
 
 def test_crashes_of_a_first_run():

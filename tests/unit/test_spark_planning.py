@@ -221,7 +221,7 @@ def test_rejected_entries_and_noops_are_no_rows():
         (
             {"startingIndex": "8", "endingIndex": "5"},
             IndexOutOfRangeError,
-            "startingIndex 8 is behind endingIndex 5",
+            "startingIndex 8 is above endingIndex 5",
         ),
         ({"startingIndex": "1"}, DataLossError, "entries 1 to 2 .2 of them. were removed"),
         ({"group": "nope"}, UnknownGroupError, "does not host group 'nope'"),

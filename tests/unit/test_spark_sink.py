@@ -18,7 +18,7 @@ from quorumlog.spark.sink.writer import (
     WriteContext,
     WrittenPart,
     _by_group,
-    writing_of,
+    context_of,
 )
 
 SERVERS = {"servers": "127.0.0.1:7101"}
@@ -107,11 +107,11 @@ def test_somebody_must_say_which_group():
 
 def test_a_task_learns_from_spark_what_it_writes():
     properties = {QUERY_ID: "q", RUN_ID: "r", BATCH_ID: "12"}
-    assert writing_of(properties.get) == WriteContext("q", "r", 12)
+    assert context_of(properties.get) == WriteContext("q", "r", 12)
     for name in properties:
         fewer = {key: value for key, value in properties.items() if key != name}
         with pytest.raises(UnexpectedArgumentError, match="does not tell its tasks") as raised:
-            writing_of(fewer.get)
+            context_of(fewer.get)
         assert name in str(raised.value)
         assert "at-least-once" in str(raised.value)
 
@@ -139,13 +139,13 @@ def test_what_the_tasks_wrote_is_gathered_by_group():
 
 
 def test_every_batch_write_has_a_name_of_its_own_unless_it_is_named():
-    first, second = LogWriter(options())._writing, LogWriter(options())._writing
+    first, second = LogWriter(options())._context, LogWriter(options())._context
     assert first.transactional_id != second.transactional_id
     named = options(transactionalId="app", batchId="7")
-    first, second = LogWriter(named)._writing, LogWriter(named)._writing
+    first, second = LogWriter(named)._context, LogWriter(named)._context
     assert (first.transactional_id, first.batch_id) == ("app", 7)
     assert first.run_id != second.run_id
-    assert pickle.loads(pickle.dumps(LogWriter(named)))._writing.batch_id == 7
+    assert pickle.loads(pickle.dumps(LogWriter(named)))._context.batch_id == 7
 
 
 def writer_of(**named):

@@ -40,7 +40,7 @@ class LocalCluster:
         self._processes = {node_id: NodeProcess(self._layout, node_id) for node_id in self._places}
 
     @classmethod
-    def create(  # noqa: PLR0913  (named options of a public door)
+    def create(  # noqa: PLR0913  (named options of a public entry point)
         cls,
         directory: str | Path,
         *,

@@ -1,4 +1,4 @@
-"""What is spared the Python processes in which Spark plans jobs and runs tasks."""
+"""Saves time in the Python processes in which Spark plans jobs and runs tasks."""
 
 import gc
 from functools import cache
@@ -6,9 +6,10 @@ from functools import cache
 
 @cache
 def freeze_gc() -> None:
-    """Leave what is loaded by now out of collections of garbage; once in a process.
+    """Exclude all objects that are loaded now from garbage collection; once in a process.
 
     Spark's worker collects after each task, which looks at every object of every module: 20 to 40
-    milliseconds that the next task waits. Called where a task or a plan begins, never on import.
+    milliseconds that the next task waits. It is called where a task or a plan starts, never on
+    import.
     """
     gc.freeze()

@@ -110,6 +110,6 @@ def plan_ranges(
         are_enough = total <= fewer * (range_bytes + range_bytes // RANGES_LARGER)
         wanted = fewer if are_enough and count <= fewer * RANGE_ENTRIES_MAX else fewer + cores
     shared = min(cores, total * RANGES_SMALLER // range_bytes)
-    pieces = min(max(wanted, shared), count)
-    edges = [first + count * piece // pieces for piece in range(pieces + 1)]
-    return [(edges[i], edges[i + 1] - 1) for i in range(pieces)]
+    count_of_ranges = min(max(wanted, shared), count)
+    edges = [first + count * number // count_of_ranges for number in range(count_of_ranges + 1)]
+    return [(edges[i], edges[i + 1] - 1) for i in range(count_of_ranges)]

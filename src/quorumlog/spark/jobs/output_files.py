@@ -70,7 +70,7 @@ class NewFile:
 
     @property
     def sha256(self) -> str:
-        """Of the bytes written so far, in hexadecimal."""
+        """The SHA-256 of the bytes written so far, in hexadecimal."""
         return self._hash.hexdigest()
 
     def publish(self) -> None:

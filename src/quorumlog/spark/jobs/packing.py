@@ -19,7 +19,7 @@ _DIGEST_HEAD = np.dtype([("channel", ">u4"), ("body_size", ">u4")])
 
 
 def interleaved(heads: npt.NDArray[Any], bodies: pa.BinaryArray) -> memoryview:
-    """Return head 0, body 0, head 1, body 1 … as one piece; below 2 GiB in all."""
+    """Return head 0, body 0, head 1, body 1 … as one block; below 2 GiB in all."""
     count, width = len(heads), heads.dtype.itemsize
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     heads_array = pa.BinaryArray.from_buffers(

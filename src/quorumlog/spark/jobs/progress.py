@@ -1,4 +1,4 @@
-"""Running a pipeline's pieces as one Spark job, and telling meanwhile how far it is."""
+"""Runs the tasks of a job as one job of Spark, and reports progress meanwhile."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.spark.jobs.tasks import (
-    Piece,
     Progress,
+    Task,
     is_remote,
     no_progress,
-    run_pieces,
+    run_tasks,
 )
 
 if TYPE_CHECKING:
@@ -20,24 +20,24 @@ POLL_SECONDS = 0.25
 
 
 def run_with_progress(
-    spark: "SparkSession", pieces: Sequence[Piece], progress: Progress = no_progress
+    spark: "SparkSession", tasks: Sequence[Task], progress: Progress = no_progress
 ) -> list[bytes]:
-    """Carry out each piece in a task of its own; `progress` hears of tasks done, of so many.
+    """Run tasks; `progress` is called with the number of finished tasks and of all tasks.
 
-    Raises `PipelineError` with the reason when a task fails for good.
+    Raises `PipelineError` with the reason when a task fails permanently.
     """
     if progress is no_progress:
-        return run_pieces(spark, pieces)
+        return run_tasks(spark, tasks)
     watch = _told if is_remote(spark) else _polled
-    with watch(spark, len(pieces), progress):
-        results = run_pieces(spark, pieces)
-    progress(len(pieces), len(pieces))
+    with watch(spark, len(tasks), progress):
+        results = run_tasks(spark, tasks)
+    progress(len(tasks), len(tasks))
     return results
 
 
 @contextmanager
 def _told(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
-    """Have Spark Connect tell how many tasks of a job of so many are done."""
+    """Report what Spark Connect tells of the job with `count` tasks."""
 
     def heard(stages: Iterable[Any] | None, *_: object, **__: object) -> None:
         for stage in stages or ():
@@ -54,7 +54,7 @@ def _told(spark: "SparkSession", count: int, progress: Progress) -> Iterator[Non
 
 @contextmanager
 def _polled(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
-    """Look, now and then, how many tasks of a job of so many are done."""
+    """Poll Spark for the finished tasks of the job with `count` tasks, and report them."""
     tracker = spark.sparkContext.statusTracker()
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the pipelines share: work in independent pieces, carried out by Spark's tasks."""
+"""What the jobs share: work that is divided into tasks, each run as a task of Spark."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Piece: TypeAlias = Callable[[], bytes]
+Task: TypeAlias = Callable[[], bytes]
 """Work of one task; it can be pickled and repeated, and returns what the driver must know."""
-RunPieces: TypeAlias = Callable[[Sequence[Piece]], list[bytes]]
-"""Carries out pieces, in any order; returns what each returned, in the order of the pieces."""
+RunTasks: TypeAlias = Callable[[Sequence[Task]], list[bytes]]
+"""Runs tasks, in any order, and returns their results in the order of the tasks."""
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told of entries done, of so many."""
+"""Called with the number of entries (or tasks) that are done, and with the total."""
 
-ROUND_PIECES_PER_CORE = 4
-"""Pieces a core of one round; after each round the pipeline tells, and keeps, how far it is."""
+ROUND_TASKS_PER_CORE = 4
+"""Tasks per core in one round; after each round the job reports, and saves, its progress."""
 RANGE_TO_COUNT = 65_536
 """Numbers enough for each partition of a range to have some."""
 _RAISED = re.compile(
@@ -35,7 +35,7 @@ class PipelineError(QuorumlogError):
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 def is_remote(spark: "SparkSession") -> bool:
@@ -52,19 +52,19 @@ def cores_of(spark: "SparkSession") -> int:
     return numbers.distinct().count()
 
 
-def run_pieces(spark: "SparkSession", pieces: Sequence[Piece]) -> list[bytes]:
-    """Carry out each piece in a task of its own.
+def run_tasks(spark: "SparkSession", tasks: Sequence[Task]) -> list[bytes]:
+    """Run tasks with Spark and return their results in order.
 
-    Raises `PipelineError` with the reason when a task fails for good.
+    Raises `PipelineError` with the reason when a task fails permanently.
     """
-    if not pieces:
+    if not tasks:
         return []
-    work = tuple(pieces)
+    work = tuple(tasks)
     return _by_query(spark, work) if is_remote(spark) else _by_rdd(spark, work)
 
 
-def _by_rdd(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
-    """Carry out pieces without a query that Spark would have to plan."""
+def _by_rdd(spark: "SparkSession", work: tuple[Task, ...]) -> list[bytes]:
+    """Run tasks without a query that Spark would have to plan."""
     # an extra, needed from here on only
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -80,8 +80,8 @@ def _by_rdd(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
         raise PipelineError(f"a task failed: {reason_of(str(error))}") from error
 
 
-def _by_query(spark: "SparkSession", work: tuple[Piece, ...]) -> list[bytes]:
-    """Carry out pieces by a query with a partition for each: Spark Connect has nothing else."""
+def _by_query(spark: "SparkSession", work: tuple[Task, ...]) -> list[bytes]:
+    """Run tasks by a query with a partition for each: Spark Connect has nothing else."""
     import pyarrow as pa  # noqa: PLC0415  (an extra)
     from pyspark.errors import PySparkException  # noqa: PLC0415
 

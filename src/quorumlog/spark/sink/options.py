@@ -29,7 +29,7 @@ KNOWN = {
         "written; or at-least-once: rows are there at once, and again when a task is run again"
     ),
     "transactionTimeoutMs": (
-        "a batch to which no task adds anything for so long is given up, at most 15m (default 5m)"
+        "a batch to which no task adds anything for this long is aborted, at most 15m (default 5m)"
     ),
     "transactionalId": (
         "of a batch write: with batchId, the name under which it is written once, for foreachBatch"

@@ -31,7 +31,7 @@ from quorumlog.spark.worker import freeze_gc
 
 BLOCK_BYTES = 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
-"""What a task holds of each group besides the rows that Spark hands over at a time."""
+"""What a task buffers of each group besides the rows that Spark passes at a time."""
 GROUPS_PER_TASK_MAX = 64
 """Each has connections and a thread of its own."""
 QUERY_ID = "sql.streaming.queryId"
@@ -41,7 +41,7 @@ RUN_ID = "spark.jobGroup.id"
 
 
 Messages: TypeAlias = list[WriterCommitMessage | None]
-"""Of the tasks of a batch; None of those that gave none."""
+"""The messages of the tasks of a batch; None of a task that gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,18 @@ class WrittenPart:
 
 @dataclass
 class TaskCommitMessage(WriterCommitMessage):
-    """What a task wrote of a batch; at least once: nothing has to be said."""
+    """What a task wrote of a batch; `context` is None and `parts` is empty for at-least-once."""
 
-    writing: WriteContext | None
+    context: WriteContext | None
     parts: tuple[WrittenPart, ...]
 
 
 class TaskWriter:
-    """Writes the rows of one task. `writing` is None for at-least-once."""
+    """Writes the rows of one task. `context` is None for at-least-once."""
 
-    def __init__(self, options: WriteOptions, writing: WriteContext | None, partition: int) -> None:
+    def __init__(self, options: WriteOptions, context: WriteContext | None, partition: int) -> None:
         self._options = options
-        self._writing = writing
+        self._context = context
         self._partition = partition
         self._producers: dict[str, SyncProducer | None] = {}
         self._epochs: dict[str, int] = {}
@@ -92,7 +92,7 @@ class TaskWriter:
             for producer in self._producers.values():
                 if producer is not None:
                     producer.close(flush=False)
-        return TaskCommitMessage(self._writing, tuple(part for part in parts if part is not None))
+        return TaskCommitMessage(self._context, tuple(part for part in parts if part is not None))
 
     def _by_group(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if "group" not in batch.schema.names:
@@ -133,14 +133,14 @@ class TaskWriter:
             check_name("group", group)
         except ConfigError as error:
             raise UnexpectedArgumentError(f"column group: {error}") from None
-        options, writing, part = self._options, self._writing, None
-        if writing is not None:
-            transactions = _transactions_of(options, writing, group)
+        options, context, part = self._options, self._context, None
+        if context is not None:
+            transactions = _transactions_of(options, context, group)
             found = transactions.init()
             self._epochs[group] = found.epoch
-            if found.last_batch >= writing.batch_id:
+            if found.last_batch >= context.batch_id:
                 return None
-            part = transactions.part(found, writing.batch_id, self._partition)
+            part = transactions.part(found, context.batch_id, self._partition)
         return SyncProducer(
             options.servers,
             group,
@@ -178,15 +178,15 @@ def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
 
 
 def _transactions_of(
-    options: WriteOptions, writing: WriteContext, group: str, timeout_ms_max: int | None = None
+    options: WriteOptions, context: WriteContext, group: str, timeout_ms_max: int | None = None
 ) -> SyncTransactions:
     """Return the transactions of a group."""
     timeout_ms = options.delivery_timeout_ms
     client = client_for(options.servers, group, min(timeout_ms, timeout_ms_max or timeout_ms))
     return SyncTransactions(
         client,
-        writing.transactional_id,
-        run_id=writing.run_id,
+        context.transactional_id,
+        run_id=context.run_id,
         timeout_ms=options.transaction_timeout_ms,
     )
 
@@ -197,27 +197,27 @@ def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | N
     Groups do not change in the same moment; each has every row once, because what has ended in one
     is not written to it again. Raises `RequestError`.
     """
-    for group, (writing, epoch, accepted) in _by_group(messages).items():
+    for group, (context, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            transactions = _transactions_of(options, writing, group)
-            transactions.commit(epoch, writing.batch_id, accepted)
+            transactions = _transactions_of(options, context, group)
+            transactions.commit(epoch, context.batch_id, accepted)
 
 
 def abort_batch(
     options: WriteOptions,
     messages: Sequence[TaskCommitMessage | None],
-    writing: WriteContext | None = None,
+    context: WriteContext | None = None,
 ) -> None:
     """Give up what some tasks of a batch wrote, so that readers need not wait for its time-out.
 
     If it is known what was written, also where no task came to its end. A cluster that cannot be
     reached is not waited for: most likely that is why the batch failed.
     """
-    if writing is not None and options.group is not None:
-        transactions = _transactions_of(options, writing, options.group, PLAN_TIMEOUT_MS)
+    if context is not None and options.group is not None:
+        transactions = _transactions_of(options, context, options.group, PLAN_TIMEOUT_MS)
         found = transactions.init()
-        if found.last_batch < writing.batch_id:
-            transactions.abort(found.epoch, writing.batch_id)
+        if found.last_batch < context.batch_id:
+            transactions.abort(found.epoch, context.batch_id)
         return
     for group, (told, epoch, accepted) in _by_group(messages).items():
         if accepted:
@@ -230,18 +230,18 @@ def _by_group(
 ) -> dict[str, tuple[WriteContext, int, list[AcceptedAttempt]]]:
     epochs: dict[str, int] = defaultdict(int)
     accepted: dict[str, list[AcceptedAttempt]] = defaultdict(list)
-    writing: WriteContext | None = None
+    context: WriteContext | None = None
     for message in messages:
-        if message is None or message.writing is None:
+        if message is None or message.context is None:
             continue
-        writing = message.writing
+        context = message.context
         for part in message.parts:
             epochs[part.group] = max(epochs[part.group], part.epoch)
             if part.accepted is not None:
                 accepted[part.group].append(part.accepted)
-    if writing is None:
+    if context is None:
         return {}
-    return {group: (writing, epoch, accepted[group]) for group, epoch in epochs.items()}
+    return {group: (context, epoch, accepted[group]) for group, epoch in epochs.items()}
 
 
 # -- what Spark is given ----------------------------------------------------------------------
@@ -252,16 +252,16 @@ class LogWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._writing: WriteContext | None = None
+        self._context: WriteContext | None = None
         if options.is_transactional:
             own = str(uuid.uuid4())
             named = options.identity or (own, 0)
-            self._writing = WriteContext(named[0], own, named[1])
+            self._context = WriteContext(named[0], own, named[1])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         partition = _task_context().partitionId()
-        return TaskWriter(self._options, self._writing, partition).write(iterator)
+        return TaskWriter(self._options, self._context, partition).write(iterator)
 
     def commit(self, messages: Messages) -> None:
         """All tasks have ended well: their rows count from now on."""
@@ -269,7 +269,7 @@ class LogWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Messages) -> None:
         """The job failed: what tasks wrote never counts."""
-        abort_batch(self._options, _ours(messages), self._writing)
+        abort_batch(self._options, _ours(messages), self._context)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -280,11 +280,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
-        context = _task_context()
-        writing = None
+        task, context = _task_context(), None
         if self._options.is_transactional:
-            writing = writing_of(context.getLocalProperty)
-        return TaskWriter(self._options, writing, context.partitionId()).write(iterator)
+            context = context_of(task.getLocalProperty)
+        return TaskWriter(self._options, context, task.partitionId()).write(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """All tasks have ended well: their rows count from now on."""
@@ -295,7 +294,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         abort_batch(self._options, _ours(messages))
 
 
-def writing_of(local_property: Callable[[str], str | None]) -> WriteContext:
+def context_of(local_property: Callable[[str], str | None]) -> WriteContext:
     """Return which batch of which query a task writes, as Spark's local properties tell.
 
     Raises `UnexpectedArgumentError` if this Spark does not tell.

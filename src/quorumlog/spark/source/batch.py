@@ -62,7 +62,7 @@ def _span_text(begin: int, beyond: int) -> str:
 
 
 class LogReader(DataSourceReader):
-    """Plans with the committed index as it is when the job begins.
+    """Plans with the committed index as it is when the job starts.
 
     Travels to tasks, so it opens nothing before it is used; `connect` gives the cluster.
     """
@@ -98,7 +98,7 @@ class LogReader(DataSourceReader):
         beyond = position_of("endingIndex", options.ending, "latest", group, bounds)
         if first > beyond:
             raise IndexOutOfRangeError(
-                f"group {group}: startingIndex {first} is behind endingIndex {beyond}"
+                f"group {group}: startingIndex {first} is above endingIndex {beyond}"
             )
         first = DataLossPolicy(options.fail_on_data_loss).first_kept(
             group, first, beyond - 1, bounds.begin

@@ -26,7 +26,7 @@ from quorumlog.spark.source.local_reads import local_blocks
 logger = logging.getLogger(__name__)
 
 PLAN_TIMEOUT_MS = 10_000
-"""Servers that do not answer for so long are reported before a job starts."""
+"""Servers that do not answer for this long are reported before a job starts."""
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT_MS = 1_000
 """How long a replica that is behind may wait for an entry before another one is asked."""

@@ -1,4 +1,4 @@
-"""Small batches of a stream travel to Spark along with their plan (decision 0018).
+"""Inline rows: small batches of a stream travel to Spark with their plan (decision 0018).
 
 A task in Python costs Spark some 70 ms, whatever it reads. The process that plans batches can read
 a few entries itself meanwhile; Spark keeps them where its tasks find them, and starts no Python.
@@ -17,34 +17,34 @@ BYTES_MAX = 1024 * 1024
 """A batch of more stored bytes is read by tasks."""
 
 _TAKES_ROWS: type | None = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
-"""The only readers of which Spark takes rows along with a plan; None: this Spark takes none."""
+"""The only kind of reader from which Spark takes inline rows; None: this Spark takes none."""
 
 
 class InlineRows(DataSourceStreamReader):
-    """A stream reader that may hand over a batch of a single partition with its plan.
+    """A stream reader that can return the rows of a small batch with its plan.
 
-    Spark takes rows along from one kind of reader only, a private one that reports no latest
-    offset, so that nobody would know how far a query is behind. Hence a reader is of that kind from
-    the moment in which rows are put in until Spark takes them, in the same call.
+    Spark takes inline rows from one kind of reader only, a private one that reports no latest
+    offset, so that nobody would know how far a query is behind. Hence a reader is of that kind only
+    from the moment in which rows are attached until Spark takes them, in the same call.
     """
 
-    _along: list[pa.RecordBatch] | None = None
+    _inline_rows: list[pa.RecordBatch] | None = None
 
     @property
     def takes_rows(self) -> bool:
-        """Whether this Spark takes rows along."""
+        """Whether this Spark takes inline rows."""
         return _TAKES_ROWS is not None
 
-    def send_along(self, batches: list[pa.RecordBatch]) -> None:
-        """Have Spark take the rows of the batch whose plan is about to be returned."""
-        self._along = batches
+    def attach_rows(self, batches: list[pa.RecordBatch]) -> None:
+        """Attach the rows of the batch whose plan is about to be returned."""
+        self._inline_rows = batches
 
     @property  # type: ignore[misc]  # object's can be set, too
     def __class__(self) -> Any:
         """What `isinstance` takes the reader for."""
-        return type(self) if self._along is None else _TAKES_ROWS
+        return type(self) if self._inline_rows is None else _TAKES_ROWS
 
     def getCache(self, start: object, end: object) -> Iterator[pa.RecordBatch]:  # noqa: N802
         """Return the rows put in, once; Spark's name."""
-        batches, self._along = self._along, None
+        batches, self._inline_rows = self._inline_rows, None
         return iter(batches or ())

@@ -19,7 +19,7 @@ from quorumlog.spark.source.options import NAME_LENGTH_MAX
 logger = logging.getLogger(__name__)
 
 REPORT_PAUSE_S = 30.0
-"""After a report that failed, the next one of that query waits so long: Spark waits for each."""
+"""Pause after a failed report before the next one of that query, as Spark waits for each."""
 _LABELS = ("query", "group")
 
 
@@ -43,7 +43,8 @@ class PositionListener(StreamingQueryListener):
 
     Spark tells a listener when a batch has ended, so positions are exact, also that of the last
     batch. They go by the option `readerName`, else the query's name, else its id, which is in the
-    checkpoint: a query that is started again takes its place. `quorumlog.spark.session` adds one.
+    checkpoint: a query that is started again takes its place.
+    `quorumlog.spark.session` adds one.
     `servers`: where to report instead of to the servers that the query reads from.
     """
 
@@ -168,11 +169,11 @@ def lags_of(query: str, end_offset: str | None, latest_offset: str | None) -> li
         GroupLag(
             query,
             group,
-            place.index,
-            max(0, latest[group].index - place.index),
+            position.index,
+            max(0, latest[group].index - position.index),
             str(known[group].get(SERVERS, "")),
             str(known[group].get(READER, "")),
         )
-        for group, place in end.items()
+        for group, position in end.items()
         if group in latest
     ]

@@ -76,9 +76,9 @@ def read_located(
         boundary = store.known.boundary
         index, last = located.first_index, located.first_index + located.count - 1
         if boundary is None:
-            raise StorageError(f"{directory}: it is not noted where the log begins")
+            raise StorageError(f"{directory}: it is not noted where the log starts")
         if index <= boundary.before_begin_index:
-            raise IndexRemovedError(f"{directory} begins behind entry {index} by now")
+            raise IndexRemovedError(f"{directory} now starts after entry {index}")
         reader = DiskReader(store.data, store.index, boundary)
         while index <= last:
             run = reader.read(index, last, READ_BYTES)
@@ -105,10 +105,10 @@ def read_located(
 
 
 def _kept(data: memoryview, index: int) -> memoryview:
-    """Return a copy of what was read at the begin of a file.
+    """Return a copy of what was read at the start of a file.
 
-    When a log's first entries are removed, a blank is written over the begin of the file in which
-    it begins from then on: the only place where entries that were read once may change. Raises
+    When a log's first entries are removed, a blank is written over the start of the file in which
+    the log then starts: the only place where entries that were read once may change. Raises
     `IndexRemovedError` if that has happened.
     """
     kept = memoryview(bytes(data))

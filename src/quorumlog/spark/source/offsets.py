@@ -34,15 +34,15 @@ class OffsetPosition:
 
 
 Offset: TypeAlias = dict[str, OffsetPosition]
-"""A place in each group."""
+"""A position in each group."""
 
 
 def parse_offset(written: Mapping[str, Any]) -> Offset:
-    """Return the places that an offset of a checkpoint names. Raises `QuorumlogError`."""
+    """Return the positions that an offset of a checkpoint names. Raises `QuorumlogError`."""
     try:
         return {
-            group: OffsetPosition(int(place["index"]), int(place["term"]))
-            for group, place in written.items()
+            group: OffsetPosition(int(position["index"]), int(position["term"]))
+            for group, position in written.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError):
         raise QuorumlogError(
@@ -51,15 +51,15 @@ def parse_offset(written: Mapping[str, Any]) -> Offset:
 
 
 def format_offset(offset: Offset) -> dict[str, dict[str, int]]:
-    """Return what is written in a checkpoint, always the same for the same places."""
+    """Return what is written in a checkpoint, always the same for the same positions."""
     return {
         group: {"index": offset[group].index, "term": offset[group].term}
         for group in sorted(offset)
     }
 
 
-def place_at(cluster: Cluster, group: str, index: int, bounds: Bounds) -> OffsetPosition:
-    """Return the place before entry `index`; its term is not known if the one before is gone."""
+def position_at(cluster: Cluster, group: str, index: int, bounds: Bounds) -> OffsetPosition:
+    """Return the position before entry `index`; its term is not known if the one before is gone."""
     if not bounds.begin < index <= bounds.beyond:
         return OffsetPosition(index, UNKNOWN_TERM)
     try:
@@ -94,39 +94,39 @@ class DataLossPolicy:
         )
         return kept
 
-    def check_place(
-        self, cluster: Cluster, group: str, place: OffsetPosition, bounds: Bounds
+    def check_position(
+        self, cluster: Cluster, group: str, position: OffsetPosition, bounds: Bounds
     ) -> None:
-        """See that the entry before a place is the one that was there when it was written."""
-        if place.term == UNKNOWN_TERM:
+        """See that the entry before a position is the one that was there when it was written."""
+        if position.term == UNKNOWN_TERM:
             return
-        term = place_at(cluster, group, place.index, bounds).term
-        if term not in (place.term, UNKNOWN_TERM):
+        term = position_at(cluster, group, position.index, bounds).term
+        if term not in (position.term, UNKNOWN_TERM):
             self.lose(
-                f"group {group} was rewritten: entry {place.index - 1} was read in term "
-                f"{place.term} and is of term {term} now; what was read before may not be in the "
-                "log any more, and other entries may have been missed"
+                f"group {group} was rewritten: entry {position.index - 1} was read in term "
+                f"{position.term} and is of term {term} now; what was read before may not be in "
+                "the log any more, and other entries may have been missed"
             )
 
     def end_below(
         self,
         cluster: Cluster,
         group: str,
-        place: OffsetPosition,
+        position: OffsetPosition,
         bounds: Bounds,
         isolation: Isolation,
     ) -> bool:
-        """Whether the log ends before a place that was read; then that was reported.
+        """Whether the log ends before a position that was read; then that was reported.
 
         Entries that wait for a transaction to end are there.
         """
         beyond = bounds.beyond
-        if isolation == "read_committed" and beyond < place.index:
+        if isolation == "read_committed" and beyond < position.index:
             beyond = cluster.bounds(group, "read_uncommitted").beyond
-        if beyond >= place.index:
+        if beyond >= position.index:
             return False
         self.lose(
-            f"group {group} ends before entry {beyond}, but was read up to {place.index - 1}: was "
-            "it replaced, or restored from an older copy?"
+            f"group {group} ends before entry {beyond}, but was read up to {position.index - 1}: "
+            "was it replaced, or restored from an older copy?"
         )
         return True

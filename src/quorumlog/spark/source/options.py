@@ -26,16 +26,16 @@ KNOWN = {
         "{group: index}, where -2 is earliest and -1 latest"
     ),
     "endingIndex": (
-        "of a batch: latest (default), the index behind the last, or JSON {group: index}, where "
+        "of a batch: latest (default), the index after the last, or JSON {group: index}, where "
         "-1 is latest"
     ),
-    "maxEntriesPerTrigger": "of a stream: at most so many entries a batch (default: no limit)",
-    "maxBytesPerTrigger": "of a stream: at most so many bytes a batch, such as 64m (default: none)",
-    "minEntriesPerTrigger": "of a stream: wait for so many entries (default: 1)",
+    "maxEntriesPerTrigger": "of a stream: the most entries of a batch (default: no limit)",
+    "maxBytesPerTrigger": "of a stream: the most bytes of a batch, such as 64m (default: no limit)",
+    "minEntriesPerTrigger": "of a stream: wait until this many entries are there (default: 1)",
     "maxTriggerDelay": "of a stream: how long minEntriesPerTrigger waits, as in 10s (default 15m)",
-    "minPartitions": "at least so many partitions (default 2, or 1 for few entries)",
-    "maxEntriesPerPartition": "at most so many entries in a partition (default 1000000)",
-    "maxBytesPerPartition": "at most so many bytes in a partition, such as 128m (default: none)",
+    "minPartitions": "the least number of partitions (default 2, or 1 for few entries)",
+    "maxEntriesPerPartition": "the most entries of a partition (default 1000000)",
+    "maxBytesPerPartition": "the most bytes of a partition, such as 128m (default: no limit)",
     "failOnDataLoss": (
         "true (default): an error when entries are gone that were to be read; false: skip them, "
         "and log how many"

@@ -1,4 +1,4 @@
-"""How much is read, and in which pieces: shares of a limit, ends by bytes, partitions.
+"""How much is read, and in which partitions: shares of a limit, and where to cut by bytes.
 
 Bytes of a range follow from the positions in two index records of the leader; each is a fetch of
 one entry, so searches are by interpolation and their number is bounded.
@@ -19,13 +19,13 @@ RecordOf: TypeAlias = Callable[[str, int], IndexRecord]
 """(group, index) → the index record of an entry."""
 
 PARTITIONS_MIN = 2
-"""Partitions of a read whose number is not said."""
+"""Partitions of a read if no option sets their number."""
 FEW_ENTRIES = 10_000
-"""So many entries are not worth more than one task, unless minPartitions says so."""
+"""Up to this many entries are read by one task, unless minPartitions says otherwise."""
 RECORDS_MAX = 4_096
 """Fetches to cut one read by bytes; what is left is cut into equal numbers of entries."""
 SLACK = 1.1
-"""Pieces are planned so much smaller than allowed, for their sizes to differ a little."""
+"""Partitions are planned smaller than allowed by this factor, as their sizes differ a little."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,20 @@ def cut(parts: Iterable[IndexRange], options: ReadOptions, record_of: RecordOf) 
     parts = [part for part in parts if part.count > 0]
     total = sum(part.count for part in parts)
     least = options.min_partitions or (PARTITIONS_MIN if total > FEW_ENTRIES else 1)
-    pieces: list[IndexRange] = []
+    partitions: list[IndexRange] = []
     for part in parts:
         shared = -(-least * part.count // total)
         by_count = -(-part.count // options.max_entries_per_partition)
-        pieces += split(part, max(shared, by_count))
+        partitions += split(part, max(shared, by_count))
     if options.max_bytes_per_partition is not None:
-        pieces = _cut_by_bytes(pieces, options.max_bytes_per_partition, record_of)
-    return pieces or [NOTHING]
+        partitions = _cut_by_bytes(partitions, options.max_bytes_per_partition, record_of)
+    return partitions or [NOTHING]
 
 
-def split(part: IndexRange, pieces: int) -> list[IndexRange]:
-    """Return a range cut into equal pieces, none of them empty."""
-    pieces = min(pieces, part.count)
-    edges = [part.first + part.count * piece // pieces for piece in range(pieces + 1)]
+def split(part: IndexRange, partitions: int) -> list[IndexRange]:
+    """Return a range cut into equal partitions, none of them empty."""
+    partitions = min(partitions, part.count)
+    edges = [part.first + part.count * number // partitions for number in range(partitions + 1)]
     return [IndexRange(part.group, begin, beyond - 1) for begin, beyond in pairwise(edges)]
 
 

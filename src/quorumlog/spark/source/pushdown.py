@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module Spark runs, in a process of its own, to offer conditions to a reader."""
+"""The module Spark runs, in a process of its own, to offer filters to a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class IndexInterval:
 
 
 class PushedFilters:
-    """What conditions say of the columns in `bounded`.
+    """What filters say of the columns in `bounded`.
 
     `nullable`: whether any other column may be null.
     """
@@ -57,43 +57,43 @@ class PushedFilters:
         """Return the bounds of a column."""
         return self._intervals[column]
 
-    def take(self, conditions: Iterable[Filter]) -> list[Filter]:
-        """Note what is said; return the conditions that Spark must check itself."""
-        return [condition for condition in conditions if not self._takes(condition)]
+    def take(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Note what is said; return the filters that Spark must check itself."""
+        return [pushed for pushed in filters if not self._takes(pushed)]
 
-    def _takes(self, condition: Filter) -> bool:
-        """Note what a condition says; return whether that is all it says."""
-        column = ".".join(getattr(condition, "attribute", ()))
-        if isinstance(condition, IsNotNull):
+    def _takes(self, pushed: Filter) -> bool:
+        """Note what a filter says; return whether that is all it says."""
+        column = ".".join(getattr(pushed, "attribute", ()))
+        if isinstance(pushed, IsNotNull):
             return column in self._intervals or not self._nullable
-        value: Any = getattr(condition, "value", None)
-        values = list(value) if isinstance(condition, In) else [value]
+        value: Any = getattr(pushed, "value", None)
+        values = list(value) if isinstance(pushed, In) else [value]
         if column not in self._intervals or not all(type(value) is int for value in values):
             return False
-        bounds = _bounds_of(condition, values)
+        bounds = _bounds_of(pushed, values)
         if bounds is not None:
             self._intervals[column] = self._intervals[column].narrowed(*bounds)
         # of the values of a list only the least and the largest are noted
-        return bounds is not None and not isinstance(condition, In)
+        return bounds is not None and not isinstance(pushed, In)
 
 
-def _bounds_of(condition: Filter, values: list[int]) -> tuple[int | None, int | None] | None:
-    """Return the least value that meets a condition and the one behind the largest."""
-    if isinstance(condition, EqualTo | EqualNullSafe | In) and values:
+def _bounds_of(pushed: Filter, values: list[int]) -> tuple[int | None, int | None] | None:
+    """Return the least value that passes a filter and the one after the largest."""
+    if isinstance(pushed, EqualTo | EqualNullSafe | In) and values:
         return min(values), max(values) + 1
-    if isinstance(condition, GreaterThan):
+    if isinstance(pushed, GreaterThan):
         return values[0] + 1, None
-    if isinstance(condition, GreaterThanOrEqual):
+    if isinstance(pushed, GreaterThanOrEqual):
         return values[0], None
-    if isinstance(condition, LessThan):
+    if isinstance(pushed, LessThan):
         return None, values[0]
-    if isinstance(condition, LessThanOrEqual):
+    if isinstance(pushed, LessThanOrEqual):
         return None, values[0] + 1
     return None
 
 
 def offers_filters() -> bool:
-    """Whether Spark is about to offer conditions to a reader.
+    """Whether Spark is about to offer filters to a reader.
 
     It does so with spark.sql.python.filterPushdown.enabled; without, it refuses any reader that
     takes them, and does not tell its settings to the process that makes the reader. What tells is

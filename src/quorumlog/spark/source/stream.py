@@ -36,7 +36,7 @@ from quorumlog.spark.source.offsets import (
     OffsetPosition,
     format_offset,
     parse_offset,
-    place_at,
+    position_at,
 )
 from quorumlog.spark.source.options import ReadOptions, check_names
 from quorumlog.spark.source.planning import (
@@ -112,10 +112,10 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         self._has_answered = True
         return cluster
 
-    # -- where to begin ----------------------------------------------------------------------
+    # -- where to start ----------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802  (names of Spark, here and below)
-        """Return where a new query begins.
+        """Return where a new query starts.
 
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
         when what was asked for is not there.
@@ -131,7 +131,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             bounds = cluster.bounds(group, options.isolation)
             index = position_of("startingIndex", starting, "latest", group, bounds)
             index = self._losses.first_kept(group, index, bounds.beyond - 1, bounds.begin)
-            offset[group] = place_at(cluster, group, index, bounds)
+            offset[group] = position_at(cluster, group, index, bounds)
         return format_offset(offset)
 
     # -- how far a batch goes ----------------------------------------------------------------
@@ -166,29 +166,29 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         known = self._ask_bounds(cluster, begun)
         end: Offset = {}
         parts: dict[str, IndexRange] = {}
-        for group, place in begun.items():
+        for group, position in begun.items():
             if group not in known:
                 self._losses.lose(
-                    f"group {group} was read up to entry {place.index - 1}, but the cluster does "
-                    "not host it any more, or the options do not name it"
+                    f"group {group} was read up to entry {position.index - 1}, but the cluster "
+                    "does not host it any more, or the options do not name it"
                 )
                 continue
-            end[group], parts[group] = self._unread(cluster, group, place, known[group])
+            end[group], parts[group] = self._unread(cluster, group, position, known[group])
         for group in known.keys() - begun.keys():
             if self._pinned is None or group in self._pinned:
                 end[group] = OffsetPosition(known[group].begin, UNKNOWN_TERM)
         parts = self._limited(cluster, parts, limit)
         for group, part in parts.items():
             if part.count > 0:
-                self._losses.check_place(cluster, group, begun[group], known[group])
-                end[group] = place_at(cluster, group, part.last + 1, known[group])
+                self._losses.check_position(cluster, group, begun[group], known[group])
+                end[group] = position_at(cluster, group, part.last + 1, known[group])
         return start if end == begun else format_offset(end)
 
     def reportLatestOffset(self) -> Latest | None:  # noqa: N802
         """Return the end of the log as last seen, for the progress of the query.
 
-        Less the end offset of the batch, by index, that is how many entries it is behind. Progress
-        is all that a listener is told, so it also says where and by which name to report.
+        Its index less that of the end of the batch is how many entries the query is behind. A
+        listener is told nothing but progress, so it also says where and by which name to report.
         """
         if not self._bounds:
             return None
@@ -197,7 +197,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             group: OffsetPosition(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()
         }
         source = {SERVERS: options.servers, READER: options.reader_name}
-        return {group: {**place, **source} for group, place in format_offset(ends).items()}
+        return {group: {**position, **source} for group, position in format_offset(ends).items()}
 
     def _ask_bounds(self, cluster: Cluster, begun: Offset) -> Mapping[str, Bounds]:
         """Return what can be read of the groups wanted; those that went away are left out."""
@@ -226,20 +226,20 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         return frozenset(self._discovered | matching(pattern, begun))
 
     def _unread(
-        self, cluster: Cluster, group: str, place: OffsetPosition, bounds: Bounds
+        self, cluster: Cluster, group: str, position: OffsetPosition, bounds: Bounds
     ) -> tuple[OffsetPosition, IndexRange]:
         """Return where a group is if nothing more is read of it, and what could be read."""
-        if self._losses.end_below(cluster, group, place, bounds, self._options.isolation):
-            return place_at(cluster, group, bounds.beyond, bounds), IndexRange(group, 0, -1)
+        if self._losses.end_below(cluster, group, position, bounds, self._options.isolation):
+            return position_at(cluster, group, bounds.beyond, bounds), IndexRange(group, 0, -1)
         beyond = bounds.beyond
         if self._pinned is not None:
             beyond = min(beyond, self._pinned.setdefault(group, beyond))
-        first = max(place.index, bounds.begin)
+        first = max(position.index, bounds.begin)
         if self._options.fail_on_data_loss:  # else it is told when the batch is planned
-            self._losses.first_kept(group, place.index, bounds.beyond - 1, bounds.begin)
-        if bounds.begin == bounds.beyond > place.index:  # all that was left is gone
+            self._losses.first_kept(group, position.index, bounds.beyond - 1, bounds.begin)
+        if bounds.begin == bounds.beyond > position.index:  # all that was left is gone
             return OffsetPosition(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
-        return place, IndexRange(group, first, beyond - 1)
+        return position, IndexRange(group, first, beyond - 1)
 
     def _limited(
         self, cluster: Cluster, parts: Mapping[str, IndexRange], limit: ReadLimit
@@ -282,17 +282,17 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             for group in ended
             if group in begun and begun[group].index < ended[group].index
         ]
-        pieces = cut(parts, self._options, cluster.record)
-        if self.takes_rows and len(pieces) == 1 and 0 < pieces[0].count <= ENTRIES_MAX:
-            self._read_along(cluster, pieces[0])
-        return list(pieces)
+        partitions = cut(parts, self._options, cluster.record)
+        if self.takes_rows and len(partitions) == 1 and 0 < partitions[0].count <= ENTRIES_MAX:
+            self._read_inline(cluster, partitions[0])
+        return list(partitions)
 
-    def _read_along(self, cluster: Cluster, part: IndexRange) -> None:
+    def _read_inline(self, cluster: Cluster, part: IndexRange) -> None:
         """Read a small batch here; if that fails, a task will try, and say why."""
         try:
             if bytes_of(cluster.record, part) <= BYTES_MAX:
                 options = replace(self._options, local_reads=False)  # not worth opening files for
-                self.send_along(list(read_range(cluster, part, options, self._columns)))
+                self.attach_rows(list(read_range(cluster, part, options, self._columns)))
         except QuorumlogError as error:
             logger.warning("a small batch of %s is left to a task: %s", part.group, error)
 
@@ -305,8 +305,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         except UnknownGroupError:
             losses.lose(f"group {group}: the cluster does not host it any more")
             return IndexRange(group, 0, -1)
-        for place in (since, until):
-            losses.check_place(cluster, group, place, bounds)
+        for position in (since, until):
+            losses.check_position(cluster, group, position, bounds)
         if losses.end_below(cluster, group, until, bounds, self._options.isolation):
             last = bounds.beyond - 1
         return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
@@ -320,9 +320,9 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         if not name:
             return
         cluster = self._cluster()
-        for group, place in parse_offset(end).items():
+        for group, position in parse_offset(end).items():
             try:
-                cluster.report(group, name, place.index)
+                cluster.report(group, name, position.index)
             except QuorumlogError as error:
                 logger.warning("the position in %s could not be reported: %s", group, error)
 

@@ -18,7 +18,7 @@ KNOWN = {
     "paths": "a JSON list of directories, as load([...]) has it",
     "dataPaths": "where data files are, joined by commas (default: the directory data of the path)",
     "startingIndex": "earliest (default) or an index",
-    "endingIndex": "latest (default), or the index behind the last",
+    "endingIndex": "latest (default), or the index after the last",
     "pushDownPredicate": (
         "false (default): Spark checks conditions itself, on all entries; true: those on the index "
         "narrow what is read, for a frame that is read with one condition only"
@@ -31,15 +31,13 @@ KNOWN = {
         "read_committed (default): of transactions only what was accepted; or read_uncommitted"
     ),
     "committedOnly": (
-        "true (default): nothing behind the commit index, where the store knows it; false: all"
+        "true (default): nothing after the committed index, where the store knows it; false: all"
     ),
     "minPartitions": (
-        "a multiple of so many partitions, where the index allows it (default: as many as the "
-        "driver's machine has processors, of at least 32m, or 256m without bodies)"
+        "the number of partitions is a multiple of this, where the index allows it (default: the "
+        "processors of the driver's machine; at least 32m each, or 256m without bodies)"
     ),
-    "maxBytesPerPartition": (
-        "at most so many bytes in a partition (default 1g, or 8g without bodies)"
-    ),
+    "maxBytesPerPartition": ("the most bytes of a partition (default 1g, or 8g without bodies)"),
 }
 SYNONYMS = {"startingOffsets": "startingIndex", "endingOffsets": "endingIndex"}
 _BOOLEAN = {"false": False, "true": True}

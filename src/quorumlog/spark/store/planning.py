@@ -30,7 +30,7 @@ PARTITION_BYTES = 1024 * 1024 * 1024
 PARTITION_BYTES_MIN = 32 * 1024 * 1024
 """A task in Python costs Spark some 50 ms by itself; it reads this in the same time."""
 WITHOUT_BODIES = 8
-"""As many times that where only headers are read, which is so many times as fast."""
+"""The factor of that if only headers are read, which is this many times as fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ from quorumlog.spark.jobs.archive.run import (
 )
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS, ClusterSource
 from quorumlog.spark.jobs.output_files import OutputFileSystem
-from quorumlog.spark.jobs.tasks import Progress, cores_of, no_progress, run_pieces
+from quorumlog.spark.jobs.tasks import Progress, cores_of, no_progress, run_tasks
 from quorumlog.spark.source.schema import default_schema
 
 FILE_BYTES_MIN = 4096
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
-def archive(  # noqa: PLR0913  (named options of a public door)
+def archive(  # noqa: PLR0913  (named options of a public entry point)
     spark: SparkSession,
     servers: str,
     group: str,
@@ -59,8 +59,8 @@ def archive(  # noqa: PLR0913  (named options of a public door)
     compression; with `compact`, neighbouring small files are merged, and the old ones removed by a
     run that comes `keep_replaced_s` later. With `leader_only=False` any replica is read. Entries
     that retention removed first are an error or, with `fail_on_data_loss=False`, a gap in the
-    manifest. `timeout_ms` is how long an outage is ridden out; `progress` is told entries done, of
-    so many, after each round.
+    manifest. `timeout_ms` is how long an outage is ridden out; `progress` is called after each
+    round with the entries done and all.
 
     Raises `PipelineError` when the directory holds something else or a task fails, `RequestError`
     when no server answers, `StorageError` when files cannot be written, `StoreLockedError` while
@@ -84,7 +84,7 @@ def archive(  # noqa: PLR0913  (named options of a public door)
         OutputFileSystem(),
         os.path.abspath(directory),
         options,
-        partial(run_pieces, spark),
+        partial(run_tasks, spark),
         progress,
     ).run()
 

@@ -16,7 +16,7 @@ from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.storage.files.os_files import FileSystem
 
 MANIFEST_NAME = "_manifest.json"
-"""Spark and Arrow do not take names that begin with `_` or `.` for data."""
+"""Spark and Arrow ignore files whose names start with `_` or `.`."""
 FORMAT_VERSION = 1
 PartitionBy: TypeAlias = Literal["range", "day"]
 

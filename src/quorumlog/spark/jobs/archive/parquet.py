@@ -120,7 +120,7 @@ def row_groups(
         yield parquet.read_row_group(number, columns=list(columns))
 
 
-def strays(files: FileSystem, directory: str, manifest: Manifest) -> list[str]:
+def orphan_files(files: FileSystem, directory: str, manifest: Manifest) -> list[str]:
     """Return paths of files that attempts or crashes left and that the manifest does not name.
 
     Only names that an archive gives are looked at. Paths are relative to the directory.

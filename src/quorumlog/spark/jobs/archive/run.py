@@ -26,7 +26,7 @@ from quorumlog.spark.jobs.archive.manifest import (
     manifest_path,
     save_manifest,
 )
-from quorumlog.spark.jobs.archive.parquet import strays
+from quorumlog.spark.jobs.archive.parquet import orphan_files
 from quorumlog.spark.jobs.archive.tasks import (
     FetchRange,
     MergeFiles,
@@ -35,24 +35,24 @@ from quorumlog.spark.jobs.archive.tasks import (
 )
 from quorumlog.spark.jobs.log_source import LogSource, plan_ranges
 from quorumlog.spark.jobs.tasks import (
-    ROUND_PIECES_PER_CORE,
-    Piece,
+    ROUND_TASKS_PER_CORE,
     PipelineError,
     Progress,
-    RunPieces,
+    RunTasks,
+    Task,
     no_progress,
 )
 from quorumlog.storage.files.os_files import FileSystem
 
 FILE_BYTES = 128 * 1024 * 1024
-"""Entries of so many bytes go into one file, before compression."""
+"""Bytes of entries that go into one file, before compression."""
 SMALL_SHARE = 16
 """Files with less than this part of it are small, and merged with their neighbours. Half of what
 `plan_ranges` cuts at the smallest: what has just been fetched is not written again."""
 MERGE_COUNT_MIN = 8
 """So many small files are merged although they stay small together."""
 KEEP_REPLACED_S = 3600
-"""Files that were merged into others stay so long for jobs that read them just then."""
+"""Files that were merged into others stay this long, for jobs that are reading them."""
 LOCK_NAME = "_lock"
 ID_BYTES = 8
 
@@ -102,7 +102,7 @@ class ArchiveRun:
         files: FileSystem,
         directory: str,
         options: ArchiveOptions,
-        run_pieces: RunPieces,
+        run_tasks: RunTasks,
         progress: Progress = no_progress,
         now_s: Callable[[], float] = time.time,
     ) -> None:
@@ -110,7 +110,7 @@ class ArchiveRun:
         self._files = files
         self._directory = directory
         self._options = options
-        self._run_pieces = run_pieces
+        self._run_tasks = run_tasks
         self._progress = progress
         self._now_s = now_s
         self._fetched: list[ArchivedFile] = []
@@ -179,7 +179,7 @@ class ArchiveRun:
         kept = tuple(file for file in self._manifest.replaced if file.at_s + keep_s > now)
         if kept != self._manifest.replaced:
             self._save(msgspec.structs.replace(self._manifest, replaced=kept))
-        for path in strays(self._files, self._directory, self._manifest):
+        for path in orphan_files(self._files, self._directory, self._manifest):
             self._files.remove(f"{self._directory}/{path}")
 
     # -- fetching -----------------------------------------------------------------------------
@@ -252,9 +252,9 @@ class ArchiveRun:
             ranges = plan_ranges(self._source, first, end, options.file_bytes, options.cores)
         except IndexRemovedError:
             return first, True
-        ranges = ranges[: options.cores * ROUND_PIECES_PER_CORE]
+        ranges = ranges[: options.cores * ROUND_TASKS_PER_CORE]
         known = self._chain_last()
-        pieces = [
+        tasks = [
             FetchRange(
                 self._source,
                 self._files,
@@ -267,18 +267,18 @@ class ArchiveRun:
             )
             for begin, last in ranges
         ]
-        written = self._carry_out(pieces)
+        written = self._carry_out(tasks)
         if written:
             files = (*self._manifest.files, *written)
             self._save(msgspec.structs.replace(self._manifest, files=files))
             self._fetched += written
             first = written[-1].last + 1
-        return first, len(written) < len(pieces)
+        return first, len(written) < len(tasks)
 
-    def _carry_out(self, pieces: Sequence[Piece]) -> list[ArchivedFile]:
-        """Return the files that pieces wrote, up to the first range that retention removed."""
+    def _carry_out(self, tasks: Sequence[Task]) -> list[ArchivedFile]:
+        """Return the files that tasks wrote, up to the first range that retention removed."""
         files: list[ArchivedFile] = []
-        for raw in self._run_pieces(pieces):
+        for raw in self._run_tasks(tasks):
             file = msgspec.json.decode(raw, type=RangeOutcome).file
             if file is None:
                 break
@@ -302,10 +302,10 @@ class ArchiveRun:
         groups = groups_to_merge(
             self._manifest.files, small_bytes, options.file_bytes, MERGE_COUNT_MIN
         )
-        pieces = [MergeFiles(self._files, self._directory, group) for group in groups]
-        if not pieces:
+        tasks = [MergeFiles(self._files, self._directory, group) for group in groups]
+        if not tasks:
             return
-        made = self._carry_out(pieces)
+        made = self._carry_out(tasks)
         gone = {file.first: file for group in groups for file in group}
         kept = [file for file in self._manifest.files if file.first not in gone]
         at_s = int(self._now_s())

@@ -94,7 +94,7 @@ class ArchiveComparison:
         self.rows = 0
 
     def take(self, block: Block, first: int) -> None:
-        """Compare a block of the log that begins at index `first`."""
+        """Compare a block of the log that starts at index `first`."""
         for one in self._ranges:
             begin, end = max(one.first, first), min(one.last, first + block.count - 1)
             if begin <= end:
@@ -176,7 +176,7 @@ class ArchiveComparison:
         self._add(Finding(kind, first, last, ARCHIVE, reason, path, 0, detail))
 
     def finish(self, ends: int) -> None:
-        """Report rows behind `ends`, the last entry that any replica has."""
+        """Report rows after `ends`, the last entry that any replica has."""
         for one in self._ranges:
             if one.last > ends:
                 self._load(one)

@@ -42,7 +42,7 @@ from quorumlog.spark.jobs.audit.report import (
     Findings,
 )
 from quorumlog.spark.jobs.progress import run_with_progress
-from quorumlog.spark.jobs.tasks import Progress, RunPieces, no_progress
+from quorumlog.spark.jobs.tasks import Progress, RunTasks, no_progress
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, look_at
 from quorumlog.storage.offline.replica_walk import MISSING as LOST
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _FINDING_FIELDS = ("first", "last", "replica", "reason", "file", "pos", "detail")
 
 
-def audit(  # noqa: PLR0913  (named options of a public door)
+def audit(  # noqa: PLR0913  (named options of a public entry point)
     spark: "SparkSession",
     stores: Stores,
     *,
@@ -75,9 +75,9 @@ def audit(  # noqa: PLR0913  (named options of a public door)
     of one group, there is no archive, or a task fails.
     """
     directory = None if archive is None else os.path.abspath(archive)
-    wanted = AuditRequest(directory, first_index, last_index, range_bytes)
+    request = AuditRequest(directory, first_index, last_index, range_bytes)
     report, findings = compare_stores(
-        OsFileSystem(), stores, wanted, lambda pieces: run_with_progress(spark, pieces, progress)
+        OsFileSystem(), stores, request, lambda tasks: run_with_progress(spark, tasks, progress)
     )
     if output is not None:
         report.output = absolute_path(str(output))
@@ -104,7 +104,7 @@ def write_findings(spark: "SparkSession", findings: Sequence[Finding], output: s
 
 
 def compare_stores(
-    files: FileSystem, stores: Stores, wanted: AuditRequest, run: RunPieces
+    files: FileSystem, stores: Stores, request: AuditRequest, run: RunTasks
 ) -> tuple[AuditReport, list[Finding]]:
     """Compare, with `run` to carry out the tasks; return the report, and all findings."""
     started = time.monotonic()
@@ -112,10 +112,10 @@ def compare_stores(
     replicas, unreadable = look_at_all(files, named)
     ranges: list[ArchiveRange] = []
     only_accepted = False
-    if wanted.archive is not None:
-        ranges, only_accepted = archive_ranges(files, wanted.archive)
-    report = empty_report(replicas, ranges, wanted)
-    tasks = tasks_of(files, named, replicas, ranges, report, wanted)
+    if request.archive is not None:
+        ranges, only_accepted = archive_ranges(files, request.archive)
+    report = empty_report(replicas, ranges, request)
+    tasks = tasks_of(files, named, replicas, ranges, report, request)
     results = [msgspec.msgpack.decode(raw, type=TaskResult) for raw in run(tasks)]
     found = Findings(ALL_FINDINGS_MAX)
     for finding in (*unreadable, *_tails(replicas), *_extras(replicas, report)):
@@ -169,7 +169,7 @@ def _merge(
 def _begins(
     files: FileSystem, named: Mapping[str, StoreDirectory], results: Sequence[TaskResult]
 ) -> dict[str, int]:
-    """Return where replicas with missing entries begin by now: a node may have removed them."""
+    """Return where replicas with missing entries start now: a node may have removed them."""
     names = {
         finding.replica for result in results for finding in result.findings if finding.kind == LOST
     }

@@ -145,18 +145,18 @@ def _with_all_entries(
 
 
 def empty_report(
-    replicas: Sequence[Replica], ranges: Sequence[ArchiveRange], wanted: AuditRequest
+    replicas: Sequence[Replica], ranges: Sequence[ArchiveRange], request: AuditRequest
 ) -> AuditReport:
     """Return the report as it is before anything was compared."""
     ends = [replica.end_index for replica in replicas] + [one.last for one in ranges]
-    first = max(wanted.first_index, min((one.begin_index for one in replicas), default=0))
+    first = max(request.first_index, min((one.begin_index for one in replicas), default=0))
     last = max(ends, default=-1)
-    if wanted.last_index is not None:
-        last = min(last, wanted.last_index)
+    if request.last_index is not None:
+        last = min(last, request.last_index)
     facts = None
-    if wanted.archive is not None:
+    if request.archive is not None:
         known = (ranges[0].first, ranges[-1].last) if ranges else (0, -1)
-        facts = ArchiveFacts(wanted.archive, *known, sum(bool(one.path) for one in ranges))
+        facts = ArchiveFacts(request.archive, *known, sum(bool(one.path) for one in ranges))
     group = next((replica.group for replica in replicas if replica.group), "")
     held = [
         ReplicaFacts(one.name, one.directory, one.begin_index, one.end_index, one.committed_index)
@@ -171,12 +171,12 @@ def tasks_of(
     replicas: Sequence[Replica],
     ranges: Sequence[ArchiveRange],
     report: AuditReport,
-    wanted: AuditRequest,
+    request: AuditRequest,
 ) -> list[RangeTask]:
     """Cut the entries that the report is about into ranges, and say which files hold each."""
     first, last = report.first_index, report.last_index
     largest = max((one.end_position - one.marks()[0][1] for one in replicas), default=0)
-    size = max(wanted.range_bytes, largest // TASKS_MAX)
+    size = max(request.range_bytes, largest // TASKS_MAX)
     cuts: list[int] = []
     for replica in sorted(replicas, key=lambda one: (one.begin_index, -one.end_index)):
         covered = cuts[-1] if cuts else -1

@@ -14,7 +14,7 @@ ARCHIVE = "archive"
 """Stands for the archive where a replica is named."""
 
 KINDS = {
-    "missing": "not there although the replica has entries behind it",
+    "missing": "not there although the replica has entries after it",
     "differing": "another entry than most replicas have",
     "damaged": "header or body damaged",
     "chain": "the chain CRC does not continue that of the entry before",
@@ -27,7 +27,7 @@ KINDS = {
     "archive-differing": "in the archive otherwise than in the log",
     "uncommitted": "will be cut: written by a leader that was succeeded, not known as committed",
     "extra": "entries that no other replica has yet",
-    "tail": "bytes behind the last entry; opening the store cuts them",
+    "tail": "bytes after the last entry; opening the store cuts them",
 }
 """Kinds of findings, in the order of a report."""
 NOTES = frozenset({"uncommitted", "extra", "tail"})

@@ -31,12 +31,12 @@ from quorumlog.spark.jobs.export.rows import (
 from quorumlog.spark.jobs.history_check import HistoryCheck
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS, ClusterSource, LogSource, plan_ranges
 from quorumlog.spark.jobs.tasks import (
-    ROUND_PIECES_PER_CORE,
+    ROUND_TASKS_PER_CORE,
     Progress,
-    RunPieces,
+    RunTasks,
     cores_of,
     no_progress,
-    run_pieces,
+    run_tasks,
 )
 from quorumlog.spark.source.arrow import decode_block
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_BYTES = 128 * 1024 * 1024
-"""Entries of so many bytes go into one file."""
+"""Bytes of entries that go into one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ExportOptions:
             raise UnexpectedArgumentError("bodies 'json' goes with format 'json' only")
 
 
-def export(  # noqa: PLR0913  (named options of a public door)
+def export(  # noqa: PLR0913  (named options of a public entry point)
     spark: "SparkSession",
     servers: str,
     group: str,
@@ -113,7 +113,8 @@ def export(  # noqa: PLR0913  (named options of a public door)
     entries each, or one file; driver and executors must see it under the same name. It appears
     whole or not at all. An existing path is an error, unless `overwrite`: then a file, or a
     directory that an export made, is replaced. Columns are index, term, channel, body,
-    body_encoding; for `bodies` see `encoded_body`. `progress` is told entries done, of so many.
+    body_encoding; for `bodies` see `encoded_body`. `progress` is called with the entries
+    done and all.
 
     Raises `UnexpectedArgumentError`, `IndexRemovedError` or `IndexOutOfRangeError` before anything
     is written, `PipelineError` when the path is taken or a task fails.
@@ -131,17 +132,17 @@ def export(  # noqa: PLR0913  (named options of a public door)
     options.check()
     source = ClusterSource(servers, group, isolation, leader_only, timeout_ms)
     source.check()
-    return export_with(source, path, options, partial(run_pieces, spark), progress)
+    return export_with(source, path, options, partial(run_tasks, spark), progress)
 
 
 def export_with(
     source: LogSource,
     path: str | os.PathLike[str],
     options: ExportOptions,
-    carry_out: RunPieces,
+    carry_out: RunTasks,
     progress: Progress = no_progress,
 ) -> ExportResult:
-    """Export from any source, with anything that carries out pieces; see `export`."""
+    """Export from any source, with any function that runs tasks; see `export`."""
     options.check()
     first, last = _range(source, options)
     target = Path(os.path.abspath(path))
@@ -193,19 +194,19 @@ def _write_parts(
     first: int,
     last: int,
     options: ExportOptions,
-    carry_out: RunPieces,
+    carry_out: RunTasks,
     progress: Progress,
 ) -> list["ExportedPart"]:
     """Write one file a range, round by round; return those that have rows, in order."""
     if first > last:
         return []
     ranges = plan_ranges(source, first, last, options.file_bytes, options.cores)
-    round_size = options.cores * ROUND_PIECES_PER_CORE
+    round_size = options.cores * ROUND_TASKS_PER_CORE
     parts: list[ExportedPart] = []
     for start in range(0, len(ranges), round_size):
         of_round = ranges[start : start + round_size]
-        pieces = [ExportRange(source, directory, *one, options) for one in of_round]
-        parts += [msgspec.json.decode(raw, type=ExportedPart) for raw in carry_out(pieces)]
+        tasks = [ExportRange(source, directory, *one, options) for one in of_round]
+        parts += [msgspec.json.decode(raw, type=ExportedPart) for raw in carry_out(tasks)]
         progress(of_round[-1][1] - first + 1, last - first + 1)
     return [part for part in parts if part.rows]
 

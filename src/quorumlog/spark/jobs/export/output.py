@@ -101,8 +101,8 @@ class ExportOutput:
                 f"a task wrote {self.directory / min(missing)}, but it is not there: driver and "
                 "executors must see the same directory under this path"
             )
-        for stray in there - wanted:
-            (self.directory / stray).unlink()  # of a task that was tried again
+        for orphan in there - wanted:
+            (self.directory / orphan).unlink()  # of a task that was tried again
         self._write(self.directory / DESCRIPTION_NAME, [description])
         self._files.sync_directory(str(self.directory))
         self._check_path()
@@ -136,15 +136,15 @@ class ExportOutput:
         for name in names:
             part = self.directory / name
             with part.open("rb") as file:
-                while piece := file.read(_COPY_BYTES):
-                    yield piece
+                while chunk := file.read(_COPY_BYTES):
+                    yield chunk
             part.unlink()  # all of it twice may be more than the disk has
 
     @staticmethod
-    def _write(path: Path, pieces: Iterable[bytes]) -> int:
+    def _write(path: Path, chunks: Iterable[bytes]) -> int:
         with path.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()

@@ -3,8 +3,8 @@
     replay("/archive/flights", "h:p,h:p,h:p", "flights-again")
 
 Order allows one writer only, so it runs in this process, without a Spark session. What the group
-holds already must be what the archive begins with: a replay that was stopped goes on there. Each
-block is numbered by the rows of the archive before it and stored only behind the one before (a
+holds already must be a prefix of the archive: a replay that was stopped goes on there. Each
+block is numbered by the rows of the archive before it and stored only after the one before (a
 producer session), so a block of a replay that was thought dead is stored once or not at all.
 """
 
@@ -70,7 +70,7 @@ def replay(
     timeout_ms: int = TIMEOUT_MS,
     progress: Progress = no_progress,
 ) -> ReplayResult:
-    """Append what an archive holds to a group that is empty or holds the begin of it.
+    """Append what an archive holds to a group that is empty or holds its first entries.
 
     Bodies and channels are kept; indexes and terms are the group's own. With `allow_gaps` an
     archive is taken in which entries are missing. `progress` is told entries in the group, of so
@@ -171,7 +171,7 @@ class Replay:
     # -- comparing ----------------------------------------------------------------------------
 
     def _compare(self, end: int) -> None:
-        """Compare what the group holds with what the archive begins with."""
+        """Compare what the group holds with the first rows of the archive."""
         for theirs in self._reader.read_to(end):
             self._log_digest.update(theirs)
             start = 0
@@ -236,7 +236,7 @@ class Replay:
         return producer_id_of(archive_id, self._cluster, group, base)
 
     def _append(self, rows: pa.RecordBatch) -> None:
-        """Append a block, once, behind all rows before it."""
+        """Append a block, once, after all rows before it."""
         try:
             try:
                 self._append_numbered(rows)

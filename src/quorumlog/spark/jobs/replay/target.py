@@ -24,7 +24,7 @@ class ReplayTarget(LogSource, Protocol):
     """A group that is read back and appended to."""
 
     def append(self, session: SessionEntry, entries: memoryview) -> None:
-        """Append unstamped entries behind their session entry, once, however often it is tried."""
+        """Append unstamped entries after their session entry, once, however often it is tried."""
         ...
 
 
@@ -61,7 +61,7 @@ class SeenBlock:
 
 
 class TargetReader:
-    """Reads the users' entries of a target from its begin on, and whose blocks they came in."""
+    """Reads the users' entries of a target from its first one on, and whose blocks they came in."""
 
     def __init__(self, target: LogSource) -> None:
         self._target = target

@@ -157,7 +157,7 @@ def _thousands(axis: Any) -> None:
 
 
 def _unit(largest: float) -> tuple[int, str]:
-    """Return the divisor and name of the unit that suits so many bytes."""
+    """Return the divisor and name of the unit that suits a number of bytes."""
     for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if largest >= 1024**power:
             return 1024**power, name

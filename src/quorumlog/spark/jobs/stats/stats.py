@@ -27,10 +27,10 @@ from quorumlog.spark.jobs.stats.count import (
     smallest_of_class,
 )
 from quorumlog.spark.jobs.tasks import (
-    Piece,
     PipelineError,
     Progress,
-    RunPieces,
+    RunTasks,
+    Task,
     cores_of,
     no_progress,
 )
@@ -221,8 +221,8 @@ def stats(
     if (store is None) == (not servers):
         raise PipelineError("give either servers and group, or the directory of a store")
 
-    def run(pieces: Sequence[Piece]) -> list[bytes]:
-        return run_with_progress(spark, pieces, progress)
+    def run(tasks: Sequence[Task]) -> list[bytes]:
+        return run_with_progress(spark, tasks, progress)
 
     if store is None:
         source = ClusterSource(servers, group, "read_uncommitted")
@@ -234,7 +234,7 @@ def stats(
     return stats_of_store(OsFileSystem(), absolute(store), run, quick=quick)
 
 
-def stats_of_log(source: LogSource, run: RunPieces, cores: int) -> LogStats:
+def stats_of_log(source: LogSource, run: RunTasks, cores: int) -> LogStats:
     """Count a live group, with `run` to carry out the tasks."""
     first, last = source.bounds()
     name = f"group {source.group}"
@@ -242,8 +242,8 @@ def stats_of_log(source: LogSource, run: RunPieces, cores: int) -> LogStats:
         return LogStats(name, first, last)
     buckets = Buckets(first, last, min(BUCKETS, last - first + 1))
     ranges = plan_ranges(source, first, last, RANGE_BYTES, cores)
-    pieces = [CountOfLog(source, begin, end, buckets) for begin, end in ranges]
-    return _joined(name, buckets, run(pieces))
+    tasks = [CountOfLog(source, begin, end, buckets) for begin, end in ranges]
+    return _joined(name, buckets, run(tasks))
 
 
 def _leaders(source: ClusterSource) -> dict[int, str]:
@@ -264,7 +264,7 @@ def _with_leader(one: TermStats, leaders: Mapping[int, str]) -> TermStats:
 
 
 def stats_of_store(
-    files: FileSystem, store: StoreDirectory, run: RunPieces, *, quick: bool = False
+    files: FileSystem, store: StoreDirectory, run: RunTasks, *, quick: bool = False
 ) -> LogStats:
     """Count a store by its files, with `run` to carry out the tasks."""
     replica = look_at(files, store.directory, store)
