@@ -55,7 +55,9 @@ async def all_have(cluster, until, each):
     wanted = dict.fromkeys(NAMES, each)
 
     def have():
-        return all(a.is_eligible and a.machine.totals == wanted for a in appliers(cluster).values())
+        return all(
+            a.is_eligible and a.state.machine.totals == wanted for a in appliers(cluster).values()
+        )
 
     await until(have, what=f"all have {wanted}")
     for node_id in cluster.nodes:
@@ -73,7 +75,7 @@ async def test_the_machine_that_keeps_a_file_does_as_printed(make_cluster, until
             await all_have(cluster, until, 10)
             points = [applier.comparisons for applier in appliers(cluster).values()]
             await until(lambda: all(p.agreed_index > 0 for p in points), what="digests agreed")
-            saved = [applier.snapshotter for applier in appliers(cluster).values()]
+            saved = [applier.state for applier in appliers(cluster).values()]
             await until(lambda: all(s.newest_index > 0 for s in saved), what="snapshots")
 
             # a bit of its file while the node is stopped
@@ -90,7 +92,7 @@ async def test_the_machine_that_keeps_a_file_does_as_printed(make_cluster, until
             await all_have(cluster, until, 10)
 
             # another state, well written: the others tell
-            appliers(cluster)["n0"].machine.totals["pears"] = 7
+            appliers(cluster)["n0"].state.machine.totals["pears"] = 7
             await count(client, 6)
             await until(lambda: rebuilds(cluster, "n0") == 1, what="n0 is made again")
             await all_have(cluster, until, 16)
