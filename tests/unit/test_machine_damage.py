@@ -587,7 +587,7 @@ def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
     woken = []
     context = replica.context
     context.environment = replace(context.environment, wake_at=woken.append)
-    replica._looks_ms = 0
+    replica._timers._not_before_ms = 0
     replica.wake()
     assert woken
     assert min(woken) > group.clock.now_ms

@@ -215,7 +215,7 @@ def lose_leadership(world):
 
 
 def let_time_pass(world):
-    world.fetches.expire(5_000)
+    world.fetches.tick(5_000)
 
 
 @pytest.mark.parametrize("happens", [commit, lose_leadership, let_time_pass])
@@ -239,9 +239,9 @@ def test_what_was_answered_by_its_deadline_is_forgotten_however_far_off_its_entr
     world = World(ToyLog(20), committed=5)
     for number in range(3 * STALE_MAX):
         world.fetch(1 << 40, wait_ms=1)
-        world.fetches.expire(number + 1)
+        world.fetches.tick(number + 1)
         world.fetch(6, wait_ms=1_000)
-        world.fetches.expire(2_000)
+        world.fetches.tick(2_000)
     assert len(world.answers) == 6 * STALE_MAX
     waiters = world.fetches._waiters
     assert len(waiters) == 0
@@ -253,10 +253,10 @@ def test_waiting_ends_with_nothing_when_the_time_has_passed():
     world.fetch(6, wait_ms=500)
     world.fetch(6, wait_ms=100)
     assert world.fetches.next_deadline_ms() == 100
-    world.fetches.expire(100)
+    world.fetches.tick(100)
     assert len(world.answers) == 1
     assert world.last().count == 0
-    world.fetches.expire(10_000)
+    world.fetches.tick(10_000)
     assert len(world.answers) == 2
     assert world.fetches.next_deadline_ms() is None
 

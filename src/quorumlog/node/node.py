@@ -6,38 +6,30 @@ import random
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
 from quorumlog.log_events import describe_error, log_event
-from quorumlog.machine.base import StateMachine
-from quorumlog.model.config import GroupConfig, NodeConfig, parse_address
-from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.model.config import NodeConfig, parse_address
+from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.append_shares import AppendShares
-from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment, Observer
 from quorumlog.node.executor import ThreadExecutor
+from quorumlog.node.groups import Groups
 from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
-from quorumlog.node.machines import open_machine, remake_machine
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.timers import TimerQueue
-from quorumlog.raft.core import RaftCore
-from quorumlog.storage.files.location import location_of
-from quorumlog.storage.files.os_files import OsFileSystem
-from quorumlog.storage.log.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
-from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group, open_memory_group
+from quorumlog.storage.log.store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
@@ -81,8 +73,8 @@ class Node:
     """Start and stop order of everything a node consists of.
 
     `client_handler` makes the handler for a client's connection, `failure` resolves with the reason
-    when the node can no longer be trusted and must exit. `failed_groups` are those whose data
-    cannot be opened, with the reason: the others are served all the same.
+    when the node can no longer be trusted and must exit. Groups whose data cannot be opened do not
+    keep the others from being served.
     """
 
     def __init__(
@@ -93,19 +85,13 @@ class Node:
         client_handler: Callable[["Node"], ConnectionHandler],
     ) -> None:
         self.config = config
-        self.replicas: dict[str, Replica] = {}
-        self.failed_groups: dict[str, str] = {}
         self.inbox_counters = PeerHandlerCounters()
         self.append_shares = AppendShares(time.monotonic)
         self.polls = 0
         """Requests of clients that wait for something to happen."""
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._observer = observer
-        self._observe_commit = observe_commit
         self._client_handler = client_handler
         self._loop = asyncio.get_running_loop()
-        self._directory: NodeDirectory | None = None
-        self._opened: list[OpenedGroup] = []
         self._takes_part = False
         self._timers = TimerQueue(
             self._loop,
@@ -116,12 +102,11 @@ class Node:
         self._machines = ThreadExecutor(
             self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
         )
-        self._disk = self._make_disk()
+        self._disk = self._make_disk(observe_commit)
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
-        self._network = HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon)
-        self.liveness = self._make_beats()
-        self._election_throttle = ElectionThrottle()
+        replicas: dict[str, Replica] = {}
+        self.liveness = self._make_liveness(replicas)
         self.clocks = ClockWatch()
         self.lag = LoopLag(self._loop)
         self.descriptors = plan_descriptors(config, present_limit())
@@ -135,7 +120,24 @@ class Node:
                 descriptors=self.descriptors.limit,
                 text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
             )
+        self._groups = Groups(
+            config,
+            replicas,
+            self._make_environment(observer),
+            self._timers.new,
+            self.descriptors.maps_max,
+        )
         self.listener = self._make_listener()
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """The replica of each group that is served, by name."""
+        return self._groups.replicas
+
+    @property
+    def failed_groups(self) -> dict[str, str]:
+        """Groups whose data cannot be opened, with the reason."""
+        return self._groups.failed
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -148,14 +150,14 @@ class Node:
         known.pop(self.config.self_id)
         return known
 
-    def _make_disk(self) -> DiskWorker:
+    def _make_disk(self, observe_commit: Callable[[float, int], None]) -> DiskWorker:
         groups = self.config.groups
         unsafe = all(group.flush == "async" for group in groups)
         interval = min(group.flush_file_interval for group in groups) if unsafe else 0
         return DiskWorker(
             GroupStore(),
             self._loop.call_soon_threadsafe,
-            self._observe_commit,
+            observe_commit,
             self._storage_failed,
             sync_interval_ms=interval,
         )
@@ -171,18 +173,42 @@ class Node:
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
-    def _make_beats(self) -> NodeLiveness:
-        wake = self._timers.new()
+    def _make_environment(self, observer: Observer) -> Environment:
+        """Return what all replicas share; each gets a timer of its own."""
+        config = self.config
+        return Environment(
+            disk=self._disk,
+            network=HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon),
+            executor=self._reads,
+            machines=self._machines,
+            observer=observer,
+            now_ms=monotonic_ms,
+            now_us=monotonic_us,
+            wall_ms=wall_ms,
+            hour_of_day=hour_of_day,
+            defer=self._loop.call_soon,
+            wake_at=lambda deadline_ms: None,
+            broken=self._broken,
+            nonce=lambda: secrets.randbits(NONCE_BITS),
+            liveness=self.liveness,
+            election_throttle=ElectionThrottle(),
+            clocks=self.clocks,
+            is_same_place=self._places.is_same,
+            is_here=lambda address: is_here(address, config.listen_address),
+        )
+
+    def _make_liveness(self, replicas: dict[str, Replica]) -> NodeLiveness:
+        timer = self._timers.new()
         liveness = NodeLiveness(
             self.config.self_id,
-            self.replicas,
+            replicas,
             self.links,
             monotonic_ms,
-            wake.wake_at,
+            timer.wake_at,
             run=secrets.randbelow(1 << 62) + 1,
             groups=self.config.groups,
         )
-        wake.tick = liveness.tick
+        timer.tick = liveness.tick
         return liveness
 
     def _make_listener(self) -> Listener:
@@ -231,7 +257,7 @@ class Node:
         taken; what was started is stopped again.
         """
         try:
-            await self._open_groups()
+            await self._groups.open()
             self.lag.start()
             self._disk.start()
             await self._places.settle()  # a copy must not send clients to the original meanwhile
@@ -244,110 +270,6 @@ class Node:
         except BaseException:
             await self.stop(clean=False)
             raise
-
-    async def _open_groups(self) -> None:
-        files = OsFileSystem()
-        self._directory = NodeDirectory(files, self.config.store_base_dir)
-        self._say_strange(files)
-        for group in self.config.groups:
-            try:
-                await self._add_group(files, group)
-            except StoreLockedError:
-                raise  # the configuration names what is another's
-            except StorageError as error:
-                if len(self.failed_groups) + 1 == len(self.config.groups):
-                    raise  # there is nothing to serve
-                self.failed_groups[group.group] = str(error)
-                text = str(error)
-                log_event(
-                    logger, logging.ERROR, "group cannot be opened", group=group.group, text=text
-                )
-
-    def _say_strange(self, files: OsFileSystem) -> None:
-        base = self.config.store_base_dir
-        known = {LOCK_NAME, *(group.group for group in self.config.groups)}
-        data = [path for group in self.config.groups for path in group.data_directories]
-        for name in files.names(base):
-            path = f"{base}/{name}"
-            if name not in known and not any(one.startswith(path) for one in data):
-                text = "it is the directory of no group in the configuration; it is ignored"
-                log_event(logger, logging.WARNING, "strange file", path=path, text=text)
-
-    async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
-        # what takes long, or waits for a disk, keeps no signal from being noticed
-        opened = await asyncio.to_thread(self._open_group, files, group)
-        try:
-            machine = await asyncio.to_thread(open_machine, group, self._directory_of(group))
-            self.replicas[group.group] = self._make_replica(group, opened, machine)
-        except BaseException:
-            opened.close()
-            raise
-        self._opened.append(opened)
-
-    def _directory_of(self, group: GroupConfig) -> str:
-        return str(Path(self.config.store_base_dir) / group.group)
-
-    def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
-        limits, self_id = self.config.limits, self.config.self_id
-        if group.store_type == "MEMORY":
-            return open_memory_group(files)
-        directory = self._directory_of(group)
-        opened = open_group(
-            files,
-            directory,
-            group,
-            limits,
-            self_id=self_id,
-            maps_max=self.descriptors.maps_max,
-        )
-        data = group.data_directories or [f"{directory}/{DATA}"]
-        paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
-        absolute = dict.fromkeys(str(Path(path).absolute()) for path in paths)
-        opened = replace(opened, location=location_of(list(absolute)))
-        log_event(
-            logger,
-            logging.INFO,
-            "group opened",
-            group=group.group,
-            directory=directory,
-            end_index=opened.log.end_index,
-            term=opened.hard_state.term,
-            report=asdict(opened.report),
-        )
-        return opened
-
-    def _make_replica(
-        self, group: GroupConfig, opened: OpenedGroup, machine: StateMachine | None
-    ) -> Replica:
-        jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
-        config = raft_config(group, self.config, opened.incarnation)
-        core = RaftCore(config, boot_state(opened), jitter, monotonic_ms())
-        wake = self._timers.new()
-        directory = self._directory_of(group)
-        environment = Environment(
-            disk=self._disk,
-            network=self._network,
-            executor=self._reads,
-            machines=self._machines,
-            observer=self._observer,
-            now_ms=monotonic_ms,
-            now_us=monotonic_us,
-            wall_ms=wall_ms,
-            hour_of_day=hour_of_day,
-            defer=self._loop.call_soon,
-            wake_at=wake.wake_at,
-            broken=self._broken,
-            nonce=lambda: secrets.randbits(NONCE_BITS),
-            liveness=self.liveness,
-            election_throttle=self._election_throttle,
-            clocks=self.clocks,
-            remake=lambda machine: remake_machine(machine, group, directory),
-            is_same_place=self._places.is_same,
-            is_here=lambda address: is_here(address, self.config.listen_address),
-        )
-        replica = Replica(group, core, opened, environment, self.config.limits, machine)
-        wake.tick = replica.tick
-        return replica
 
     async def stop(self, *, clean: bool = True) -> None:
         """Leave (with `clean`, see there), then close everything in reverse order."""
@@ -367,12 +289,7 @@ class Node:
         self._disk.stop()
         self._machines.stop()
         self._reads.stop()
-        for replica in self.replicas.values():
-            replica.applier.close()
-        for opened in self._opened:
-            opened.close()
-        if self._directory is not None:
-            self._directory.close()
+        self._groups.close()
 
     async def leave(self) -> None:
         """Hand over leadership of all groups at the same time, and answer what was appended.

@@ -313,7 +313,7 @@ class Appends:
             if item.stored.last_index > committed:
                 self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
 
-    def expire(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         """Answer those that no majority answered in time."""
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
@@ -328,7 +328,7 @@ class Appends:
                 self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do."""
+        """When `tick` has something to do."""
         deadlines = [item.deadline_ms for item in self._again]
         for deadline_ms in (self.pending.next_deadline_ms(), self._late.next_deadline_ms()):
             if deadline_ms is not None:

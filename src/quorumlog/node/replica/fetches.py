@@ -79,6 +79,11 @@ class Transactions(Protocol):
     """What became of transactions, as far as that is committed."""
 
     @property
+    def as_of(self) -> int:
+        """Up to where it is known."""
+        ...
+
+    @property
     def stable_index(self) -> int:
         """Up to where every transaction has ended."""
         ...
@@ -138,6 +143,26 @@ class Fetches:
         """Answer at once, or wait for the first entry to be committed."""
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         self._fetch(request, answer, now_ms + wait_ms if wait_ms > 0 else None)
+
+    def fetch_proved(
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        now_ms: Callable[[], int],
+        code: ResponseCode,
+        text: str,
+        index: int,
+    ) -> None:
+        """Answer a linearizable fetch: everything up to index is committed here now."""
+        known_until = self._transactions.as_of
+        if code is ResponseCode.SUCCESS and request.read_committed and known_until < index:
+            # its answer would end there, and leave out what was acknowledged after it
+            code = ResponseCode.DISK_ERROR
+            text = f"not all entries behind {known_until} can be read here; ask another replica"
+        if code is ResponseCode.SUCCESS:
+            self.fetch(request, answer, now_ms())
+        else:
+            self.refuse(answer, code, text)
 
     def _fetch(
         self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int | None = None
@@ -204,7 +229,7 @@ class Fetches:
         stable = min(view.committed_index, self._transactions.stable_index)
         self._waiters.reached(view.committed_index, stable)
 
-    def expire(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         """Answer those whose time has passed with no entries."""
         self._waiters.expire(now_ms)
 

@@ -125,7 +125,7 @@ class PendingRequests:
 
     # -- time -------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         """Give up what waited too long."""
         late = [number for number, (due, _) in self._forwarded.items() if due <= now_ms]
         for number in late:
@@ -139,7 +139,7 @@ class PendingRequests:
                 done(ResponseCode.TIMEOUT, text, -1)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do."""
+        """When `tick` has something to do."""
         deadlines = [due for due, _ in self._forwarded.values()]
         deadlines += [entry[2] for entry in self._behind]
         return min(deadlines, default=None)

@@ -12,6 +12,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import PASSING_ERRORS, RequestError, StorageError
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_jobs import MachineControl, MachineDamagedError, MachineJob
 from quorumlog.node.replica.machine_state import MachineState
@@ -80,6 +81,13 @@ class Queries:
     def is_ready(self) -> bool:
         """Whether the machine can answer somebody: it is far enough, and fit."""
         return bool(self._ready) and self._control.is_eligible
+
+    def take(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
+        """Put a client's question to the machine."""
+        if request.linearizable:
+            self.ask_proved(body, answer)
+        else:
+            self.ask(request.after_index, body, answer, wait_ms=request.wait_ms)
 
     def ask(
         self, index: int, body: bytes, answer: QueryAnswer, *, wait_ms: int | None = None

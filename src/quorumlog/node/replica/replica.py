@@ -15,7 +15,7 @@ import msgspec
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block
-from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.limits import Limits
@@ -53,6 +53,7 @@ from quorumlog.node.replica.log_writer import LogWriter
 from quorumlog.node.replica.lost_sessions import LostSessions
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.placement import Placement
@@ -77,9 +78,6 @@ from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import OpenedGroup
 
 logger = logging.getLogger(__name__)
-
-LOOK_MS = 5
-"""Timers may be so late: looking at all of them after each event would cost more than the event."""
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -106,7 +104,6 @@ class Replica:
         self.context = context = ReplicaContext(
             config, limits, core, opened.log, environment, shell=self
         )
-        self._looks_ms = 0
         self._inbox: deque[_Item] = deque()
         self._is_stepping = False
         places = environment.is_same_place, environment.is_here
@@ -114,14 +111,12 @@ class Replica:
         self.pending_requests = requests = PendingRequests(context)
         self.readers = ConsumerPositions(environment.now_ms)
         # a part is made after those that it is given
-        saved, is_lost = opened.sessions, opened.sessions_lost
-        self.sessions = sessions = Sessions(
-            opened.log, opened.committed_index, saved, is_lost=is_lost
-        )
-        opened.log.keep_sessions(sessions.to_save)
-        self.lost_sessions = LostSessions(context, sessions)
+        log, saved, is_lost = opened.log, opened.sessions, opened.sessions_lost
+        self.sessions = sessions = Sessions(log, opened.committed_index, saved, is_lost=is_lost)
+        log.keep_sessions(sessions.to_save)
+        lost_sessions = LostSessions(context, sessions)
         self.fetches = Fetches(
-            opened.log,
+            log,
             limits,
             partial(view_of, core),
             sessions,
@@ -137,10 +132,11 @@ class Replica:
         retention = Retention(context, state, sessions, space, group_time)
         self.maintenance = Maintenance(context, space, retention)
         served, snapshot_requests = ServedSnapshots(context), SnapshotRequests(context)
+        snapshots = opened.snapshots
         self.applier = Applier(
             context,
             state,
-            opened.snapshots,
+            snapshots,
             sessions,
             requests,
             self.appends,
@@ -148,21 +144,27 @@ class Replica:
             served,
             snapshot_requests,
         )
-        self.snapshot_sender = SnapshotSender(
-            context, opened.snapshots, sessions, served, self.applier
+        sender = SnapshotSender(context, snapshots, sessions, served, self.applier)
+        self.snapshot_receiver = receiver = SnapshotReceiver(
+            context, snapshots, sessions, snapshot_requests, self.applier, retention
         )
-        self.snapshot_receiver = SnapshotReceiver(
-            context, opened.snapshots, sessions, snapshot_requests, self.applier, retention
-        )
-        self.repairer = Repairer(context, sessions, self.snapshot_receiver.skip_removed)
+        self.repairer = Repairer(context, sessions, receiver.skip_removed)
         self._eligibility = Eligibility(context, sessions, self.placement, self.applier)
         self._writer = LogWriter(context, opened.hard_states, sessions)
         self._messages = PeerMessages(context)
-        self._pushes = Pushes(context, self._messages, space)
-        self._effects = self._effect_handlers()
-        self._received = self._message_handlers()
+        pushes = Pushes(context, self._messages, space)
+        answering = self.fetches, requests
+        self._timers = PartTimers(
+            context,
+            (self.appends, self.transactions, self.applier, sender, receiver, *answering),
+            (self.maintenance, self.repairer, lost_sessions),
+        )
+        self._effects = self._effect_handlers(pushes, sender)
+        self._received = self._message_handlers(pushes, sender, lost_sessions)
 
-    def _effect_handlers(self) -> dict[type[Any], Callable[[Any, _Item], None]]:
+    def _effect_handlers(
+        self, pushes: Pushes, sender: SnapshotSender
+    ) -> dict[type[Any], Callable[[Any, _Item], None]]:
         """Return what carries out each effect; it is given the event that the effect came of."""
         writer, receiver = self._writer, self.snapshot_receiver
         return {
@@ -173,12 +175,12 @@ class Replica:
             fx.AppendReceived: lambda effect, item: writer.append_received(effect, item.block),
             fx.TruncateLog: lambda effect, _: writer.truncate(effect),
             fx.ResetLog: lambda effect, item: receiver.reset(effect, item.table),
-            fx.OfferSnapshot: lambda effect, _: self.snapshot_sender.offer(effect),
+            fx.OfferSnapshot: lambda effect, _: sender.offer(effect),
             fx.ConfirmOffer: lambda effect, item: receiver.confirm(effect, item.table),
             fx.FetchSnapshot: lambda effect, item: receiver.fetch(effect, item.table),
             fx.Send: lambda effect, _: self._messages.send(effect),
-            fx.ReadEntries: lambda effect, _: self._pushes.read_entries(effect),
-            fx.PushEntries: lambda effect, item: self._pushes.send(effect, item.runs or []),
+            fx.ReadEntries: lambda effect, _: pushes.read_entries(effect),
+            fx.PushEntries: lambda effect, item: pushes.send(effect, item.runs or []),
             fx.RefuseProposal: lambda effect, _: self.appends.refused(effect),
             fx.Committed: self._committed,
             fx.FailPending: lambda effect, _: self.appends.fail(effect),
@@ -189,20 +191,28 @@ class Replica:
             fx.Alarm: lambda effect, _: self.context.raise_alarm(effect.text),
         }
 
-    def _message_handlers(self) -> dict[type[Any], Callable[[Any, memoryview], None]]:
+    def _message_handlers(
+        self, pushes: Pushes, sender: SnapshotSender, lost_sessions: LostSessions
+    ) -> dict[type[Any], Callable[[Any, memoryview], None]]:
         """Return who takes each message that is not the core's alone."""
-        sender, receiver = self.snapshot_sender, self.snapshot_receiver
+        receiver = self.snapshot_receiver
+
+        def repaired(message: RepairResponse, attachment: memoryview) -> None:
+            if not lost_sessions.answered(message, attachment):
+                self.repairer.answered(message, attachment)
+            self.wake()
+
         return {
             DigestQuery: lambda message, _: self.applier.comparisons.received(message),
             HeartBeatRequest: self._receive_heartbeat,
             InstallSnapshotRequest: receiver.offered,
             OfferQuery: lambda message, _: sender.asked(message),
             OfferResponse: lambda message, _: receiver.answered(message),
-            PushRequest: self._pushes.receive,
+            PushRequest: pushes.receive,
             ReadIndexRequest: lambda message, _: self.pending_requests.serve(message),
             ReadIndexResponse: self._receive_read_index,
             RepairRequest: lambda message, _: self.repairer.serve(message),
-            RepairResponse: self._receive_repair,
+            RepairResponse: repaired,
             SnapshotChunk: self._receive_chunk,
             SnapshotChunkRequest: lambda message, _: sender.serve(message),
             SnapshotOfferRequest: lambda message, _: sender.wanted(message),
@@ -282,33 +292,16 @@ class Replica:
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:
         """Read committed entries for a client."""
+        fetches, now_ms = self.fetches, self.context.environment.now_ms
         if request.linearizable:
-            self.pending_requests.read(lambda *proof: self._fetch_proved(request, answer, *proof))
+            self.pending_requests.read(partial(fetches.fetch_proved, request, answer, now_ms))
         else:
-            self.fetches.fetch(request, answer, self.context.environment.now_ms())
+            fetches.fetch(request, answer, now_ms())
         self.wake()
-
-    def _fetch_proved(
-        self, request: FetchRequest, answer: FetchAnswer, code: ResponseCode, text: str, index: int
-    ) -> None:
-        """Answer a linearizable fetch: everything up to index is committed here now."""
-        known_until = self.sessions.as_of
-        if code is ResponseCode.SUCCESS and request.read_committed and known_until < index:
-            # its answer would end there, and leave out what was acknowledged behind it
-            code = ResponseCode.DISK_ERROR
-            text = f"not all entries behind {known_until} can be read here; ask another replica"
-        if code is ResponseCode.SUCCESS:
-            self.fetches.fetch(request, answer, self.context.environment.now_ms())
-        else:
-            self.fetches.refuse(answer, code, text)
 
     def query(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
         """Ask the state machine for a client."""
-        queries = self.applier.queries
-        if request.linearizable:
-            queries.ask_proved(body, answer)
-        else:
-            queries.ask(request.after_index, body, answer, wait_ms=request.wait_ms)
+        self.applier.queries.take(request, body, answer)
         self.wake()
 
     def peer_connected(self, peer_id: str) -> None:
@@ -339,11 +332,6 @@ class Replica:
 
     def _receive_read_index(self, message: ReadIndexResponse, _: memoryview) -> None:
         self.pending_requests.answered(message)
-        self.wake()
-
-    def _receive_repair(self, message: RepairResponse, attachment: memoryview) -> None:
-        if not self.lost_sessions.answered(message, attachment):
-            self.repairer.answered(message, attachment)
         self.wake()
 
     def _receive_chunk(self, message: SnapshotChunk, attachment: memoryview) -> None:
@@ -435,17 +423,7 @@ class Replica:
         """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
         environment = self.context.environment
         now_ms = environment.now_ms()
-        self.appends.expire(now_ms)
-        self.transactions.tick(now_ms)
-        self.applier.tick(now_ms)
-        self.snapshot_sender.tick(now_ms)
-        self.snapshot_receiver.tick(now_ms)
-        self.fetches.expire(now_ms)
-        self.pending_requests.expire(now_ms)
-        if not self.health_text:
-            self.maintenance.tick(now_ms)
-            self.repairer.tick(now_ms)
-            self.lost_sessions.tick(now_ms)
+        self._timers.tick(now_ms)
         self.step(ev.Ticked(self._may_campaign(now_ms)))
         if self.core.role is Role.LEADER:
             environment.liveness.rest(self)
@@ -457,33 +435,8 @@ class Replica:
         return self.context.environment.election_throttle.admits(group, now_ms, timeout_ms)
 
     def wake(self) -> None:
-        """Have `tick` called when the next thing is due.
-
-        What changes within the next milliseconds is looked at together, in one `tick` after them.
-        """
-        environment = self.context.environment
-        now_ms = environment.now_ms()
-        if now_ms < self._looks_ms:
-            environment.wake_at(self._looks_ms)
-            return
-        self._looks_ms = now_ms + LOOK_MS
-        deadlines = [
-            self.context.core.next_deadline_ms(),
-            self.appends.next_deadline_ms(),
-            self.transactions.next_deadline_ms(),
-            self.applier.next_deadline_ms(),
-            self.snapshot_sender.next_deadline_ms(),
-            self.snapshot_receiver.next_deadline_ms(),
-            self.fetches.next_deadline_ms(),
-            self.pending_requests.next_deadline_ms(),
-        ]
-        if not self.context.health_text:  # `tick` leaves them alone then
-            deadlines += [
-                self.maintenance.next_deadline_ms(),
-                self.repairer.next_deadline_ms(),
-                self.lost_sessions.next_deadline_ms(),
-            ]
-        environment.wake_at(min(deadline for deadline in deadlines if deadline is not None))
+        """See `ReplicaShell`."""
+        self._timers.wake()
 
     # -- what the core decides ----------------------------------------------------------------
 

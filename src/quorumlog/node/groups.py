@@ -1,0 +1,147 @@
+"""The groups of one node: opening their data, and making a replica of each."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from quorumlog.log_events import log_event
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.node.bootstrap import boot_state, raft_config
+from quorumlog.node.environment import Environment
+from quorumlog.node.machines import open_machine, remake_machine
+from quorumlog.node.replica.replica import Replica
+from quorumlog.node.timers import Timer
+from quorumlog.raft.core import RaftCore
+from quorumlog.storage.files.location import location_of
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
+from quorumlog.storage.log.store import OpenedGroup, open_group, open_memory_group
+
+logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """What a node serves. `failed` are the groups whose data cannot be opened, with the reason.
+
+    `environment` is what all replicas share; each gets a timer of its own, from `new_timer`.
+    `replicas` is filled while groups are opened. At most `maps_max` data files are mapped.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        replicas: dict[str, Replica],
+        environment: Environment,
+        new_timer: Callable[[], Timer],
+        maps_max: int,
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._new_timer = new_timer
+        self._maps_max = maps_max
+        self._directory: NodeDirectory | None = None
+        self._opened: list[OpenedGroup] = []
+        self.replicas = replicas
+        self.failed: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Open all groups. Raises `StorageError` when none can be opened."""
+        files = OsFileSystem()
+        self._directory = NodeDirectory(files, self._config.store_base_dir)
+        self._say_strange(files)
+        for group in self._config.groups:
+            try:
+                await self._add_group(files, group)
+            except StoreLockedError:
+                raise  # the configuration names what is another's
+            except StorageError as error:
+                if len(self.failed) + 1 == len(self._config.groups):
+                    raise  # there is nothing to serve
+                self.failed[group.group] = str(error)
+                text = str(error)
+                log_event(
+                    logger, logging.ERROR, "group cannot be opened", group=group.group, text=text
+                )
+
+    def _say_strange(self, files: OsFileSystem) -> None:
+        base = self._config.store_base_dir
+        known = {LOCK_NAME, *(group.group for group in self._config.groups)}
+        data = [path for group in self._config.groups for path in group.data_directories]
+        for name in files.names(base):
+            path = f"{base}/{name}"
+            if name not in known and not any(one.startswith(path) for one in data):
+                text = "it is the directory of no group in the configuration; it is ignored"
+                log_event(logger, logging.WARNING, "strange file", path=path, text=text)
+
+    async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
+        # what takes long, or waits for a disk, keeps no signal from being noticed
+        opened = await asyncio.to_thread(self._open_group, files, group)
+        try:
+            machine = await asyncio.to_thread(open_machine, group, self._directory_of(group))
+            self.replicas[group.group] = self._make_replica(group, opened, machine)
+        except BaseException:
+            opened.close()
+            raise
+        self._opened.append(opened)
+
+    def _directory_of(self, group: GroupConfig) -> str:
+        return str(Path(self._config.store_base_dir) / group.group)
+
+    def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
+        limits, self_id = self._config.limits, self._config.self_id
+        if group.store_type == "MEMORY":
+            return open_memory_group(files)
+        directory = self._directory_of(group)
+        opened = open_group(
+            files,
+            directory,
+            group,
+            limits,
+            self_id=self_id,
+            maps_max=self._maps_max,
+        )
+        data = group.data_directories or [f"{directory}/{DATA}"]
+        paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
+        absolute = dict.fromkeys(str(Path(path).absolute()) for path in paths)
+        opened = replace(opened, location=location_of(list(absolute)))
+        log_event(
+            logger,
+            logging.INFO,
+            "group opened",
+            group=group.group,
+            directory=directory,
+            end_index=opened.log.end_index,
+            term=opened.hard_state.term,
+            report=asdict(opened.report),
+        )
+        return opened
+
+    def _make_replica(
+        self, group: GroupConfig, opened: OpenedGroup, machine: StateMachine | None
+    ) -> Replica:
+        jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
+        config = raft_config(group, self._config, opened.incarnation)
+        core = RaftCore(config, boot_state(opened), jitter, self._environment.now_ms())
+        timer, directory = self._new_timer(), self._directory_of(group)
+        environment = replace(
+            self._environment,
+            wake_at=timer.wake_at,
+            remake=lambda machine: remake_machine(machine, group, directory),
+        )
+        replica = Replica(group, core, opened, environment, self._config.limits, machine)
+        timer.tick = replica.tick
+        return replica
+
+    def close(self) -> None:
+        """Close all groups, once nothing runs for them any more."""
+        for replica in self.replicas.values():
+            replica.applier.close()
+        for opened in self._opened:
+            opened.close()
+        if self._directory is not None:
+            self._directory.close()
