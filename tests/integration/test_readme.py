@@ -1,4 +1,5 @@
-"""The README's example runs as printed, against the cluster that its command starts."""
+"""The README's example runs as printed, against the cluster that its command starts; so does
+that of the page about transactions."""
 
 import re
 import subprocess
@@ -36,6 +37,35 @@ def test_the_ten_line_example_runs(tmp_path):
         assert (int(index), int(term)) == (1, 1)
         assert int(position) > 48, "the entry that names the members comes first"
         assert done.stdout.splitlines()[1:] == [f"{index} b'hello'"]
+    finally:
+        cluster.down()
+
+
+@pytest.mark.processes
+def test_the_example_of_transactions_writes_one_batch_each_time(tmp_path):
+    page = (README.parent / "docs/howto/transactions.md").read_text()
+    example = re.search(r"```python\n(import asyncio\n.*?)```", page, re.DOTALL)[1]
+    assert README_SERVERS in example
+    cluster = LocalCluster.create(tmp_path / "flights", groups=("flights",))
+    cluster.up()
+    try:
+        script = example.replace(README_SERVERS, cluster.servers)
+        for batches in (1, 2):
+            done = subprocess.run(
+                [sys.executable, "-c", script],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.stderr == ""
+            rows = [
+                b"%d/%d/%d" % (batch, partition, row)
+                for batch in range(batches)
+                for partition in range(2)
+                for row in range(3)
+            ]
+            assert done.stdout == f"{rows}\n"
     finally:
         cluster.down()
 

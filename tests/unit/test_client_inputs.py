@@ -3,6 +3,7 @@
 import array
 import asyncio
 import ctypes
+import dataclasses
 import mmap
 
 import numpy as np
@@ -30,7 +31,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.sessions.entries import TransactionPart
+from quorumlog.sessions.entries import AcceptedAttempt, TransactionPart
 
 PLAIN = {"idempotent": False, "linger_ms": 1}
 released = memoryview(b"gone")
@@ -82,7 +83,55 @@ def test_everything_else_is_refused_and_named(given):
 @pytest.mark.parametrize("given", [b"abc", "abc", bytearray(b"abc"), 7, None])
 def test_one_body_is_no_list_of_bodies(given):
     with pytest.raises(UnexpectedArgumentError, match="a list of bodies is needed"):
-        as_bodies("body", given)
+        as_bodies("body", given, "append")
+
+
+def test_a_released_buffer_is_said_to_be_released():
+    with pytest.raises(UnexpectedArgumentError, match="not memoryview; it was released"):
+        as_bytes("body", released)
+
+
+async def test_one_body_names_the_call_that_takes_one():
+    async with Client("127.0.0.1:1", "g") as client:
+        for call, text in (
+            (client.append_batch, "append takes one body"),
+            (client.machine.execute_batch, "execute takes one command"),
+        ):
+            with pytest.raises(UnexpectedArgumentError, match=text):
+                await call("abc")
+        producer = Producer(client)
+        with pytest.raises(UnexpectedArgumentError, match="send takes one body"):
+            await producer.send_batch("abc")
+        await producer.close(flush=False)
+
+
+async def test_an_attempt_is_not_told_before_all_of_it_is_flushed():
+    part = TransactionPart(bytes(16), 1, 0, 0)
+    async with Client("127.0.0.1:1", "g") as client:
+        producer = Producer(client, part=part)
+        assert producer.attempt() is None
+        await producer.send(b"E1")
+        with pytest.raises(UnexpectedArgumentError, match=r"call flush\(\) before attempt\(\)"):
+            producer.attempt()
+        await producer.close(flush=False)
+
+
+def test_an_attempt_of_a_sync_producer_is_not_told_before_all_of_it_is_flushed():
+    producer = SyncProducer("127.0.0.1:1", "g", part=TransactionPart(bytes(16), 1, 0, 0))
+    assert producer.attempt() is None
+    producer.send(b"E1")
+    with pytest.raises(UnexpectedArgumentError, match=r"call flush\(\) before attempt\(\)"):
+        producer.attempt()
+    producer.close(flush=False)
+
+
+@pytest.mark.parametrize("name", ["partition", "producer_id", "first_index", "count", "crc"])
+async def test_an_attempt_with_a_number_out_of_range_is_refused(name):
+    attempt = AcceptedAttempt(0, 1, 2, 3, 2, 5)
+    async with Client("127.0.0.1:1", "g") as client:
+        wrong, writer = dataclasses.replace(attempt, **{name: -1}), Transactions(client, "id")
+        with pytest.raises(UnexpectedArgumentError, match="has a number that no attempt can have"):
+            await writer.commit(1, 0, [wrong])
 
 
 # -- wrong types at every place where bytes come in -----------------------------------------------

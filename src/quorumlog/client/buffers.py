@@ -16,16 +16,21 @@ def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
     """
     if type(data) is bytes:  # a subclass may say another length than it has
         return data
-    if not isinstance(data, str):
+    given = type(data).__name__
+    if isinstance(data, str):
+        given += "; encode text first, as in text.encode()"
+    else:
         try:
             with memoryview(data) as view:
                 # a number of numpy's is a buffer too, and one of objects holds their addresses
                 if view.ndim and not _holds_objects_or_text(view.format):
                     return view.tobytes()
-        except (TypeError, ValueError, BufferError):
-            pass  # no buffer, or one that was released or cannot be exported
-    hint = "; encode text first, as in text.encode()" if isinstance(data, str) else ""
-    raise UnexpectedArgumentError(f"a {what} is bytes{also}, not {type(data).__name__}{hint}")
+        except (TypeError, BufferError):
+            pass  # no buffer, or one that cannot be exported
+        except ValueError:
+            if isinstance(data, memoryview):
+                given += "; it was released"
+    raise UnexpectedArgumentError(f"a {what} is bytes{also}, not {given}")
 
 
 def _holds_objects_or_text(format_: str) -> bool:
@@ -33,14 +38,15 @@ def _holds_objects_or_text(format_: str) -> bool:
     return format_[-1:] in ("O", "w", "u") or ("{" in format_ and "O" in format_)
 
 
-def as_bodies(what: str, bodies: Iterable[Buffer]) -> list[bytes]:
-    """Return several bodies, copied where they could change.
+def as_bodies(what: str, bodies: Iterable[Buffer], single: str) -> list[bytes]:
+    """Return several bodies, copied where they could change. `single`: the call that takes one.
 
     Raises `UnexpectedArgumentError` if there is anything else among them.
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview):
         raise UnexpectedArgumentError(
-            f"a list of bodies is needed, not one {type(bodies).__name__}; append takes one {what}"
+            f"a list of bodies is needed, not one {type(bodies).__name__}; {single} takes one "
+            f"{what}"
         )
     try:
         each = iter(bodies)

@@ -181,7 +181,7 @@ class Client:
         Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
         `append` raises.
         """
-        return self._append_batch(as_bodies("body", bodies), timeout_ms)
+        return self._append_batch(as_bodies("body", bodies, "append"), timeout_ms)
 
     async def _append_batch(
         self, bodies: Sequence[bytes], timeout_ms: float | None

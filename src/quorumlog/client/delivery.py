@@ -16,6 +16,7 @@ from quorumlog.model.errors import (
     Outcome,
     RequestError,
     Undelivered,
+    UnexpectedArgumentError,
     error_for,
 )
 from quorumlog.model.messages.client import AppendResponse
@@ -207,6 +208,12 @@ def with_undelivered(error: RequestError, lost: Undelivered) -> RequestError:
         own.undelivered = lost
         own.outcome = Outcome.UNKNOWN if lost.unknown else Outcome.DID_NOT_HAPPEN
     return own
+
+
+def require_flushed(lost: Undelivered) -> None:
+    """Raise `UnexpectedArgumentError` unless all that a producer took is stored."""
+    if lost.count:
+        raise UnexpectedArgumentError(f"call flush() before attempt(): {lost}")
 
 
 def not_delivered(text: str) -> RequestError:

@@ -131,7 +131,7 @@ class MachineCalls:
         self, commands: Iterable[Buffer], *, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, list[Executed]]:
         """Append several commands, all or none; return what became of each."""
-        return self._execute_batch(as_bodies("command", commands), timeout_ms)
+        return self._execute_batch(as_bodies("command", commands, "execute"), timeout_ms)
 
     async def _execute_batch(
         self, commands: Sequence[bytes], timeout_ms: float | None

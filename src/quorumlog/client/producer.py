@@ -27,6 +27,7 @@ from quorumlog.client.delivery import (
     SentBlock,
     doubtful,
     not_delivered,
+    require_flushed,
     undelivered_of,
     with_undelivered,
 )
@@ -287,7 +288,7 @@ class Producer:
         self, bodies: Iterable[Buffer], channels: Iterable[int] | None
     ) -> tuple[list[bytes], list[int] | None]:
         """Return copies of what `send_batch` is given. Raises as that, with nothing taken."""
-        given = as_bodies("body", bodies)
+        given = as_bodies("body", bodies, "send")
         self._check(max(given, key=len, default=b""))
         if channels is None:
             return given, None
@@ -419,7 +420,11 @@ class Producer:
                 await self._client.close()
 
     def attempt(self) -> AcceptedAttempt | None:
-        """Return what was stored of a part of a transaction, once all is flushed; None: nothing."""
+        """Return what was stored of a part of a transaction; None: nothing was sent.
+
+        Raises `UnexpectedArgumentError` before all that was sent is stored: call `flush` first.
+        """
+        require_flushed(self.undelivered())
         return None if self._attempt is None else self._attempt.accepted(self._producer_id)
 
     def undelivered(self, queued: int = 0) -> Undelivered:

@@ -17,12 +17,17 @@ from types import TracebackType
 from typing import Unpack
 
 from quorumlog.client.buffers import as_bytes
-from quorumlog.client.delivery import ProducerStats, not_delivered
+from quorumlog.client.delivery import ProducerStats, not_delivered, require_flushed
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.producer import Producer, ProducerOptions
 from quorumlog.model.block import HEADER_SIZE, Buffer
-from quorumlog.model.errors import LeaderPendingFullError, QuorumlogError, RequestError
+from quorumlog.model.errors import (
+    LeaderPendingFullError,
+    QuorumlogError,
+    RequestError,
+    Undelivered,
+)
 from quorumlog.sessions.entries import AcceptedAttempt
 
 logger = logging.getLogger(__name__)
@@ -139,8 +144,12 @@ class _Outbox:
 
     def missing(self) -> str:
         """Say what is not known to be stored; "": nothing."""
-        lost = self.producer.undelivered(len(self._queue))
+        lost = self.undelivered()
         return str(lost) if lost.count else ""
+
+    def undelivered(self) -> Undelivered:
+        """See `Producer.undelivered`: of what is queued here, too."""
+        return self.producer.undelivered(len(self._queue))
 
     # -- nobody closed it -------------------------------------------------------------------
 
@@ -278,6 +287,7 @@ class SyncProducer:
 
     def attempt(self) -> AcceptedAttempt | None:
         """See `Producer.attempt`."""
+        require_flushed(self._outbox.undelivered())
         return self._producer.attempt()
 
     def send_batch(self, bodies: Iterable[Buffer], channels: Iterable[int] | None = None) -> None:

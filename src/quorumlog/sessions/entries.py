@@ -168,6 +168,17 @@ class AcceptedAttempt:
     crc: int
 
 
+def _packed_attempt(one: AcceptedAttempt) -> bytes:
+    try:
+        return _ATTEMPT.pack(
+            one.partition, one.producer_id, one.first_index, one.last_index, one.count, one.crc
+        )
+    except struct.error:
+        raise UnexpectedArgumentError(
+            f"{one} has a number that no attempt can have; pass what Producer.attempt returned"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
     """A batch has ended: only the `accepted` attempts count; None: the batch is aborted."""
@@ -181,7 +192,7 @@ class EndTransaction:
     def encode(self) -> bytes:
         """Return the whole entry, unstamped.
 
-        Raises `UnexpectedArgumentError` for too many attempts.
+        Raises `UnexpectedArgumentError` for too many attempts, or numbers out of range.
         """
         accepted = self.accepted or ()
         if len(accepted) > ACCEPTED_MAX:
@@ -200,17 +211,7 @@ class EndTransaction:
                 len(accepted),
             )
         ]
-        parts += [
-            _ATTEMPT.pack(
-                one.partition,
-                one.producer_id,
-                one.first_index,
-                one.last_index,
-                one.count,
-                one.crc,
-            )
-            for one in accepted
-        ]
+        parts += map(_packed_attempt, accepted)
         return encode_entry(b"".join(parts), channel=SYSTEM_CHANNEL)
 
     @classmethod
