@@ -472,14 +472,14 @@ def test_one_that_is_removed_before_it_is_set_aside_is_passed_over_and_not_the_n
 
     snapshots.set_aside = after_the_scrub
     executor = SimpleNamespace(run=lambda work, done, failed: done(work()))
-    applier = SimpleNamespace(machine=None)
-    saves = Snapshotter(
-        SimpleNamespace(config=None), applier, snapshots, SimpleNamespace(executor=executor)
-    )
-    assert saves.newest == newer
+    environment = SimpleNamespace(executor=executor)
+    machine = MachineState(None, None)
+    context = SimpleNamespace(environment=environment, config=None)
+    saves = Snapshotter(context, snapshots, machine, None, None, None, None)
+    assert machine.newest == newer
     saves._withdraw(newer)
-    assert saves.newest == older
-    assert not saves.has_aside
+    assert machine.newest == older
+    assert not saves.has_quarantined
 
 
 class Vanishing(OsFileSystem):

@@ -13,11 +13,11 @@ request of each: what a few group commits write."""
 REQUEST_BYTES = 4 * 1024
 """A request counts as so much more than its block: it takes time, however small that is."""
 RECENT_S = 1.0
-"""A connection has a share for so long after its last append."""
+"""A connection keeps its share for this long after its last append, in seconds."""
 
 
 class AppendShares:
-    """Of one node. `now` in seconds."""
+    """How the clients of one node share what may wait; `now` is in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

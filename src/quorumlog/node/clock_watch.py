@@ -11,7 +11,7 @@ looks are seconds to minutes apart, and clocks drift by less than a thousandth."
 
 
 class ClockWatch:
-    """Of one node. Times are milliseconds."""
+    """What one node notices of its clocks; times are milliseconds."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None

@@ -16,7 +16,7 @@ AGAIN_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Taken until then; so many groups had been refused before, and so often it was asked again."""
+    """Taken until a time; `refusals` counts those before it, `again` repeated requests since."""
 
     until_ms: int
     refusals: int
@@ -24,7 +24,8 @@ class _Place:
 
 
 class ElectionThrottle:
-    """Of one node. A place is left when the campaign is over, or lost after a time-out.
+    """Decides which groups of a node may campaign. A place is left when the campaign is over, or
+    lost after a time-out.
 
     Whoever asks again and again did not win, and may never (a group whose other members are down):
     it leaves its place if anybody was refused meanwhile, and half of the places to the others.

@@ -68,7 +68,7 @@ class Network(Protocol):
 
 
 class Executor(Protocol):
-    """Runs what may block (reads of cold files) beside the loop."""
+    """Runs what may block (reads of cold files) on a thread of its own."""
 
     def run(
         self,
@@ -130,18 +130,18 @@ class _NoLiveness:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All the doors of one replica.
+    """Everything that one replica needs from outside.
 
     `now_ms` and `now_us` are one monotonic clock. `wall_ms` and `hour_of_day` are of the calendar
     and may jump (`clocks` notices): they decide at which hour old files go and are shown to people,
-    never how old something is. `defer` calls a function soon, after what is
-    being handled now. `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an
-    earlier one replaces a later).
-    `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats it comes
-    from where the question went. `machines` runs state machines; `remake` closes one that is
-    damaged and opens an empty one in its place (None: there is no such thing). `broken` is told why
-    the replica stopped for good. `is_same_place` tells whether two addresses lead to the same place
-    (None: names have no answer yet); `is_here`, without a lookup, whether this node is at one.
+    never how old something is. `defer` calls a function soon, after what is being handled now.
+    `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an earlier one replaces a
+    later). `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats
+    it comes from where the question went. `machines` runs state machines; `remake` closes one that
+    is damaged and opens an empty one in its place (None: there is no such thing). `broken` is told
+    why the replica stopped permanently. `is_same_place` tells whether two addresses lead to the
+    same place (None: names have no answer yet); `is_here`, without a lookup, whether this node is
+    at one.
     """
 
     disk: Disk

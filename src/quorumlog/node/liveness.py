@@ -98,7 +98,10 @@ class _RemoteLeaderView:
 
 
 class NodeLiveness:
-    """Of one node; called on its thread. `run` numbers the process, by chance and above 0."""
+    """What one node and its peers tell each other about the groups that they lead.
+
+    `run` numbers the process, by chance and above 0. All methods run on the event loop's thread.
+    """
 
     def __init__(
         self,

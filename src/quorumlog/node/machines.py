@@ -18,7 +18,7 @@ DIRECTORY = "machine"
 
 
 def machine_class(name: str) -> type[StateMachine]:
-    """Return the class of a `stateMachine` setting. Raises `ConfigError` if there is none such."""
+    """Return the class of a `stateMachine` setting. Raises `ConfigError` if there is none."""
     module_name, separator, class_name = BUILT_IN.get(name, name).partition(":")
     if not separator or not module_name or module_name.startswith("."):
         known = ", ".join(BUILT_IN)

@@ -19,7 +19,10 @@ PAIRS_MAX = 1_024
 
 
 class Places:
-    """Of one node. `told` is called when it is known, or not any more, that two are the same."""
+    """What one node knows of places.
+
+    `told` is called when it is known, or not any more, that two are the same.
+    """
 
     def __init__(self, resolver: Resolver, told: Callable[[], None]) -> None:
         self._resolver = resolver

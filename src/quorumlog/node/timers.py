@@ -27,7 +27,7 @@ STALE_MAX = 1_024
 
 
 class Timer:
-    """Of one replica: `tick` is called at the deadline asked for; an earlier one replaces it."""
+    """One deadline: `tick` is called at the time asked for; an earlier one replaces it."""
 
     __slots__ = ("_timers", "deadline_ms", "tick")
 
@@ -44,7 +44,7 @@ class Timer:
 
 
 class TimerQueue:
-    """Of one node; all methods are called on its loop.
+    """All timers of one node; its methods run on the event loop's thread.
 
     `failed` is told what a `tick` raised: without its timers nobody may go on as if nothing were.
     """

@@ -417,7 +417,7 @@ class ClientRequests:
         return done
 
     def _story(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
-        lines = self._replica(request.group).story()
+        lines = self._replica(request.group).history()
         self._answer(connection, frame, HistoryResponse(lines=lines))
 
 

@@ -1,4 +1,7 @@
 """One replica of one group: events go into its core, the effects come out and are carried out.
 
-Everything that varies between a real and a simulated run comes in through `node.environment`.
+Each module is one part of a replica; it gets a `ReplicaContext` and the parts that it works with,
+and never the whole `Replica`. Everything that differs between a real and a simulated run comes in
+through `quorumlog.node.environment`: no part opens a file or a socket, reads a clock or starts a
+thread.
 """

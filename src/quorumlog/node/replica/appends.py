@@ -50,7 +50,10 @@ class _Repeated:
 
 
 class Appends:
-    """Of one replica; called on its thread."""
+    """The part of a replica that takes appends of clients and answers them.
+
+    All methods run on the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -137,7 +140,8 @@ class Appends:
         return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
 
     def _refuse_proved(self, entry: SystemEntry, answer: Answer) -> None:
-        """Refuse a producer's block for good only as a leader that is one.
+        """Refuse a producer's block permanently only after this leader has proved that it still
+        leads.
 
         One that was deposed and does not know it may lack what another has stored since.
         """

@@ -1,7 +1,7 @@
 """Drives a group's state machine: entries in, results out, questions, snapshots (spec 40).
 
 The machine has one thread's attention at a time and never the loop's: whatever it is to do is a job
-that runs beside the loop, one after the other. What is applied is committed and durable here, so a
+that runs on a thread, one after the other. What is applied is committed and durable here, so a
 machine never holds what this replica's log does not. Without a machine, committed is applied.
 """
 

@@ -36,7 +36,7 @@ class _Block(msgspec.Struct, array_like=True):
 
 
 class CommandResults:
-    """Of one replica; changed by the machine's jobs, one at a time."""
+    """The results that one replica remembers; the machine's jobs change them, one at a time."""
 
     def __init__(self, blocks: Iterable[_Block] = (), bytes_max: int = RESULTS_BYTES_MAX) -> None:
         ordered = sorted(blocks, key=lambda block: block.index)
@@ -61,16 +61,18 @@ class CommandResults:
         """
         changed: dict[int, None] = {}
         if self._open is not None:
-            self._go_on(self._open, results, changed)
+            self._advance(self._open, results, changed)
         for index, entry in sessions:
             if entry.keeps_results:
                 self._forget(entry.producer_id, changed)
                 block = _Block(entry.producer_id, index, entry.count, [])
                 self._blocks[entry.producer_id] = self._open = block
-                self._go_on(block, results, changed)
+                self._advance(block, results, changed)
         return {_key(number): self._value(number) for number in changed}
 
-    def _go_on(self, block: _Block, results: Mapping[int, bytes], changed: dict[int, None]) -> None:
+    def _advance(
+        self, block: _Block, results: Mapping[int, bytes], changed: dict[int, None]
+    ) -> None:
         changed[block.producer_id] = None
         for index in range(block.index + 1 + len(block.results), block.index + block.count + 1):
             if index not in results:

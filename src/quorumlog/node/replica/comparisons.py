@@ -31,7 +31,9 @@ _Value = TypeVar("_Value")
 
 
 class Comparisons:
-    """Of one replica; called on its thread. After `agreed_index` its state was a majority's.
+    """The part of a replica that compares its machine's state with that of others.
+
+    After `agreed_index` its state was a majority's. All methods run on the event loop's thread.
 
     `_asked` are the numbers of its own questions, `_asking` those of the followers that ask for a
     verdict: of an entry, and of whom.

@@ -11,14 +11,14 @@ NAME_LENGTH_MAX = 200
 
 
 class ConsumerPositions:
-    """Of one replica."""
+    """What the readers of one group last reported to its leader."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._reports: dict[str, tuple[int, int]] = {}
 
     def report(self, reader: str, index: int) -> None:
-        """Take a report. Raises `UnexpectedArgumentError` for a name that is none."""
+        """Take a report. Raises `UnexpectedArgumentError` for an invalid name."""
         if not 0 < len(reader) <= NAME_LENGTH_MAX or index < 0:
             raise UnexpectedArgumentError(
                 f"a reader has a name of 1 to {NAME_LENGTH_MAX} characters and an index from 0 on"

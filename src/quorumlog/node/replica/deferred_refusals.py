@@ -23,7 +23,7 @@ class _Late:
 
 
 class DeferredRefusals:
-    """Of one replica, in the order in which the appends came.
+    """Refusals that one replica still owes, in the order in which the appends came.
 
     Their number is bounded by whoever adds one; `size_bytes` is what they hold in memory.
     """

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 APPLY_ENTRIES = 1_024
 APPLY_BYTES = 1024 * 1024
-"""Entries handed to a machine in one batch, and their bytes (but always one entry)."""
+"""Entries passed to a machine in one batch, and their bytes (but always one entry)."""
 LINGER_MS = 20
 """How long a follower waits for more entries to apply, unless somebody waits for them."""
 RESULTS_KEPT = 65_536
@@ -96,7 +96,7 @@ class EntryApplier:
         """Whether not to wait for more: where nobody waits for it, applying seldom costs less.
 
         What was there when the time had come is not waited for again, in however many pieces it is
-        handed over: a follower that compares its state after each entry would apply 50 a second.
+        passed on: a follower that compares its state after each entry would apply 50 a second.
         """
         now_ms = self._context.environment.now_ms()
         is_asked = self._queries.is_waiting or self._snapshotter.is_asked
@@ -121,9 +121,9 @@ class EntryApplier:
 
         def run() -> _Applied:
             runs = gather(log, first, last, limits) if found is None else found
-            handed = ApplyBatch.of([entries.block() for entries in runs])
+            batch = ApplyBatch.of([entries.block() for entries in runs])
             size, end = sum(len(entries.data) for entries in runs), runs[-1].last_index
-            results = self._apply(machine, handed)
+            results = self._apply(machine, batch)
             return _Applied(end, size, results, self._digest_at(machine, end))
 
         def done(found: _Applied) -> None:
@@ -142,10 +142,10 @@ class EntryApplier:
 
         return MachineJob(run, done)
 
-    def _apply(self, machine: StateMachine, handed: ApplyBatch) -> dict[int, bytes]:
+    def _apply(self, machine: StateMachine, batch: ApplyBatch) -> dict[int, bytes]:
         """Have entries applied; on the machine's thread."""
         try:
-            return handed.apply_to(machine, self._machine.results)
+            return batch.apply_to(machine, self._machine.results)
         except PASSING_ERRORS as error:
             if machine.applied_index != self._machine.applied:  # it does not keep its state itself
                 if isinstance(error, OutOfDescriptorsError):

@@ -31,7 +31,8 @@ class Waiter:
 
 
 class FetchWaiters:
-    """Of one replica. `serve` answers one that is due; `defer` calls a function in the next turn.
+    """The fetches that wait on one replica. `serve` answers one that is due; `defer` calls a
+    function in the next turn.
 
     A commit looks at those only that it concerns, however many wait for later entries.
     """
@@ -73,19 +74,19 @@ class FetchWaiters:
         """Entries are committed up to here, and of transactions all those that have ended."""
         for read_committed, limit in ((False, committed_index), (True, stable_index)):
             self._take(self._by_index[read_committed], limit)
-        self._go_on()
+        self._advance()
 
     def dismiss(self) -> None:
         """Have all of those answered that are for a leader only: this is none any more."""
         for waiter in sorted(self._by_deadline):
             if waiter.request.leader_only:
                 self._set_due(waiter)
-        self._go_on()
+        self._advance()
 
     def expire(self, now_ms: int) -> None:
         """Have those answered whose time has passed."""
         self._take(self._by_deadline, now_ms)
-        self._go_on()
+        self._advance()
 
     def next_deadline_ms(self) -> int | None:
         """When the first one's time passes."""
@@ -105,7 +106,7 @@ class FetchWaiters:
         self._waiting -= 1
         self._due.append(waiter)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if not self._is_deferred:
             self._answer_some()
 

@@ -1,4 +1,4 @@
-"""Reads for clients: committed entries only, cold files read beside the loop."""
+"""Reads for clients: committed entries only, cold files are read on threads."""
 
 from collections.abc import Callable
 from typing import Protocol

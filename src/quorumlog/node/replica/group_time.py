@@ -24,7 +24,10 @@ DELAYS_A_PAUSE = 60
 
 
 class GroupTime:
-    """Of one replica; called on its thread."""
+    """The part of a replica that knows its group's time.
+
+    All methods run on the event loop's thread.
+    """
 
     def __init__(self, context: ReplicaContext, sessions: Sessions, propose: Propose) -> None:
         self._context = context

@@ -17,11 +17,14 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 500
 """Pause before the next peer is asked."""
 ROUNDS = 4
-"""So often learners are asked before what they know is done without."""
+"""Learners are asked at most this often before the replica goes on without what they know."""
 
 
 class LostSessions:
-    """Of one replica; called on its thread."""
+    """The part of a replica that asks its peers for their table.
+
+    All methods run on the event loop's thread.
+    """
 
     def __init__(self, context: ReplicaContext, sessions: Sessions) -> None:
         self._context = context

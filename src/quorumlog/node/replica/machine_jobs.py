@@ -1,4 +1,4 @@
-"""Entries handed to a state machine, so that one that fails can be asked where it was."""
+"""Jobs of a state machine, and batches of entries that know where a machine failed in them."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ def damage_of_machine() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class MachineJob:
-    """Something for a machine to do beside the loop; `done` is told on the loop what came of it.
+    """Something for a machine to do on its thread; `done` is told on the loop what came of it.
 
     `refused` is called instead if there was no thread for it: nothing has happened.
     """

@@ -28,7 +28,7 @@ RETRY_MS = 1_000
 REBUILD_PAUSE_MS = 60_000
 """From making a machine again to doing so once more, if it differs each time from what it should
 be; `RETRY_MS` if it is damaged."""
-ASIDE_WAIT_MS = 60_000
+QUARANTINE_WAIT_MS = 60_000
 """How long peers are asked for a snapshot before those are used whose state may be another's."""
 
 
@@ -182,7 +182,7 @@ class MachineRecovery:
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
         """Make the machine again from a snapshot and the log: what it holds cannot be believed.
 
-        Nor can snapshots behind `trusted_index`, if that is given: they are set aside.
+        Nor can snapshots after `trusted_index`, if that is given: they are quarantined.
         """
         if self._machine.machine is None or self._machine.failed_text:
             return
@@ -232,7 +232,7 @@ class MachineRecovery:
 
         def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
-                self._snapshotter.set_aside_behind(rebuild.trusted_index)
+                self._snapshotter.quarantine_after(rebuild.trusted_index)
             newest = self._snapshotter.look()  # may fail, as what follows may not for its sake
             with damage_of_machine():
                 return machine if remake is None else remake(machine), newest
@@ -253,19 +253,19 @@ class MachineRecovery:
 
     def _no_snapshot_text(self) -> str:
         begin = self._context.log.before_begin_index + 1
-        what = "trusted" if self._snapshotter.has_aside else "whole"
+        what = "trusted" if self._snapshotter.has_quarantined else "whole"
         return f"no {what} snapshot is left, and the log begins at {begin}"
 
     def _ask_peers(self) -> None:
         is_alone = len(self._context.core.membership.ids) <= 1
-        if is_alone and not self._snapshotter.has_aside:
+        if is_alone and not self._snapshotter.has_quarantined:
             self._control.fail(
                 f"{self._no_snapshot_text()}. There is no other member to ask: restore the "
                 "replica's directory, or the snapshots in it, from a backup"
             )
             return
         self._ask_peers_ms = self._environment.now_ms()
-        self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else ASIDE_WAIT_MS)
+        self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else QUARANTINE_WAIT_MS)
         log_event(
             logger,
             logging.ERROR,
@@ -277,7 +277,7 @@ class MachineRecovery:
     def _ask_a_peer(self, now_ms: int) -> None:
         """Ask the leader, if one is known, else one after the other.
 
-        If nobody has given one for long, what was set aside is used.
+        If nobody gives one for `QUARANTINE_WAIT_MS`, what was quarantined is used.
         """
         core = self._context.core
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
@@ -285,7 +285,7 @@ class MachineRecovery:
         self._asked_peers += 1
         if self._machine.is_installing:
             return
-        if self._snapshotter.has_aside and now_ms >= self._ask_until_ms:
+        if self._snapshotter.has_quarantined and now_ms >= self._ask_until_ms:
             self._takes_back = True
             return
         if not peers:

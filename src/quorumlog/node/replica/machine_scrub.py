@@ -35,7 +35,10 @@ RETRY_MS = 1_000
 
 
 class MachineScrub:
-    """Of one replica; called on its thread."""
+    """The part of a replica that reads its snapshots and its machine's state, now and then.
+
+    All methods run on the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -105,13 +108,13 @@ class MachineScrub:
     def _stepped(self, checking: Checking | None) -> None:
         self._checking = checking
         pause_ms = max(1, STEP_BYTES * 1_000 // self._rate) if self._rate else 1
-        self._go_on(pause_ms, is_over=checking is None)
+        self._advance(pause_ms, is_over=checking is None)
 
     def _failed(self, index: int, checking: Checking | None, error: Exception) -> None:
         was_begun = not isinstance(error, LeaderPendingFullError)
         self._checking = None if was_begun else checking  # a step that fails closes it
         if not was_begun or isinstance(error, PASSING_ERRORS):
-            self._go_on(RETRY_MS, is_over=False)
+            self._advance(RETRY_MS, is_over=False)
             return
         if isinstance(error, CorruptionError):
             self._context.counters.snapshots_damaged += 1
@@ -125,9 +128,9 @@ class MachineScrub:
                 group=self._context.config.group,
                 index=index,
             )
-        self._go_on(1, is_over=True)
+        self._advance(1, is_over=True)
 
-    def _go_on(self, pause_ms: int, *, is_over: bool) -> None:
+    def _advance(self, pause_ms: int, *, is_over: bool) -> None:
         if is_over and self._left:
             del self._left[0]
         self._is_busy = False

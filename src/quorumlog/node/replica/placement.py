@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class Placement:
-    """Of one replica: where its log and `peers` disagree about its address, and about others'.
+    """The part of a replica that knows where its log and `peers` disagree about its address, and
+    about others'.
 
     `is_same` tells whether two addresses lead to the same place; None: names have no answer yet.
     `is_here` tells, without a lookup, whether this node is at an address.

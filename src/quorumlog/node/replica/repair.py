@@ -75,14 +75,14 @@ class Repairer:
     # -- finding ----------------------------------------------------------------------------
 
     def found(self, error: CorruptionError) -> None:
-        """Set a damaged entry aside, and leave leading until it is repaired."""
+        """Quarantine a damaged entry, and leave leading until it is repaired."""
         context, index = self._context, error.index
         if index is None or context.log.damaged.range_at(index):
             return
         if self._is_still_damaged(index):
-            self._set_aside(error, index)
+            self._quarantine(error, index)
 
-    def _set_aside(self, error: CorruptionError, index: int) -> None:
+    def _quarantine(self, error: CorruptionError, index: int) -> None:
         context = self._context
         if context.health_text:
             return
@@ -94,7 +94,7 @@ class Repairer:
             log_event(
                 logger,
                 logging.WARNING,
-                "entry is set aside later",
+                "entry is quarantined later",
                 group=self._config.group,
                 index=index,
                 reason=str(busy),
@@ -189,7 +189,7 @@ class Repairer:
             plan = self._context.log.repair(block)
         except (RequestError, StorageError) as error:
             if isinstance(error, CorruptionError) and error.index == behind:
-                self._set_aside(error, behind)  # by itself it may look whole: only these tell
+                self._quarantine(error, behind)  # by itself it may look whole: only these tell
                 if self._context.log.damaged.range_at(behind):
                     self._next_ask_ms = self._environment.now_ms()
                 return
@@ -225,7 +225,7 @@ class Repairer:
         self._look_again(index)
 
     def _look_again(self, index: int) -> None:
-        """What was set aside may be whole, now that the entry before it is known, or its place."""
+        """What was quarantined may be whole, now that the entry before it or its place is known."""
         with suppress(StorageError):  # nothing has changed then
             self._environment.disk.submit(self, None, self._context.log.quarantine(index))
 
@@ -272,12 +272,12 @@ class Repairer:
     # -- helping ----------------------------------------------------------------------------
 
     def serve(self, request: RepairRequest) -> None:
-        """Send a peer entries that are damaged there, from memory or beside the loop."""
+        """Send a peer entries that are damaged there, from memory or on a thread."""
         log = self._context.log
         # what is damaged here as well is another peer's to give; what lies before it is not
-        aside = log.damaged.next_from(request.first_index + 1)
+        quarantined = log.damaged.next_from(request.first_index + 1)
         last = min(request.last_index, log.end_index)
-        last = last if aside is None else min(last, aside - 1)
+        last = last if quarantined is None else min(last, quarantined - 1)
         bytes_max = min(request.bytes_max, self._limits.push_bytes_max)
         met: list[CorruptionError] = []
 

@@ -268,7 +268,7 @@ class Replica:
         is_hopeless = core.role is Role.LEADER and not core.may_commit
         return self.appends.is_idle or is_hopeless or bool(self.health_text)
 
-    def story(self) -> list[tuple[int, str]]:
+    def history(self) -> list[tuple[int, str]]:
         """Return what happened lately as (milliseconds ago, sentence), oldest first."""
         now_ms = self.context.environment.now_ms()
         return [(now_ms - at_ms, text) for at_ms, text in self.core.history.lines()]

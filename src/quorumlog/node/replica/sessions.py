@@ -24,7 +24,7 @@ from quorumlog.storage.log.session_entries import system_entries
 logger = logging.getLogger(__name__)
 
 UNCHANGED_ENTRIES = 100_000
-"""A table is saved again after so many entries although no producer added to it."""
+"""A table is saved again after this many entries although no producer added to it."""
 UNCHANGED_BYTES = 64 * 1024 * 1024
 """Or once the log has grown by so much: the next opening reads what lies after it."""
 EVERYTHING = 1 << 62
@@ -40,7 +40,10 @@ class Verdict:
 
 
 class Sessions:
-    """Of one replica; called on its thread. `saved` is what the last checkpoint left, if any."""
+    """The tables of producers and transactions of one replica.
+
+    `saved` is what the last checkpoint left, if any. All methods run on the event loop's thread.
+    """
 
     def __init__(
         self, log: Log, committed_index: int, saved: bytes | None, *, is_lost: bool = False

@@ -182,7 +182,7 @@ class SnapshotReceiver:
         if not is_same:
             self._begin(snapshots, offer)
         elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
-            self._go_on()
+            self._advance()
         self._context.wake()
 
     def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
@@ -210,12 +210,12 @@ class SnapshotReceiver:
             if found is None:  # a crash came between fetching it and beginning anew
                 self._arrived(meta)
             else:
-                self._go_on()
+                self._advance()
 
         self._run(run, done)
 
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Do something beside the loop; what fails is tried again with the next offer."""
+        """Do something on a thread; what fails is tried again with the next offer."""
         self._is_busy = True
 
         def finished(result: Any) -> None:
@@ -239,7 +239,7 @@ class SnapshotReceiver:
 
         self._environment.executor.run(work, finished, failed)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         staged, offer = self._staged, self._offer
         if staged is None or offer is None or staged.meta != meta_of(offer):
             return  # another offer came meanwhile, or none any more: the next one begins it
@@ -282,7 +282,7 @@ class SnapshotReceiver:
 
         def done(size_bytes: int) -> None:
             if size_bytes > before:  # else it was not what was asked for: wait for the next offer
-                self._go_on()
+                self._advance()
 
         self._run(lambda: staged.write(attachment, piece.offset), done)
 
@@ -336,7 +336,7 @@ class SnapshotReceiver:
             self._retention.remove_until(begin_index - 1)
 
     def reset(self, effect: ResetLog, table: bytes = b"") -> None:
-        """Begin the log anew, as the core decided; `table`: the sessions that came with the offer.
+        """Start the log anew, as the core decided; `table`: the sessions that came with the offer.
 
         Those of a snapshot were taken when it was here.
         """

@@ -65,7 +65,10 @@ class _Frozen:
 
 
 class Snapshotter:
-    """Of one replica; called on its thread. `newest` is the newest snapshot known to be whole."""
+    """The part of a replica that saves its machine's snapshots.
+
+    All methods run on the event loop's thread, but for those that say otherwise.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Snapshotter:
         self._state_number = 0
         # whole, but no machine becomes what was saved: not for this process to remove
         self._refused: set[int] = set()
-        self.has_aside = bool(snapshots.aside()) if snapshots is not None else False
+        self.has_quarantined = bool(snapshots.aside()) if snapshots is not None else False
         self._is_settled = False
 
     # -- when -----------------------------------------------------------------------------------
@@ -301,7 +304,7 @@ class Snapshotter:
     def distrust(self, trusted_index: int) -> None:
         """The present state is not what it should be, nor are snapshots behind an index.
 
-        What is being saved of it is not used. They are set aside, by `set_aside_behind`, and not
+        What is being saved of it is not used. They are quarantined, by `quarantine_after`, and not
         removed: they may be all that is left of the state.
         """
         self._state_number += 1
@@ -309,29 +312,29 @@ class Snapshotter:
         if self._machine.newest_index > trusted_index:
             self._machine.newest = None
 
-    def set_aside_behind(self, index: int) -> None:
-        """Set snapshots behind an index aside; on the machine's thread."""
+    def quarantine_after(self, index: int) -> None:
+        """Quarantine snapshots after an index; on the machine's thread."""
         snapshots = self._snapshots
         if snapshots is not None:
             behind = [found for found in snapshots.indexes() if found > index]
             if snapshots.set_aside(behind):
-                self.has_aside = True
+                self.has_quarantined = True
 
     def agreed(self) -> None:
         """The machine's state is a majority's.
 
-        With a snapshot of its own again it needs none of those that were set aside.
+        With a snapshot of its own again it needs none of those that were quarantined.
         """
-        if self.has_aside and self._machine.newest is not None and self._control.is_eligible:
+        if self.has_quarantined and self._machine.newest is not None and self._control.is_eligible:
             self._is_settled = True
 
     @property
     def is_settled(self) -> bool:
-        """Whether what was set aside is to be removed."""
+        """Whether what was quarantined is to be removed."""
         return self._is_settled
 
     def _forgetting(self) -> MachineJob:
-        """Return what removes it: on the machine's thread, as setting aside is."""
+        """Return what removes it: on the machine's thread, as quarantining is."""
 
         def run() -> None:
             if self._snapshots is not None and self._is_settled:
@@ -339,12 +342,12 @@ class Snapshotter:
 
         def done(_: object) -> None:
             if self._is_settled:
-                self.has_aside = self._is_settled = False
+                self.has_quarantined = self._is_settled = False
 
         return MachineJob(run, done)
 
     def taking_back(self, done: Callable[[], None]) -> MachineJob:
-        """Return what has those used after all that were set aside."""
+        """Return what has those used after all that were quarantined."""
 
         before = self._machine.newest
 
@@ -354,14 +357,14 @@ class Snapshotter:
             return self.look()
 
         def taken(found: SnapshotMeta | None) -> None:
-            self.has_aside = self._is_settled = False
+            self.has_quarantined = self._is_settled = False
             self.looked(before, found)
             done()
 
         return MachineJob(run, taken)
 
     def _withdraw(self, meta: SnapshotMeta) -> None:
-        """Set aside what was saved of a state that is not trusted any more."""
+        """Quarantine what was saved of a state that is not trusted any more."""
         snapshots, index = self._snapshots, meta.last_included_index
         if snapshots is None:
             return
@@ -369,7 +372,7 @@ class Snapshotter:
 
         def run() -> None:
             if snapshots.set_aside([index]):
-                self.has_aside = True
+                self.has_quarantined = True
 
         def done() -> None:
             self._refused.discard(index)
@@ -377,7 +380,7 @@ class Snapshotter:
         self._change(run, done)
 
     def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
-        """Take snapshots out of use, and find which is the newest then: beside the loop."""
+        """Take snapshots out of use, and find which is the newest then, on a thread."""
         before = self._machine.newest
 
         def run() -> SnapshotMeta | None:

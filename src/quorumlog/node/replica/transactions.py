@@ -28,7 +28,13 @@ AGAIN_MS = 1_000
 
 
 class OpenTransactions:
-    """Of one replica; only a leader watches. A new leader counts from when it became one."""
+    """The part of a leader that gives up transactions to which nothing is added any more.
+
+    Readers of committed transactions stop before an open one, and the log cannot tell a slow
+    producer from one that is gone: so each has a time-out. A new leader counts it from when it
+    became one, as time that another leader measured means nothing here. All methods run on the
+    event loop's thread.
+    """
 
     def __init__(
         self,
