@@ -1,1 +1,5 @@
-"""`quorumlog bench`: what a cluster does a second, how long it takes, what the machine allows."""
+"""`quorumlog bench`: rates and latencies of a cluster, beside the limits of the machine.
+
+Loads, events, cases and figures are apart. It measures through the client only; scripts that
+measure parts of the product are in `benchmarks/`.
+"""

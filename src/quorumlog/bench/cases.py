@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `read_entries` are there to be read, of each size at most `read_mib`; the leader is lost
     `losses` times in each way; a follower misses `catch_up_mib`; `restart_mib` are appended before
     all start anew. The last ones are for how cost grows: with clients, groups and GiB of the log,
-    and over so many seconds.
+    and over `steady_seconds`.
     """
 
     seconds: float = 3.0
@@ -244,7 +244,7 @@ class Bench:
 
     async def idle(self) -> AsyncIterator[Figure]:
         """Nothing happens."""
-        await asyncio.sleep(IDLE_SETTLE_S)  # what came before is written, the group is at rest
+        await asyncio.sleep(IDLE_SETTLE_S)  # what came before is written, the group is quiescent
         sample = await events.idle(self.own_cluster(), self.plan.idle_seconds)
         used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
         figure = value_figure("idle, all nodes", "% of a core", [used])

@@ -21,7 +21,7 @@ from quorumlog.model.errors import Outcome, QuorumlogError, RequestError
 TRICKLE_S = 0.005
 """Between two appends of those that show how long a group stands still."""
 STEADY_S = 1.0
-"""A group works so long before its leader is taken away."""
+"""How long a group works before its leader is stopped."""
 POLL_S = 0.01
 CATCH_UP_SECONDS = 120.0
 LIVE_IN_FLIGHT = 64
@@ -30,7 +30,7 @@ STOP_IN_FLIGHT = 32
 
 
 async def appended(log: Client, seconds: float) -> None:
-    """Append small entries until one was acknowledged and so many seconds have passed."""
+    """Append small entries for some seconds, and until one was acknowledged."""
     end = time.perf_counter() + seconds
     body = body_of(40)
     while True:
@@ -147,7 +147,7 @@ async def caught_up(
 ) -> CatchUp:
     """Stop a follower, append `count` entries, start it, and see how fast it has them.
 
-    With live_s above 0, 64 appends are in flight for so many seconds before and all the while.
+    With live_s above 0, 64 appends are in flight for this long before, and all the while.
     """
     async with Client(cluster.servers, group) as log:
         leader = await asyncio.to_thread(cluster.leader, group)

@@ -13,7 +13,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(slots=True)
 class Sample:
-    """One run of a load: so many entries in so many seconds; `latencies` in seconds.
+    """One run of a load: `count` entries in `seconds`; `latencies` in seconds.
 
     `node_cpu_seconds` by node, where the nodes run on this machine; `memory_bytes` is the largest
     that one of them held meanwhile.

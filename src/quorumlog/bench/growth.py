@@ -39,7 +39,7 @@ SPARE_BYTES = 4 * GIB
 """Left on the disk whatever the log takes: for files prepared in advance, and for everybody."""
 RETENTION_BYTES = 512 * MIB
 LOOKS = 10
-"""Looks at the memory in the course of a run."""
+"""Measurements of the memory in the course of a run."""
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def _cluster(bench: Bench, name: str, **layout: object) -> AsyncIterator[L
 
 
 async def clients(bench: Bench) -> AsyncIterator[Figure]:
-    """So many clients, each with connections of its own and one append in flight."""
+    """Several numbers of clients, each with its own connections and one append in flight."""
     for count in bench.plan.client_counts:
         samples = []
         for _ in range(bench.plan.rounds):
@@ -71,7 +71,7 @@ async def clients(bench: Bench) -> AsyncIterator[Figure]:
 
 
 async def groups(bench: Bench) -> AsyncIterator[Figure]:
-    """So many groups: until all are led, idle, and 64 appends in flight over all of them."""
+    """Several numbers of groups: until all are led, idle, and 64 appends in flight over all."""
     for count in bench.plan.group_counts:
         names = [f"g{number}" for number in range(count)]
         begun = time.perf_counter()
@@ -85,7 +85,7 @@ async def groups(bench: Bench) -> AsyncIterator[Figure]:
         ) as cluster:
             led = time.perf_counter() - begun
             yield value_figure(f"{count} groups, all led after", "s", [led])
-            await asyncio.sleep(bench.plan.idle_seconds)  # until those that may rest do
+            await asyncio.sleep(bench.plan.idle_seconds)  # until idle groups are quiescent
             sample = await events.idle(cluster, bench.plan.idle_seconds)
             used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
             memory = f"{sample.memory_bytes / MEGABYTE:.0f} MB a node"
@@ -111,7 +111,7 @@ async def _over_groups(cluster: LocalCluster, names: list[str], seconds: float) 
 
 
 async def length(bench: Bench) -> AsyncIterator[Figure]:
-    """A log of so many GiB: producer, single entries anywhere, restart."""
+    """Logs of several lengths: producer, single entries anywhere, restart."""
     lengths = sorted(bench.plan.lengths_gib)
     async with _cluster(bench, "length", data_file_bytes=LONG_FILE_BYTES) as cluster:
         (group,) = cluster.groups

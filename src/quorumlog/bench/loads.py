@@ -1,4 +1,4 @@
-"""Loads on a group: so many appends in flight, a producer, batches, reads; for a while each."""
+"""Loads on a group: appends in flight, a producer, batches and reads, each for some seconds."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def _closed_loop(
 
 
 async def single_appends(log: Client, size: int, in_flight: int, seconds: float) -> Sample:
-    """Append entries one by one from so many tasks."""
+    """Append entries one by one from `in_flight` tasks."""
     body = body_of(size)
     return await _closed_loop([lambda: log.append(body)] * in_flight, seconds)
 
@@ -66,7 +66,7 @@ async def each_appends(logs: Sequence[Client], size: int, seconds: float) -> Sam
 async def spread_appends(
     logs: Sequence[Client], size: int, in_flight: int, seconds: float
 ) -> Sample:
-    """Append entries one by one from so many tasks, each time with the next client.
+    """Append entries one by one from `in_flight` tasks, each time with the next client.
 
     A group that is too busy to keep its leader fails an append; the next one's turn comes.
     """
@@ -123,7 +123,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
 
 
 async def fill(log: Client, size: int, count: int) -> None:
-    """Append so many entries."""
+    """Append `count` entries."""
     body = body_of(size)
     async with Producer(log) as producer:
         for _ in range(count):

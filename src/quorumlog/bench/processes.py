@@ -9,7 +9,7 @@ from pathlib import Path
 from quorumlog.bench.figures import Sample
 
 RESET_PEAK = "5"
-"""Written to clear_refs, it makes VmHWM begin anew (proc(5))."""
+"""Written to clear_refs, it resets VmHWM (proc(5))."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -32,7 +32,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def reset_peak(pid: int) -> None:
-    """Let the peak of a process begin anew, where that is allowed."""
+    """Reset the peak memory of a process, where that is allowed."""
     with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK)
 

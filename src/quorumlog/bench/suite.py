@@ -29,7 +29,7 @@ CASES: dict[str, Case] = {
 }
 """By name, in the order in which they run."""
 OWN = ("idle", "failover", "silence", "catchup", "restart", "groups", "length", "steady")
-"""Cases for clusters that the bench has made: they want one to themselves, or hurt it."""
+"""Cases for clusters that the bench has made: they need one to themselves, or inject faults."""
 ON_DEMAND = ("clients", "groups", "length", "steady")
 """How cost grows takes half an hour: only when it is asked for."""
 

@@ -19,7 +19,7 @@ from quorumlog.model.limits import DEFAULT_LIMITS
 READ_BYTES = 1024 * 1024
 """How much of standard input is taken at a time."""
 BATCH_BYTES = 1024 * 1024
-"""Lines of standard input travel in batches of so many bytes, headers included."""
+"""Bytes of a batch of lines of standard input, headers included."""
 
 
 def append_command(

@@ -11,7 +11,7 @@ from quorumlog.cli.errors import CommandError
 def demo_command(
     records: Annotated[
         int | None,
-        typer.Option("--records", min=1, help="Take so many flights.", show_default="all"),
+        typer.Option("--records", min=1, help="Number of flights.", show_default="all"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster's files.")] = False,
     directory: Annotated[

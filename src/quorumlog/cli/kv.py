@@ -95,7 +95,8 @@ def scan_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         typer.Option("--to", metavar="KEY", help="Key to stop before.", show_default="no end"),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Print so many.", show_default="all")
+        int | None,
+        typer.Option("--limit", min=1, help="Most keys to print.", show_default="all"),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="From the last to the first.")] = False,
     stale: Annotated[
@@ -134,7 +135,7 @@ def watch_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         typer.Option("--from", metavar="INDEX", min=0, help="First index.", show_default="now"),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many changes.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many changes.")
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,

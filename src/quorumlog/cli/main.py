@@ -1,4 +1,4 @@
-"""Where the command begins, and its exit statuses.
+"""The entry point of the command, and its exit statuses.
 
 0: done. 1: the operation failed, one line on standard error says why. 2: the command line is wrong.
 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.

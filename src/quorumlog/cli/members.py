@@ -17,9 +17,9 @@ from quorumlog.model.messages.client import StatusResponse
 
 CATCH_UP_SECONDS = 300.0
 LOOK_SECONDS = 0.2
-"""Pause between looks at a member that is catching up."""
+"""Pause between two polls of a member that is catching up."""
 NOTE_SECONDS = 2.0
-"""How far it is behind is told so often at most."""
+"""Pause between two reports of how far it is behind."""
 
 Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
 

@@ -29,7 +29,7 @@ Group = Annotated[
     typer.Option("--group", "-g", help="Group; default: the only one.", show_default=False),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after so long.")
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after this time.")
 ]
 ReadFrom = Annotated[
     Literal["leader", "any"],

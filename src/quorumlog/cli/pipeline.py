@@ -41,7 +41,7 @@ ReadFrom = Annotated[
     Literal["leader", "any"], typer.Option("--read-from", help="Which replicas are read.")
 ]
 FileMib = Annotated[
-    int, typer.Option("--file-mib", min=1, help="About so much of the log goes into one file.")
+    int, typer.Option("--file-mib", min=1, help="About how much of the log goes into one file.")
 ]
 PartitionBy = Annotated[
     Literal["range", "day"] | None,
@@ -57,7 +57,7 @@ Follow = Annotated[
         "--follow",
         metavar="SECONDS",
         min=0.1,
-        help="Go on with what is new, again and again after so long, until Ctrl-C.",
+        help="Repeat for new entries after this time, until Ctrl-C.",
         show_default=False,
     ),
 ]
@@ -181,7 +181,7 @@ def replay_command(
 ) -> None:
     """Append an archive's entries to a group, in order, once; prove it by a digest.
 
-    The group is empty, or holds the begin of the archive: a replay that was stopped goes on.
+    The group is empty, or holds the first entries of the archive: a stopped replay goes on.
     """
     with spark_needed():
         from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)

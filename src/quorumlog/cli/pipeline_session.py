@@ -33,7 +33,7 @@ Remote = Annotated[
     ),
 ]
 LOOK_SECONDS = 5.0
-"""A cluster that does not answer for so long is told of before Spark is started."""
+"""A cluster that does not answer for this long is reported before Spark is started."""
 
 
 def pipeline_target(

@@ -64,7 +64,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         typer.Option(
             "--from",
             metavar="earliest|latest|INDEX",
-            help="Where to begin.",
+            help="Where to start.",
             show_default="the last -n entries",
         ),
     ] = None,
@@ -77,8 +77,8 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             "-n",
             "--count",
             min=0,
-            help="Without --from: begin so many entries before the end. "
-            "With it: stop after so many.",
+            help="Without --from: start this many entries before the end. "
+            "With it: stop after this many.",
             show_default=f"{LAST_ENTRIES}, or with --from no end",
         ),
     ] = None,

@@ -42,7 +42,7 @@ COLUMNS = (
     "FLUSH",
 )
 MACHINE_COLUMNS = ("MACHINE", ">APPLIED", ">SNAPSHOT")
-"""Of a group that has a state machine."""
+"""Further columns of a group that has a state machine."""
 
 
 def status_command(

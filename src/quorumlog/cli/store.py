@@ -65,7 +65,7 @@ def dump_command(
     start: Annotated[int, typer.Option("--from", metavar="INDEX", help="First index.")] = 0,
     count: Annotated[
         int | None,
-        typer.Option("--count", min=0, help="At most so many entries.", show_default="all"),
+        typer.Option("--count", min=0, help="The most entries to print.", show_default="all"),
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="Print whole bodies.")] = False,
     data: DataPath = "",
@@ -214,7 +214,7 @@ def truncate_command(
     data: DataPath = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remove an entry and all behind it; never one that is known to be committed.
+    """Remove an entry and all after it; never one that is known to be committed.
 
     The node must be stopped. Exit status 3 if the log ends before that entry.
     """

@@ -1,4 +1,4 @@
-"""`LocalCluster`: create, open, start, stop and hurt the nodes of a cluster in a directory."""
+"""`LocalCluster`: create, open, start, stop, kill and pause the nodes of a cluster."""
 
 import signal
 import time
@@ -19,10 +19,10 @@ from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 START_SECONDS = 30.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
 LOOK_PAUSE = 10
-"""Between two looks so many times what one takes: of a thousand groups it takes the nodes a while,
-which they need to start."""
+"""The pause between two polls is this many times what one takes: with a thousand groups a poll
+costs the nodes time that they need to start."""
 STOP_SECONDS = 10.0
-"""A node that ignores SIGTERM for so long is killed."""
+"""A node that ignores SIGTERM for this long is killed."""
 
 
 class LocalCluster:

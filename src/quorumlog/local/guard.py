@@ -28,7 +28,7 @@ LOOKS = 3
 """A node whose start was just under way when its starter died is seen at the next look."""
 LOOK_PAUSE_S = 0.05
 KILL_SECONDS = 30.0
-"""A process that survives SIGKILL for so long is stuck in the system; nobody can end it."""
+"""A process that survives SIGKILL for this long is stuck in the kernel; nothing can end it."""
 KEEP = b"keep"
 """Written into the pipe: the directory stays."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)

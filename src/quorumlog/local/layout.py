@@ -170,7 +170,7 @@ class Layout:
             raise LocalClusterError(
                 f"{path}: storeBaseDir is {stated}, but this cluster is in {self.directory}; "
                 "if it was moved here, correct storeBaseDir in every .toml file. If it is a copy, "
-                "do not, unless the original is gone for good: never run both"
+                "do not, unless the original is gone permanently: never run both"
             )
 
 

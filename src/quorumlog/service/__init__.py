@@ -1,1 +1,4 @@
-"""What a client may ask of a node, and how an operator looks into it."""
+"""The process of a node: requests of clients, metrics, health, log lines and the watchdog.
+
+It checks what strangers send and passes it to `quorumlog.node`. Rules of the log are not here.
+"""

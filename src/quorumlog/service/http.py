@@ -25,7 +25,7 @@ from quorumlog.node.replica.status import status_of
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
-"""For a connection in all, and for each of its pauses."""
+"""Seconds for a connection in all, and for each of its pauses."""
 CONNECTIONS_MAX = 16
 """Connections answered at a time."""
 ACCEPT_PAUSE_S = 0.2
@@ -161,7 +161,7 @@ class AdminPort:
         )
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -45,8 +45,8 @@ def _utc(seconds: float) -> str:
 class LineWriter:
     """Writes lines to a descriptor from a thread of its own: a pipe that nobody reads stops nobody.
 
-    Lines beyond `LINES_BYTES_MAX` are dropped and counted; a line behind those that were kept says
-    how many.
+    Lines beyond `LINES_BYTES_MAX` are dropped and counted; the line after those that were kept
+    says how many.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -138,7 +138,7 @@ def dropped_lines() -> int:
 
 
 def last_words(text: str) -> None:
-    """Write a line to standard error behind all log lines, unless nobody reads it."""
+    """Write a line to standard error after all log lines, unless nobody reads it."""
     writer = _writer()
     if writer is None:
         print(text, file=sys.stderr, flush=True)

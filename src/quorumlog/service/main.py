@@ -33,8 +33,8 @@ it several times for each group commit; a loop that is never idle gives it up on
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLEAN_STOP_S = 60.0
 FAILED_STOP_S = 10.0
-"""A node that has to stop is gone after so long, whatever its disk or its state machine does not
-return from: only a process that ends is started again."""
+"""A node that has to stop is ended after this time, even if its disk or its state machine never
+returns: only a process that has ended is started again."""
 
 
 def serve(config: NodeConfig) -> int:
@@ -67,7 +67,7 @@ def serve(config: NodeConfig) -> int:
 
 
 def leave_within(seconds: float, self_id: str) -> None:
-    """End this process after so many seconds, if it has not ended by itself."""
+    """End this process after a number of seconds, if it has not ended by itself."""
 
     def leave() -> None:
         last_words(

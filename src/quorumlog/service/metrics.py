@@ -75,7 +75,7 @@ class NodeMetrics(Collector):
         self._append.labels(group).observe(seconds)
 
     def disk_committed(self, seconds: float, size_bytes: int) -> None:
-        """A group commit took so long and wrote so much."""
+        """Record a group commit."""
         self._commit.observe(seconds)
         self._commit_bytes.observe(size_bytes)
 

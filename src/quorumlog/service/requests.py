@@ -71,12 +71,12 @@ IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """What the unanswered requests of one connection may ask for, or have attached; reading pauses
 above."""
 BUSY_FETCH_BYTES_MAX = 512 * 1024
-"""A fetch of a busy client is answered with at most so much while prompt ones ask: an answer of
+"""The most bytes that answer a fetch of a busy client while prompt clients ask: an answer of
 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 GROUPS_NAMED_MAX = 8
-"""Of a node's groups so many are named to who asked for another."""
+"""At most this many groups of a node are named to a client that asked for another."""
 
 
 class ClientRequests:

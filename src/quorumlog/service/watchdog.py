@@ -31,7 +31,7 @@ _IDLE = ("uvloop/__init__.py", "asyncio/runners.py", "selectors.py", "asyncio/ba
 
 
 class Watchdog:
-    """Of the loop it is made on."""
+    """Watches the event loop on whose thread it is made."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
         self._loop = loop

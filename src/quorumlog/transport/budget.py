@@ -9,12 +9,12 @@ import asyncio
 from typing import Protocol
 
 LOOK_S = 0.05
-"""Pause between looks for frames that hold memory without progress, while others wait for it."""
+"""Pause between checks for frames that hold memory without progress while others wait for it."""
 PROGRESS_BYTES_MIN = 16 * 1024
-"""Of a frame, from one look to the next: with less it makes no progress."""
+"""Bytes of a frame from one check to the next; with fewer it makes no progress."""
 LATE_LOOKS_MAX = 2
-"""Looks in a row without it: then the connection is ended. After one alone the loop may not have
-come to reading what is there."""
+"""Checks in a row without progress after which a connection is ended. After a single one the loop
+may not have read yet what has arrived."""
 
 
 class Holder(Protocol):
@@ -61,7 +61,7 @@ class FrameMemory:
         self.ended = 0
 
     def hold(self, holder: Holder, size: int) -> bool:
-        """Hold so much for a connection from now on; False: it must wait until it may go on."""
+        """Hold `size` bytes for a connection; False: it must wait until `go_on` is called."""
         held = self._held.get(holder, 0)
         self._came.setdefault(holder)
         if size <= held or self._may_grow(holder, size - held):
@@ -157,7 +157,7 @@ class AnswerMemory:
         self.used -= left
 
     def look(self) -> None:
-        """End those that are too far behind. To be called now and then."""
+        """End connections that are too far behind. To be called now and then."""
         now = asyncio.get_running_loop().time()
         self._refresh(now)
         for holder, (_, _, since) in list(self._unread.items()):
@@ -211,7 +211,7 @@ class Budgets:
     ) -> None:
         unproven = receive_bytes_max // 4
         self.unproven = FrameMemory(unproven)
-        """Of connections none of whose requests was answered: they leave the others their share."""
+        """Memory of connections none of whose requests was answered yet."""
         self.clients = FrameMemory(receive_bytes_max - unproven)
         self.members = FrameMemory(peer_receive_bytes_max)
         self.answers = AnswerMemory(send_bytes_max, unread_ms / 1000, bytes_per_second_min)

@@ -1,4 +1,4 @@
-"""One connection: frames in and out, a handshake at its beginning, bounds on both directions."""
+"""One connection: frames in and out, a handshake at its start, bounds on both directions."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 CLOSE_GRACE_SECONDS = 5.0
 """How long a connection that ends waits for the other side to read what was sent."""
 UNREAD_PAUSE_BYTES = 1024 * 1024
-"""Of a client that has so much to read no further request is handled before it has read."""
+"""No request of a client is handled while it has this much to read."""
 PEER_ROLES = ("control", "bulk")
 KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The other side's host is asked whether it is there after 30 s of silence (tcp(7)); one that has
@@ -163,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         return space if self._slices is None else self._slices.reading(space)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decode frames and hand them on."""
+        """Decode frames and pass them to the handler."""
         self.bytes_in += nbytes
         share = self._share
         if share is not None:

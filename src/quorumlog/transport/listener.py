@@ -33,7 +33,7 @@ PEERS_RESERVE = 256
 TOLD_MAX = 16
 """Connections beyond all places that are told that there is none; more are closed without it."""
 PEER_CONNECTIONS_MAX = 4
-"""Of one peer and role; beyond it the one goes that has said nothing for the longest time."""
+"""Connections of one peer and role; one more ends the one that was silent for the longest time."""
 BACKLOG = 1_024
 ACCEPTS_PER_TURN = 2
 """Connections accepted in one turn of the loop."""
@@ -41,15 +41,15 @@ ACCEPT_PAUSE_MIN_S = 0.05
 ACCEPT_PAUSE_MAX_S = 1.0
 """Pauses while a connection cannot be accepted, as no descriptor or no memory is there."""
 LOOK_S = 1.0
-"""How often is looked for frames that do not arrive and answers that are not read."""
+"""Pause between checks for frames that do not arrive and answers that are not read."""
 STOP_TURNS = 100
-"""Turns of the loop, at most, until all connections that were ended have told it."""
+"""The most turns of the loop to wait until all aborted connections have reported their end."""
 
 
 class Listener:
-    """Listens, checks who is there, and finds a handler for each connection.
+    """Listens, checks who connects, and finds a handler for each connection.
 
-    Peers must be of the same cluster and such as `accepts` accepts; clients may leave the cluster
+    Peers must be of the same cluster and be accepted by `accepts`; clients may leave the cluster
     out. `is_member` says whether a peer is a member of a group here: those have a share of memory
     and time that nobody else can take. When places are short, connections that never had a request
     answered go first, the oldest of them.
@@ -89,7 +89,7 @@ class Listener:
         self.counters = TransportCounters()
 
     async def start(self) -> None:
-        """Begin to listen. Raises `ConfigError` when the address cannot be used."""
+        """Start to listen. Raises `ConfigError` when the address cannot be used."""
         try:
             for family, address in await Resolver().resolve(self._host, self.port):
                 self._sockets.append(_listening(family, address))
@@ -258,7 +258,7 @@ class Listener:
     # -- handshakes -------------------------------------------------------------------------
 
     def _greet_beyond(self, beyond: int, hello: Hello) -> ConnectionHandler:
-        """Take a peer although there are so many more connections than clients may have."""
+        """Accept a peer although there are more connections than clients may have."""
         if hello.role in PEER_ROLES and beyond < self._peers_reserve:
             return self._greet(hello)
         if len(self.connections) <= self._limits.connections_max:  # those before it have gone

@@ -1,6 +1,6 @@
-"""Whether a client sends faster than it is answered, judged by what its slices leave behind.
+"""Whether a client sends faster than it is answered, judged by what its slices leave over.
 
-A client that waits for its answers leaves nothing behind, but for a moment. How much of the loop's
+A client that waits for its answers leaves nothing over, except for a moment. How much of the loop's
 time it takes says less: one that appends 200 times a second takes more than each of 300 pipelines.
 Of one that sends large frames nothing that is left can be seen.
 """

@@ -27,24 +27,24 @@ logger = logging.getLogger(__name__)
 BACKOFF_MIN_S = 0.02
 BACKOFF_MAX_S = 1.0
 STEADY_S = 0.1
-"""A connection that lasted so long is made again at once."""
+"""A connection that lasted this long is made again at once."""
 LOST_S = 1.0
 """If nobody listens any more so soon after it ended, the peer's process is gone. The first attempt
 may still succeed: a dying process closes its sockets one by one."""
 CONNECT_TIMEOUT_S = 1.5
 NAME_TIMEOUT_S = 1.5
-"""After so long what was found before is used."""
+"""After this time without an answer, the address that was found before is used."""
 SILENCE_MS = 1_500
-"""A link on which nothing sent was acknowledged for so long is made anew: TCP itself would wait for
-about as long as the silence lasted."""
+"""A link on which nothing was acknowledged for this long is made anew: TCP itself would wait for
+about as long again as the silence lasted."""
 LEFT_S = 60.0
 """How long the links to a member that was removed stay."""
 VISITORS_MAX = 32
-"""Nodes that are no members as far as this node knows, and yet may be (R18), or were until now."""
+"""Connections of nodes that are not members as far as this node knows, but may be (R18)."""
 
 
 class LinkWatcher(Protocol):
-    """Who is told of links."""
+    """The part of a node that is told of links."""
 
     def peer_connected(self, peer_id: str) -> None:
         """A bulk link is up (again): what was on its way before may be lost."""
@@ -247,7 +247,7 @@ class PeerLinks:
         self._running = False
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._running = True
         for peer_id in self.addresses:
             self._open(peer_id)

@@ -10,13 +10,13 @@ from quorumlog.transport.budget import Budgets
 from quorumlog.transport.turns import Turns
 
 RECEIVED_BYTES_MAX = 64 * 1024
-"""Received of one connection before it is looked whether others wait."""
+"""Bytes received from one connection before others that wait are served."""
 FRAME_RECEIVED_BYTES_MAX = 256 * 1024
 """The same, if it belongs to a large frame."""
 
 
 class Share:
-    """Of one listener."""
+    """The share of all connections of one listener."""
 
     def __init__(self, limits: Limits, is_member: Callable[[Hello], bool]) -> None:
         self.budgets = Budgets(

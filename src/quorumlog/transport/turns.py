@@ -1,10 +1,10 @@
-"""Whose requests are handled when, if there are more than the loop has time for.
+"""Fair scheduling of connections, for when there are more requests than the loop has time for.
 
-Each turn of the loop has some time for each of four kinds of connections, so that none of them
-waits for the others: clients that are prompt, whose slices leave nothing behind, but for a moment;
-busy ones, who send faster than they are answered; strangers, none of whose requests was answered
-yet; and newcomers, who have not said who they are. Within a kind they go on one after the other,
-each for one slice. Messages of members wait for none of this.
+Each turn of the loop has some time for each of four kinds of connections, so that no kind waits for
+another: prompt clients, whose slices leave no requests over, except for a moment; busy clients,
+which send faster than they are answered; strangers, none of whose requests was answered yet; and
+newcomers, which have not said who they are. Within a kind the connections take turns, each for one
+slice. Messages of members wait for none of this.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from enum import IntEnum
 from typing import Protocol
 
 SLICE_S = 0.000_25
-"""One connection's requests are handled for so long (at least one), then it is the next one's
+"""How long one connection's requests are handled (at least one), before it is the next one's
 turn."""
 
 
 class Kind(IntEnum):
-    """Of connections that are not members'."""
+    """The kinds of connections that are not members'."""
 
     PROMPT = 0
     BUSY = 1
@@ -38,7 +38,7 @@ BUSY_BESIDE_PROMPT_S = 0.000_25
 """Time for busy ones in a turn while there are prompt ones: how long a turn takes is what these
 wait. Alone they have more, as each turn costs something."""
 PROMPT_FOR_S = 0.05
-"""There are prompt ones for so long after each of their slices."""
+"""Prompt clients are taken to be there for this long after each of their slices."""
 
 
 class Waiter(Protocol):
@@ -46,19 +46,19 @@ class Waiter(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What it is at present."""
+        """The kind of the connection at present."""
         ...
 
     def have_turn(self) -> bool:
-        """Handle requests for a slice; whoever is not done waits again.
+        """Handle requests for a slice; a connection that is not done waits again.
 
-        True: there were none, it will only now be read from.
+        Returns True if there were none: the connection will only now be read from.
         """
         ...
 
 
 class Turns:
-    """Of all connections of one listener. `now` in seconds, also within one turn of the loop."""
+    """The turns of all connections of one listener. `now`: seconds, which go on within a turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
         self.now = now
@@ -77,9 +77,9 @@ class Turns:
         return any(self._waiting.values())
 
     def begin(self, kind: Kind, since: float, *, is_granted: bool = False) -> bool:
-        """Begin a slice, or count one that began `since`; False: it is to wait for the next turn.
+        """Start a slice, or count one that started `since`; False: wait for the next turn.
 
-        `is_granted`: it has waited.
+        `is_granted`: the connection has waited for its turn.
         """
         if self._serving is not None:
             kind = self._serving

@@ -24,7 +24,7 @@ STAGED_BYTES_MIN: Final = 4 * 1024
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Room for frames that come together; it grows for a connection that fills it."""
 DIRECT_BYTES_MIN: Final = 32 * 1024
-"""When so much of a frame is still to come it is received where it will stay."""
+"""A frame of which this much is still to come is received where it will stay."""
 AHEAD_BYTES_MIN: Final = 64 * 1024
 """Memory for a frame of a stranger doubles as its bytes come, from here on."""
 _NO_ATTACHMENT = memoryview(bytearray())
@@ -154,7 +154,7 @@ class FrameDecoder:
         self._staged = staged
 
     def received(self, count: int) -> None:
-        """So many bytes were written to the begin of what `space` returned last."""
+        """Note that `count` bytes were written to the start of what `space` returned last."""
         if self._is_direct:
             self._filled += count
             return
