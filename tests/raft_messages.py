@@ -66,8 +66,8 @@ class Contents:
         assert self.base < from_index <= self.end
         del self.entries[from_index - self.base - 1 :]
 
-    def begin(self, base, base_term, base_chain, config=None):
-        """Begin behind `base`; what lies behind it stays. `config`: (index, membership) before."""
+    def reset(self, base, base_term, base_chain, config=None):
+        """Start the log after `base`; later entries stay. `config`: (index, membership), if any."""
         before = [pair for pair in self.memberships() if pair[0] <= base]
         self.config = max(
             [*before, *([config] if config else [])], default=None, key=lambda pair: pair[0]
@@ -76,7 +76,7 @@ class Contents:
         self.base, self.base_term, self.base_chain = base, base_term, base_chain
 
     def memberships(self, founders=None):
-        """What the log names; `founders` began the group before the log's first entry."""
+        """What the log names; `founders` founded the group before the log's first entry."""
         named_here = [
             (index, entry.payload)
             for index, entry in enumerate(self.entries, self.base + 1)

@@ -1,4 +1,4 @@
-"""How replicas of a simulated group begin anew behind entries that were removed.
+"""How replicas of a simulated group start their logs after entries that were removed.
 
 With `fetch_ms` the offers of leaders name a snapshot, which takes that long to fetch; else they are
 of plain logs, and there is nothing to fetch.
@@ -26,7 +26,7 @@ class Snapshots:
         term = replica.log.at(before_begin_index).term
         chain = replica.log.chain_at(before_begin_index)
         for log in (replica.log, replica.stored):
-            log.begin(before_begin_index, term, chain)
+            log.reset(before_begin_index, term, chain)
         self.step(replica, ev.LogCompacted(before_begin_index, term))
 
     def _OfferSnapshot(self, replica, effect, event, entries):  # noqa: N802
@@ -79,8 +79,8 @@ class Snapshots:
             assert effect.truncate_from > replica.judged, "committed entries stay"
             replica.log.cut(effect.truncate_from)
             self._write(replica, effect.token, "cut", effect.truncate_from)
-        begin = (effect.before_begin_index, effect.before_begin_term, effect.chain_crc)
+        start = (effect.before_begin_index, effect.before_begin_term, effect.chain_crc)
         config = effect.config and (effect.config[0], Membership.decode(effect.config[1]))
-        replica.log.begin(*begin, config)
-        self._write(replica, effect.token, "begin", *begin, config)
+        replica.log.reset(*start, config)
+        self._write(replica, effect.token, "reset", *start, config)
         replica.judged = max(replica.judged, effect.before_begin_index)

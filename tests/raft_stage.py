@@ -223,7 +223,7 @@ class Stage(Group):
                 self.lines.append(text)
 
     def do_log(self, *node_ids):
-        """Terms of the entries; a bar behind the last that is known to be committed."""
+        """Terms of the entries; a bar after the last that is known to be committed."""
         for replica in self.nodes.values():
             if replica.up and (not node_ids or replica.id in node_ids):
                 terms = [str(entry.term) for entry in replica.log.entries]

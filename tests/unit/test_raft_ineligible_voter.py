@@ -1,4 +1,4 @@
-"""A longer log that is damaged behind what is committed: it may not lead, and must not block."""
+"""A longer log that is damaged after the committed index may not lead, and must not block."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from raft_members import begun
 from raft_messages import Contents, log_of, push_response
 
 TRIMMED = log_of((1, 150))
-TRIMMED.begin(99, 1, TRIMMED.chain_at(99))
+TRIMMED.reset(99, 1, TRIMMED.chain_at(99))
 
 
 def offer(index, term=1, *, sender_term=2, source="n0", sha256=b"", request_id=7):

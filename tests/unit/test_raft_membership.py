@@ -1,4 +1,4 @@
-"""Who belongs to a group: its beginning, learners, joint consensus (Raft 6; R14 to R18)."""
+"""Who belongs to a group: its founding, learners, joint consensus (Raft 6; R14 to R18)."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How fast a peer far behind is sent what lies on disk (spec 30 section 7; spec 90 102, 103)."""
+"""How fast a peer that lags far is sent entries from disk (spec 30 section 7; spec 90 102, 103)."""
 
 import pytest
 
