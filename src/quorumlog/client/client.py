@@ -60,7 +60,7 @@ from quorumlog.model.messages.client import (
 
 FETCH_BYTES = 1024 * 1024
 READ_ATTEMPTS = 3
-"""A fetch gives a server that says nothing this share of its time, then asks again elsewhere."""
+"""A server that says nothing is given this share (1/3) of a fetch's time, then another is asked."""
 
 
 _reads = takes(
@@ -75,7 +75,7 @@ _reads = takes(
 
 
 class ClientOptions(TypedDict, total=False):
-    """What a `Client` may be told besides servers and group; see there."""
+    """The options of a `Client`; see there."""
 
     timeout_ms: float
     cluster: str
@@ -86,17 +86,31 @@ class ClientOptions(TypedDict, total=False):
 class Client:
     """A client of one group.
 
-    `servers`: some of the cluster's addresses, `host:port` joined by commas or as a sequence; the
-    others are learnt. `timeout_ms` bounds every call that is not given its own, retries included.
-    Appends whose fate is unknown are raised, never repeated, unless `retry_unknown` is set (they
-    may then be stored twice). Use it as `async with Client(...) as log`.
-
     Bodies, commands and questions are `bytes` or any other buffer of plain data (`bytearray`,
-    `memoryview`, an array), which is copied before a call returns: the caller may use it again at
-    once. `UnexpectedArgumentError` is raised by the call itself for anything else, and for every
-    other argument of a wrong type or value. A client belongs
-    to the process that made it: in a forked child every use of it raises `RequestError`.
-    Raises `ConfigError` for an option of a wrong type or value.
+    `memoryview`, an array), which is copied before a call returns. A call itself raises
+    `UnexpectedArgumentError` for an argument of a wrong type or value. In a forked child every use
+    of a client raises `RequestError`. Use it as `async with Client(...) as log`.
+
+    Args:
+        servers: some addresses of the cluster, as `host:port` joined by commas or as a sequence;
+            the client learns the others.
+        group: name of the group.
+        timeout_ms: bounds every call that is given no other time, retries included, in
+            milliseconds.
+        cluster: name of the cluster; a server of another cluster is refused. "": any.
+        retry_unknown: whether appends of unknown outcome are sent again, and may be stored twice.
+        limits: the limits of the cluster, if they are not the default ones.
+
+    Attributes:
+        group: name of the group.
+        limits: the limits that were given.
+        retry_unknown: the option of this name.
+        admin: administration of the group (`GroupAdmin`).
+        machine: its state machine (`MachineCalls`).
+
+    Raises:
+        ConfigError: an option has a wrong type or value.
+        RequestError: this process has no file descriptor left.
     """
 
     def __init__(
@@ -148,10 +162,10 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections, for good.
+        """End all connections permanently.
 
-        Whatever waits for an answer fails as unknown, and what is asked for later or would be asked
-        again raises a `RequestError` that is not retriable.
+        Calls that wait for an answer fail with outcome unknown. Later calls, and calls that would
+        have to ask again, raise a `RequestError` that is not retriable.
         """
         await self._requester.metadata.close()
 
@@ -160,10 +174,16 @@ class Client:
     def append(
         self, body: Buffer, *, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, Appended]:
-        """Append one entry; return where it went, once a majority has it on disk.
+        """Append one entry; return where it is, once a majority has it on disk.
 
-        What several tasks append at the same time travels together. Raises `RequestError`; its
-        `outcome` says whether the append did not happen or is unknown.
+        Entries that several tasks append at the same time travel together.
+
+        Args:
+            body: at most 4 MiB less 48 bytes with default limits.
+            timeout_ms: how long the call may take, in milliseconds; None: the client's.
+
+        Raises:
+            RequestError: its `outcome` says whether the append did not happen or is unknown.
         """
         return self._append(as_bytes("body", body), timeout_ms)
 
@@ -178,8 +198,10 @@ class Client:
     ) -> Coroutine[Any, Any, AppendedBatch]:
         """Append several entries, all or none, with consecutive indexes.
 
-        Raises `EmptyBatchError`, `UnexpectedArgumentError` (too large; nothing was sent), or what
-        `append` raises.
+        Raises:
+            EmptyBatchError: there are no bodies.
+            UnexpectedArgumentError: they are too many or too large to be appended together.
+            RequestError: as for `append`.
         """
         return self._append_batch(as_bodies("body", bodies, "append"), timeout_ms)
 
@@ -210,13 +232,13 @@ class Client:
     def execute(
         self, command: Buffer, *, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, Executed]:
-        """Append a command; return what the state machine made of it (see `MachineCalls`)."""
+        """Append a command; return the result of the state machine (`MachineCalls.execute`)."""
         return self.machine.execute(command, timeout_ms=timeout_ms)
 
     def query(
         self, question: Buffer, *, linearizable: bool = True, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, Queried]:
-        """Ask the state machine; everything acknowledged before is seen (see `MachineCalls`)."""
+        """Ask the state machine a question, which changes nothing (`MachineCalls.query`)."""
         return self.machine.query(question, linearizable=linearizable, timeout_ms=timeout_ms)
 
     # -- read -------------------------------------------------------------------------------
@@ -230,11 +252,18 @@ class Client:
         linearizable: bool = False,
         timeout_ms: float | None = None,
     ) -> Entry:
-        """Return one committed entry, whatever became of a transaction it belongs to.
+        """Return one committed entry, also one of a transaction that was not committed.
 
-        With `leader_only=False` any replica may answer, which may be a little behind. Raises
-        `IndexOutOfRangeError` beyond the committed end, `IndexRemovedError` below the first entry
-        kept.
+        Args:
+            index: index of the entry.
+            leader_only: False if any replica may answer, which may not know the newest entries.
+            linearizable: whether everything acknowledged before the call must be seen.
+            timeout_ms: how long the call may take, in milliseconds; None: the client's.
+
+        Raises:
+            IndexOutOfRangeError: the index is beyond the last committed entry.
+            IndexRemovedError: the index is below the first entry that is kept.
+            RequestError: no server answered in time.
         """
         fetched = await self.fetch(
             index,
@@ -249,7 +278,7 @@ class Client:
             raise IndexOutOfRangeError(
                 f"index {index} is beyond the last committed index, {fetched.committed_index}"
             )
-        return self._decoded(fetched, include_all=True)[0]
+        return _decoded(self.group, self.limits, fetched, include_all=True)[0]
 
     @_reads
     def read(
@@ -265,17 +294,25 @@ class Client:
     ) -> AsyncGenerator[Entry, None]:
         """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
 
-        `start`: an index, "earliest" (first kept) or "latest" (what is committed from now on).
-        `end` is the last index to yield. NOOPs and bookkeeping are skipped unless `include_all`.
-        With `leader_only=False` any replica may answer, which may be a little behind; a
-        `linearizable` read sees everything acknowledged before it began, whoever answers. Of
-        transactions it sees what `isolation` says (see `Isolation`).
+        Reading goes on through changes of leader, restarts, and outages of up to the client's
+        `timeout_ms`: no entry is missing or comes twice.
 
-        Leader changes, restarts and outages of up to the client's `timeout_ms` are ridden out: no
-        entry is missing or comes twice. A longer outage raises `RequestError`; a reader that waits
-        for new entries may notice it up to 10 s later, one that is busy only when it goes on, and
-        not if it is over by then. Raises `IndexRemovedError` when the next entry is not kept any
-        more.
+        Args:
+            start: an index, "earliest" (the first one kept) or "latest" (what is committed after
+                the call).
+            end: the last index to yield; None: there is no end.
+            follow: whether to wait for new entries at the end of the log.
+            include_all: whether to yield NOOPs and entries of the system channel too, and entries
+                of transactions that were not committed.
+            leader_only: False if any replica may answer, which may not know the newest entries.
+            linearizable: whether everything acknowledged before the call must be seen, whoever
+                answers.
+            isolation: which entries of transactions are seen (see `Isolation`).
+
+        Raises:
+            IndexRemovedError: the next entry is not kept any more.
+            RequestError: an outage was longer than `timeout_ms`. A reader that waits may notice it
+                up to 10 s later, a busy one when it goes on, unless it is over by then.
         """
         blocks = self.read_blocks(
             start,
@@ -312,27 +349,13 @@ class Client:
                 isolation=isolation,
             )
 
-        index = await self._start_index(start, leader_only, linearizable, isolation)
+        index = await _start_index(self, start, leader_only, linearizable, isolation)
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
-                entries = self._decoded(fetched, include_all=include_all)
+                entries = _decoded(self.group, self.limits, fetched, include_all=include_all)
                 if entries:
                     yield entries
-
-    async def _start_index(
-        self,
-        start: int | Literal["earliest", "latest"],
-        leader_only: bool,
-        linearizable: bool,
-        isolation: Isolation,
-    ) -> int:
-        if isinstance(start, int):
-            return start
-        begin, committed = await self.bounds(
-            leader_only=leader_only, linearizable=linearizable, isolation=isolation
-        )
-        return begin if start == "earliest" else committed + 1
 
     @takes(leader_only=flag, linearizable=flag, isolation=ISOLATION)
     async def bounds(
@@ -342,9 +365,11 @@ class Client:
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
     ) -> tuple[int, int]:
-        """Return the first index kept and the last committed (and stable, see `Isolation`) index.
+        """Return the first index that is kept and the last index that can be read.
 
-        With `linearizable`, of a moment after this was called: nothing acknowledged is missing.
+        The last one is the committed index, and with `isolation="read_committed"` at most the last
+        stable one (see `Isolation`). With `linearizable` it covers every entry that was
+        acknowledged before the call.
         """
         beyond = (1 << 62) + 1
         fetched = await self.fetch(
@@ -379,15 +404,31 @@ class Client:
         machine: str = "",
         timeout_ms: float | None = None,
     ) -> FetchedBlock:
-        """Return one block of committed entries from begin_index on, as stored.
+        """Return one block of committed entries in their stored form.
 
-        end_index -1: as far as committed. When begin_index is not committed yet the server waits
-        up to wait_ms, then the block is empty. Retried until `timeout_ms` (plus wait_ms).
-        `bytes_max` bounds the entries that are looked at, also if only their headers are sent. A
-        replica on `machine` (see `FetchRequest`) rather says in which files they all are.
+        Args:
+            begin_index: index of the first entry.
+            end_index: index of the last one; -1: as far as entries are committed.
+            bytes_max: at most this many bytes of entries, also if only their headers are sent; one
+                entry is always returned.
+            wait_ms: how long the server waits for the first entry to be committed; after that the
+                block is empty.
+            index_records: whether index records (32 bytes an entry) are sent along.
+            leader_only: False if any replica may answer.
+            linearizable: whether everything acknowledged before the call must be seen.
+            isolation: which entries of transactions are seen (see `Isolation`).
+            headers_only: whether the bodies are left out.
+            machine: identity of this machine: a replica on the same one may answer with the places
+                of its files instead of data (see `FetchRequest`).
+            timeout_ms: how long the call may take, in milliseconds, besides `wait_ms`.
+
+        Raises:
+            IndexOutOfRangeError: `begin_index` is beyond the next entry to be committed.
+            IndexRemovedError: `begin_index` is below the first entry that is kept.
+            RequestError: no server answered in time.
         """
-        loop = asyncio.get_running_loop()
-        limit_ms = self._requester.limit_ms(timeout_ms)
+        loop, requester = asyncio.get_running_loop(), self._requester
+        limit_ms = requester.limit_ms(timeout_ms)
         begun = loop.time()
 
         async def ask(connection: ServerConnection) -> FetchedBlock:
@@ -405,45 +446,12 @@ class Client:
                 headers_only=headers_only,
                 machine=machine,
             )
-            return await self._fetch_once(connection, request, left_ms + limit_ms / READ_ATTEMPTS)
+            return await _fetch_once(
+                requester, connection, request, left_ms + limit_ms / READ_ATTEMPTS
+            )
 
-        requester = self._requester
         locate = requester.metadata.leader if leader_only else requester.any_server
         return await requester.retrying(locate, ask, limit_ms + wait_ms, repeat_unknown=True)
-
-    async def _fetch_once(
-        self, connection: ServerConnection, request: FetchRequest, limit_ms: float
-    ) -> FetchedBlock:
-        answer = await self._requester.answer_within(connection, request, (), limit_ms)
-        response = self._requester.expect(connection, answer, FetchResponse)
-        records = answer.attachment[: response.index_bytes]
-        data = answer.attachment[response.index_bytes :]
-        return FetchedBlock(
-            response.first_index,
-            response.count,
-            data,
-            records,
-            response.begin_index,
-            response.committed_index,
-            response.rejected,
-            request.headers_only,
-            response.location,
-        )
-
-    def _decoded(self, fetched: FetchedBlock, *, include_all: bool) -> list[Entry]:
-        """Return the entries of a block that are to be seen, checked against their body CRCs."""
-        block = fetched.block(self.limits.entry_bytes_max)
-        entries = list(decode_entries(block))
-        for entry in entries:
-            crc, index = entry.body_crc, entry.index
-            if crc32(entry.body) != crc and (crc or entry.chain_crc):  # DLedger's have neither
-                raise CorruptionError(
-                    f"entry {index} of {self.group} does not fit its body CRC", "", 0, index
-                )
-        if include_all:
-            return [entry for entry in entries if not fetched.is_rejected(entry.index)]
-        mask = data_mask(block, fetched.rejected)
-        return entries if mask.all() else list(compress(entries, mask.tolist()))
 
     # -- status -----------------------------------------------------------------------------
 
@@ -482,3 +490,56 @@ async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Ent
         async for entries in blocks:
             for entry in entries:
                 yield entry
+
+
+async def _start_index(
+    client: Client,
+    start: int | Literal["earliest", "latest"],
+    leader_only: bool,
+    linearizable: bool,
+    isolation: Isolation,
+) -> int:
+    if isinstance(start, int):
+        return start
+    begin, committed = await client.bounds(
+        leader_only=leader_only, linearizable=linearizable, isolation=isolation
+    )
+    return begin if start == "earliest" else committed + 1
+
+
+async def _fetch_once(
+    requester: Requester, connection: ServerConnection, request: FetchRequest, limit_ms: float
+) -> FetchedBlock:
+    answer = await requester.answer_within(connection, request, (), limit_ms)
+    response = requester.expect(connection, answer, FetchResponse)
+    records = answer.attachment[: response.index_bytes]
+    data = answer.attachment[response.index_bytes :]
+    return FetchedBlock(
+        response.first_index,
+        response.count,
+        data,
+        records,
+        response.begin_index,
+        response.committed_index,
+        response.rejected,
+        request.headers_only,
+        response.location,
+    )
+
+
+def _decoded(
+    group: str, limits: Limits, fetched: FetchedBlock, *, include_all: bool
+) -> list[Entry]:
+    """Return the entries of a block that are to be seen, checked against their body CRCs."""
+    block = fetched.block(limits.entry_bytes_max)
+    entries = list(decode_entries(block))
+    for entry in entries:
+        crc, index = entry.body_crc, entry.index
+        if crc32(entry.body) != crc and (crc or entry.chain_crc):  # DLedger's have neither
+            raise CorruptionError(
+                f"entry {index} of {group} does not fit its body CRC", "", 0, index
+            )
+    if include_all:
+        return [entry for entry in entries if not fetched.is_rejected(entry.index)]
+    mask = data_mask(block, fetched.rejected)
+    return entries if mask.all() else list(compress(entries, mask.tolist()))

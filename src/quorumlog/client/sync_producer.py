@@ -20,7 +20,8 @@ from quorumlog.client.buffers import as_bytes
 from quorumlog.client.delivery import ProducerStats, not_delivered, require_flushed
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.process import MakingProcess
-from quorumlog.client.producer import Producer, ProducerOptions
+from quorumlog.client.producer import Producer
+from quorumlog.client.producer_options import ProducerOptions
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import (
     LeaderPendingFullError,

@@ -12,7 +12,8 @@ from quorumlog.client.buffers import as_bytes
 from quorumlog.client.client import Client
 from quorumlog.client.deprecation import warn_renamed
 from quorumlog.client.options import whole_number
-from quorumlog.client.producer import Producer, ProducerOptions, checked_part
+from quorumlog.client.producer import Producer
+from quorumlog.client.producer_options import ProducerOptions, checked_part
 from quorumlog.client.session_blocks import append_session_block
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import ConfigError, ProducerFencedError, UnexpectedArgumentError
