@@ -1,4 +1,4 @@
-"""What an operator asks of a group: hand-overs, changes of members, and its story."""
+"""Administration of a group: leadership transfer, changes of members, status and history."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,14 +21,18 @@ from quorumlog.model.messages.machine import SnapshotRequest, SnapshotResponse
 from quorumlog.model.messages.transactions import PositionReport
 
 POLL_S = 0.2
-"""Pause between looks at a member that is catching up."""
+"""Pause between two checks of a member that is catching up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHistory:
-    """What happened to one replica lately: (milliseconds ago, sentence), oldest first.
+    """What happened to one replica lately.
 
-    `error` says why a replica did not tell; then there are no lines.
+    Attributes:
+        address: where the replica was asked.
+        node_id: its node, or "" if that is not known.
+        lines: (milliseconds ago, sentence), the oldest first.
+        error: why the replica did not answer, or "".
     """
 
     address: str
@@ -49,11 +53,15 @@ class GroupAdmin:
 
     @takes(node_id=NODE_ID, term=TERM)
     async def transfer(self, node_id: str, *, term: int = -1) -> None:
-        """Hand leadership over to a member; return once it leads.
+        """Transfer leadership to a member; return once it leads.
 
-        With `term`, only in that term. Raises `RequestError` with code FALL_BEHIND_TOO_MUCH,
-        TAKE_LEADERSHIP_FAILED, UNKNOWN_MEMBER, INCONSISTENT_TERM or LEADER_TRANSFERRING; the old
-        leader goes on then.
+        Args:
+            node_id: the member.
+            term: transfer only in this term; -1: in any.
+
+        Raises:
+            RequestError: with code FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, UNKNOWN_MEMBER,
+                INCONSISTENT_TERM or LEADER_TRANSFERRING; the old leader goes on leading then.
         """
         request = TransferRequest(group=self._requester.group, transferee_id=node_id, term=term)
         await self._ask_leader(request)
@@ -61,21 +69,28 @@ class GroupAdmin:
 
     @takes(node_id=NODE_ID, address=address, learner=flag)
     async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
-        """Add a member; unless it is to stay a `learner` it becomes a voter once caught up.
+        """Add a member, first as a learner; it becomes a voter once it has caught up.
 
-        Returns when the learner is committed; `wait_until_voter` waits for the rest. Raises
-        `RequestError` with code REPEATED_REQUEST, CHANGE_IN_PROGRESS or UNEXPECTED_ARGUMENT.
+        Returns when the learner is committed; `wait_until_voter` waits until it votes.
+
+        Args:
+            node_id: the node to add; it must run and host the group.
+            address: where other members reach it, as host:port.
+            learner: True if it is to stay a learner.
+
+        Raises:
+            RequestError: with code REPEATED_REQUEST, CHANGE_IN_PROGRESS or UNEXPECTED_ARGUMENT.
         """
         await self._change(MemberAction.ADD, node_id, address, learner=learner)
 
     @takes(node_id=NODE_ID)
     async def promote_member(self, node_id: str) -> None:
-        """Make a voter of a learner. Raises `RequestError`; MEMBER_NOT_READY: it lags too far."""
+        """Make a learner a voter. Raises `RequestError`; code MEMBER_NOT_READY: it lags too far."""
         await self._change(MemberAction.PROMOTE, node_id)
 
     @takes(node_id=NODE_ID)
     async def remove_member(self, node_id: str) -> None:
-        """Remove a member; a leader that is removed hands over when that is committed."""
+        """Remove a member. A leader that is removed transfers leadership once that is committed."""
         await self._change(MemberAction.REMOVE, node_id)
 
     async def _change(
@@ -101,7 +116,7 @@ class GroupAdmin:
 
     @takes(node_id=NODE_ID, timeout_s=seconds)
     async def wait_until_voter(self, node_id: str, *, timeout_s: float) -> None:
-        """Wait until a member votes. Raises `TimeoutError`."""
+        """Wait until a member votes. Raises `TimeoutError` after `timeout_s` seconds."""
         async with asyncio.timeout(timeout_s):
             while True:
                 self._requester.metadata.check_open()
@@ -113,9 +128,9 @@ class GroupAdmin:
                 await asyncio.sleep(POLL_S)
 
     async def status(self) -> list[StatusResponse]:
-        """Ask every known server for its replica.
+        """Return what every known server says of its replica.
 
-        One that does not answer is listed with another code than SUCCESS and why in `text`.
+        A server that does not answer has another `code` than SUCCESS, and the reason in `text`.
         """
         view = self._requester.metadata
         if not view.members:
@@ -152,7 +167,10 @@ class GroupAdmin:
 
     @takes(reader=LABEL, index=INDEX)
     async def report_position(self, reader: str, index: int) -> None:
-        """Tell the leader that a reader has done with everything before an index (for status)."""
+        """Report to the leader that a consumer has handled all entries before an index.
+
+        `status` shows it; nothing else depends on it.
+        """
         request = PositionReport(group=self._requester.group, reader=reader, index=index)
         await self._ask_leader(request)
 

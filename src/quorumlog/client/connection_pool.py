@@ -147,7 +147,7 @@ class ConnectionPool:
         """A server said something unasked: its identity, or that it is about to stop."""
         if not isinstance(message, GroupIdentity):
             self._observer.unreachable(connection.address)
-        elif not connection.identity:  # one that was told ours refuses requests in its own words
+        elif not connection.identity:  # a server that knows ours refuses requests itself
             try:
                 self.check_identity(connection.address, message.identity)
             except WrongClusterError as error:

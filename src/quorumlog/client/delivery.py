@@ -165,7 +165,7 @@ class AttemptRecord:
 def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
     """Return of each block under way on one connection whether it may be stored.
 
-    A server stores none behind one that it has refused.
+    A server stores no block that comes after one that it has refused.
     """
     found = []
     is_refused = False
@@ -199,7 +199,7 @@ def undelivered_of(
 def with_undelivered(error: RequestError, lost: Undelivered) -> RequestError:
     """Return an error of the same kind that says what was not delivered, and what is known of it.
 
-    One for each who is told: one error raised twice would show the trace of the other.
+    Each caller gets an error of its own: one that is raised twice shows the trace of the other.
     """
     own = copy.copy(error)
     own.__cause__ = error.__cause__

@@ -132,11 +132,11 @@ class KV:
     # -- changes ----------------------------------------------------------------------------------
 
     def put(self, key: Data, value: Data) -> Coroutine[Any, Any, bytes | None]:
-        """Give a key a value; return the one before (None: there was none)."""
+        """Set the value of a key; return its previous value, or None if there was no such key."""
         return self._set(Put(key, value))
 
     def delete(self, key: Data) -> Coroutine[Any, Any, bytes | None]:
-        """Remove a key; return its value (None: there was none)."""
+        """Remove a key; return its value, or None if there was no such key."""
         return self._set(Delete(key))
 
     async def _set(self, operation: Put | Delete) -> bytes | None:
@@ -210,8 +210,9 @@ class KV:
     def get(self, key: Data, *, linearizable: bool = True) -> Coroutine[Any, Any, bytes | None]:
         """Return a key's value, None if there is no such key.
 
-        A linearizable answer sees every change acknowledged before; else any replica answers, which
-        may be a little behind. The same holds for `get_with_index` and `scan`.
+        A linearizable answer sees every change acknowledged before the call. Otherwise any replica
+        answers, which may not know the newest changes. The same holds for `get_with_index` and
+        `scan`.
         """
         return self._get(kv_commands.Get(_bytes("key", key)), linearizable=linearizable)
 
@@ -246,8 +247,9 @@ class KV:
     ) -> AsyncGenerator[KeyItem, None]:
         """Yield the items from `begin` to before `end` (None: to the last) in order of their keys.
 
-        With `prefix`, only keys that begin with it; at most `limit`. They come in pages, each of
-        one state of the machine: a later page may show changes made after an earlier one.
+        With `prefix`, only keys that start with it; with `limit`, at most this many. They come in
+        pages, each of one state of the machine: a later page may show changes made after an
+        earlier one.
         """
         first, last = _range(begin, end, prefix)
         return self._scan(first, last, limit, reverse=reverse, linearizable=linearizable)
@@ -275,10 +277,10 @@ class KV:
             first, last = (first, key) if reverse else (key + b"\x00", last)
 
     async def applied_index(self) -> int:
-        """Return how far the machine is: everything acknowledged before is within that index.
+        """Return the applied index of the machine, which covers all changes acknowledged before.
 
-        Whoever takes it, scans, and then watches from the index behind it, misses nothing (and may
-        see events that the scan has seen; the indexes of its items tell).
+        A caller that takes it, scans, and then watches from the next index on misses nothing. It
+        may see events of changes that the scan has shown: compare the indexes of its items.
         """
         query = kv_commands.Get(PROBED_KEY)
         _, queried = await self._ask(query, kv_commands.Value)
@@ -290,12 +292,12 @@ class KV:
     ) -> AsyncGenerator[KeyEvent, None]:
         """Yield the changes of keys with a prefix, in order, from an index on, and go on waiting.
 
-        None: from when the iteration begins. The changes of one transaction have the same index; to
-        go on later, begin behind the last index of which all were handled. Any replica answers.
-        Leader changes, restarts and outages of up to the client's `timeout_ms` are ridden out, a
-        longer one raises `RequestError` (up to 5 s later, while nothing happens). Raises
-        `EventsForgottenError` (an `IndexRemovedError`) where changes are not kept any more; the
-        newest 100,000 are.
+        `first_index` None: from when the iteration starts. The changes of one transaction have the
+        same index; to go on later, start after the last index of which all were handled. Any
+        replica answers. The watch goes on through changes of leader, restarts, and outages of up to
+        the client's `timeout_ms`; a longer one raises `RequestError` (up to 5 s later, while
+        nothing happens). Raises `EventsForgottenError` (an `IndexRemovedError`) if the changes are
+        not kept any more; the newest 100,000 are.
         """
         return self._watch(_bytes("prefix", prefix), first_index)
 
@@ -405,6 +407,6 @@ def _range(begin: Data, end: Data | None, prefix: Data | None) -> tuple[bytes, b
     if prefix is None:
         return first, last
     raw = _bytes("prefix", prefix)
-    behind = kv_commands.end_of_prefix(raw)
-    ends = [bound for bound in (last, behind) if bound is not None]
+    after = kv_commands.end_of_prefix(raw)
+    ends = [bound for bound in (last, after) if bound is not None]
     return max(first, raw), min(ends, default=None)

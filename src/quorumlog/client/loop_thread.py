@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 CLOSED = "this client is closed; make a new one"
 LOOP_DESCRIPTORS = 8
-"""What an event loop opens when it is made and begins to run, with one to spare."""
+"""Number of descriptors that an event loop opens, with one to spare."""
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
 
@@ -67,7 +67,7 @@ class LoopThread:
         def cancel() -> None:
             if tasks:
                 tasks[0].cancel()
-            else:  # interrupted before it was begun
+            else:  # interrupted before it was started
                 work.close()
                 ended.set_result(None)
 

@@ -148,7 +148,7 @@ class MachineCalls:
                     left_ms = max(0.0, (deadline - loop.time()) * 1_000)
                     return await self._execute_in(session, commands, int(left_ms))
             except UnknownProducerError as error:
-                # forgotten, since many others came; another session begins anew
+                # the group has forgotten the session, as many others came: use a new one
                 if error.outcome is not Outcome.DID_NOT_HAPPEN:
                     raise
 

@@ -83,7 +83,7 @@ class Producer:
         ConfigError: an option has a wrong type or value.
     """
 
-    def __init__(  # noqa: PLR0913  (named options of a public door)
+    def __init__(  # noqa: PLR0913  (one argument an option)
         self,
         client: Client | str | Sequence[str],
         group: str | UnsetType = UNSET,

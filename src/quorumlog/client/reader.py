@@ -8,7 +8,7 @@ from quorumlog.client.results import FetchedBlock
 from quorumlog.model.errors import IndexOutOfRangeError
 
 Fetch: TypeAlias = Callable[[int, int, int], Awaitable[FetchedBlock]]
-"""(begin index, end index or -1, milliseconds to wait for the first entry) → a block."""
+"""(first index, last index or -1, milliseconds to wait for the first entry) → a block."""
 
 POLL_WAIT_MS = 10_000
 """How long a reader at the tail lets the server wait for the next entry."""
@@ -75,7 +75,7 @@ class BlockReader:
         if not fetched.count and is_promised and not self._follow:
             raise IndexOutOfRangeError(
                 f"entries up to {known} were committed, but {index} cannot be had since; is the "
-                "replica asked far behind, or was the log cut?"
+                "replica that was asked far behind, or was the log truncated?"
             )
         return fetched
 

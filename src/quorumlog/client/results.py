@@ -23,7 +23,7 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 class Appended:
     """Where one entry went: index and term in the log, byte position in the data files.
 
-    Position and term are -1 for an entry that was stored so long ago that the server cannot say.
+    Position and term are -1 for an entry that was stored before and is not kept any more.
     """
 
     index: int
@@ -115,8 +115,8 @@ def position_at(
 
     `lead` entries of the block go before those. -1 if the server does not know any more.
     """
-    begin = response.first_index + lead
-    first, position = max(one for one in response.positions if one[0] <= begin + ordinal)
+    own_first = response.first_index + lead
+    first, position = max(one for one in response.positions if one[0] <= own_first + ordinal)
     if position < 0:
         return -1
-    return position + offsets[ordinal] - (offsets[first - begin] if first >= begin else 0)
+    return position + offsets[ordinal] - (offsets[first - own_first] if first >= own_first else 0)

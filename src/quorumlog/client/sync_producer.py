@@ -81,7 +81,7 @@ class _Outbox:
             self._thread.begin(self._take())
 
     def send_batch(self, bodies: Sequence[bytes], channels: Sequence[int] | None) -> None:
-        """Give the producer entries that it would take, behind what is queued."""
+        """Pass entries to the producer, after those that are queued."""
         self.take()
         try:
             self._thread.wait(self.producer.send_batch(bodies, channels))
@@ -98,7 +98,7 @@ class _Outbox:
             raise
 
     async def _take(self) -> None:
-        """Give the producer all that is queued, in order; if it fails, that is kept and told."""
+        """Pass all that is queued to the producer, in order; what it cannot take stays queued."""
         async with self._taking:
             self._is_take_coming = False  # what is queued from now on may come too late for this
             queue = self._queue

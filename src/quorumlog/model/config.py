@@ -115,7 +115,7 @@ class GroupConfig(
     disk_reserve_bytes: int = 32 * 1024 * 1024
     """With less free, appends are answered DISK_FULL whatever the ratios say."""
     retention_bytes: int = 0
-    """The oldest data files beyond so many bytes are deleted; 0: no such bound."""
+    """The oldest data files are deleted while the log has more bytes than this; 0: no bound."""
     follower_retention_bytes: int = 4 * 1024 * 1024 * 1024
     """A live follower may lag so far before entries that it still needs are deleted."""
     clean_interval: int = 1_000
@@ -123,34 +123,34 @@ class GroupConfig(
     scrub_bytes_per_second: int = 8 * 1024 * 1024
     """Rate at which what is on disk is checked in the background; 0: never."""
     scrub_interval_hours: float = 24
-    """From the begin of one pass over the log to the next."""
+    """Time from the start of one pass over the log to the start of the next."""
     heart_beat_time_interval_ms: int = 100
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 900
     preferred_leader_ids: str = ""
     """Ids joined by `;`: whoever leads hands over to one of these that is alive and near."""
     max_leadership_transfer_wait_index: int = 1_000
-    """Leadership is not handed to a member that lags so many entries or more."""
+    """Leadership is not transferred to a member that lags by this many entries or more."""
     leadership_transfer_wait_timeout: int = 1_000
-    """A hand-over that takes longer is given up; appends are refused meanwhile."""
+    """A leadership transfer that takes longer is cancelled; appends are refused meanwhile."""
     peer_push_quota: int = 200 * 1024 * 1024
     """Bytes a second sent to a member that is caught up from disk; live traffic is not limited."""
     max_push_time_out_ms: int = 1_000
-    """A push unanswered for so long is sent again."""
+    """A push that is not answered for this long is sent again."""
     max_wait_ack_time_ms: int = 2_500
-    """An append not committed for so long is answered WAIT_QUORUM_ACK_TIMEOUT."""
+    """An append not committed after this long is answered WAIT_QUORUM_ACK_TIMEOUT."""
     state_machine: str = ""
     """`kv`, or `module:Class` of a subclass of `StateMachine`; empty: a plain log."""
     snapshot_threshold: int = 100_000
-    """A snapshot of the machine is saved after so many entries."""
+    """A snapshot of the machine is saved after this many entries."""
     snapshot_bytes: int = 256 * 1024 * 1024
-    """Or after so many bytes of entries."""
+    """A snapshot is also saved after this many bytes of entries."""
     max_snapshot_reserved_num: int = 3
     """Snapshots kept."""
     reset_snapshot_entries_but_keep_last_entries_num: int = 10
     """Entries kept before the oldest snapshot, for members that are only a little behind."""
     digest_entries: int = 4_096
-    """Replicas compare the states of their machines after so many entries; 0: never."""
+    """Replicas compare the states of their machines after this many entries; 0: never."""
 
     def __post_init__(self) -> None:
         """Check values and their relations."""

@@ -19,7 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """
 
     entry_bytes_max: int = 4 * MIB
-    """Largest encoded entry, header included (the original's 4 MiB)."""
+    """Largest encoded entry, header included (4 MiB, as in DLedger)."""
     block_bytes_max: int = 4 * MIB + 64 * KIB
     """Largest block in one append, push or fetch."""
     block_entries_max: int = 65_536
@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     send_bytes_max: int = 64 * MIB
     """Unread answers of all clients together; one client may have half of it."""
     unread_ms: int = 30_000
-    """A client that is so far behind with reading is closed, at `frame_bytes_per_second_min`."""
+    """A client that lags with reading by this long, at `frame_bytes_per_second_min`, is closed."""
     connections_max: int = 4_096
     """Client and peer connections one node accepts at a time."""
     requests_in_flight_max: int = 1_024
@@ -56,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     push_window_bytes: int = 8 * MIB
     push_window_requests: int = 256
     disk_queue_bytes_max: int = 128 * MIB
-    """Bytes handed to the disk thread and not yet durable, over all groups."""
+    """Bytes passed to the disk thread and not yet durable, over all groups."""
     fetch_wait_ms_max: int = 30_000
     fetch_waiters_max: int = 10_000
     """Fetches of one group that wait for entries not yet committed."""

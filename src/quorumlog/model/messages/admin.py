@@ -1,4 +1,4 @@
-"""What operators ask of a group: hand-over, change of members, stories."""
+"""Requests of operators to a group: leadership transfer, change of members, history."""
 
 from enum import IntEnum
 

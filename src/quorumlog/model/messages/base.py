@@ -1,4 +1,4 @@
-"""What all messages are made of, and the one that a connection begins with.
+"""The base classes of all messages, and the message that a connection starts with.
 
 Peers exchange one-way messages; clients send requests and get responses paired by the frame's
 correlation id. Index and term are -1 where there is none.

@@ -133,7 +133,7 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader reported: it has done with everything before `index`, so long ago."""
+    """The position that a consumer reported, and when: it has handled all before `index`."""
 
     reader: str
     index: Index
@@ -228,6 +228,6 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     loop_lag_ms: Milliseconds = 0
     """By how much the node's event loop was late at most in the last minute."""
     identity: str = ""
-    """Of the group, made when it began; empty: not begun, or begun by an earlier version."""
+    """Identity of the group, made when it started; empty: not started, or by an earlier version."""
     address_text: str = ""
     """Where the log and `peers` disagree about addresses, and what to do."""

@@ -155,7 +155,7 @@ class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
-    """The entries you need are gone: begin behind last_included_index; local_id is the leader.
+    """The entries you need are gone: start after last_included_index; local_id is the leader.
 
     `chain_crc` is that of the last one included (-1: not known). `config` is the newest
     CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
@@ -248,7 +248,7 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
 class SnapshotOfferRequest(PeerMessage, frozen=True, kw_only=True):
     """Offer me your snapshot: my machine cannot go on with what I have.
 
-    The offer repeats `request_id`. It must include the entry `least_index`: my log begins there.
+    The offer repeats `request_id`. It must include the entry `least_index`: my log starts there.
     """
 
     request_id: Number = 0
