@@ -155,6 +155,30 @@ def test_what_is_wrong_ends_the_query_with_a_clear_error(
         stream.run()
 
 
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"endingIndex": "5"}, None, "'endingIndex' is for spark.read only"),
+        ({"pushDownPredicate": "true"}, None, "'pushDownPredicate' is for spark.read only"),
+        ({"bogus": "1"}, "index long", "bogus"),
+        ({"maxEntriesPerTrigger": "x"}, "index long", "maxEntriesPerTrigger"),
+        ({}, "nothing long", "nothing"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_the_last_thing_that_is_said(
+    spark, cluster, tmp_path, options, schema, message, trigger
+):
+    reader = spark.readStream.format("quorumlog")
+    reader = reader.options(servers=cluster.servers, group="g", **options)
+    frame = (reader if schema is None else reader.schema(schema)).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.trigger(**trigger).start()
+    with pytest.raises(PySparkException, match=message) as caught:
+        query.awaitTermination(DEADLINE_SECONDS)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_status_shows_a_query_by_its_name_exactly_once_and_exactly_where_it_ended(
     spark, cluster, tmp_path
 ):

@@ -23,7 +23,7 @@ from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, check_cluster
 from quorumlog.spark.source.options import parse_options
 from quorumlog.spark.source.pushdown import offers_filters
 from quorumlog.spark.source.schema import default_schema, wanted_columns
-from quorumlog.spark.source.stream import LogStreamReader
+from quorumlog.spark.source.stream import LogStreamReader, RefusedStreamReader
 
 
 class QuorumlogSource(DataSource):
@@ -49,9 +49,12 @@ class QuorumlogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's)
         """Return a reader of the columns that the schema names, for a stream."""
-        return LogStreamReader(
-            parse_options(dict(self.options)).for_stream(), wanted_columns(schema)
-        )
+        try:
+            options = parse_options(dict(self.options)).for_stream()
+            columns = wanted_columns(schema)
+        except UnexpectedArgumentError as error:
+            return RefusedStreamReader(error)
+        return LogStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a batch."""

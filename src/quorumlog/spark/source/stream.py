@@ -6,14 +6,14 @@ there is, and whether it is still the log that was read.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,7 +23,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from quorumlog.model.errors import QuorumlogError, UnknownGroupError
+from quorumlog.model.errors import (
+    QuorumlogError,
+    UnexpectedArgumentError,
+    UnknownGroupError,
+)
 from quorumlog.spark.source.batch import groups_to_read, matching, position_of
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, InlineRows
@@ -348,3 +352,38 @@ def _limited_by_bytes(
         for group, share in given.items()
         if share > 0
     }
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader with wrong options: raises their error in whatever Spark calls first.
+
+    When no reader is made at all, PySpark hides the reason behind an `UnboundLocalError`: it stops
+    the reader that it does not have.
+    """
+
+    def __init__(self, error: UnexpectedArgumentError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> OffsetJson:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
