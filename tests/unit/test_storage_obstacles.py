@@ -218,6 +218,16 @@ def test_what_was_made_ahead_is_no_stranger(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+@pytest.mark.parametrize("cut", [4, 8])
+def test_a_header_of_which_a_crash_left_the_first_bytes_is_no_stranger(tmp_path, cut, caplog):
+    log = filled(tmp_path / "g")
+    start = log.log.end_mark.position // DATA_FILE * DATA_FILE + DATA_FILE
+    head = (tmp_path / "g" / "data" / f"{0:020d}").read_bytes()[:cut]
+    (tmp_path / "g" / "data" / f"{start:020d}").write_bytes(head.ljust(DATA_FILE, b"\0"))
+    opened(tmp_path / "g").close()
+    assert "ignored" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["data", "index"])
 def test_an_empty_file_where_none_begins_is_ignored_beside_one_file(tmp_path, name, caplog):
     filled(tmp_path / "g", 1)

@@ -428,17 +428,20 @@ class Recovery:
     def _may_follow(self, _: int, view: memoryview) -> bool:
         """Whether a data file begins with zeros, or with an entry that comes after the last one.
 
-        A crash leaves any sectors of a write that it cut short.
+        A crash leaves any sectors of a write that it cut short, or the first bytes of a header.
         """
         head = np.frombuffer(view, HEADER_DTYPE, 1)[0]
-        is_entry = int(head["magic"]) in _MAGICS and int(head["index"]) > self._end_index
-        return is_entry or not any(view[:HEADER_SIZE])
+        if not any(view[8:HEADER_SIZE]):
+            return int(head["magic"]) in {0, *_MAGICS}
+        return int(head["magic"]) in _MAGICS and int(head["index"]) > self._end_index
 
     def _may_follow_in_index(self, start: int, view: memoryview) -> bool:
         """Whether an index file begins with zeros, or with the record that belongs there."""
         record = np.frombuffer(view, INDEX_RECORD_DTYPE, 1)[0]
-        is_record = int(record["index"]) == start // INDEX_RECORD_SIZE and record["size"] > 0
-        return is_record or not any(view[:INDEX_RECORD_SIZE])
+        if not record["index"] and not record["term"]:
+            return int(record["magic"]) in {0, *_MAGICS}
+        is_there = int(record["index"]) == start // INDEX_RECORD_SIZE
+        return int(record["magic"]) in _MAGICS and is_there
 
     def _cut_index(self, place: int) -> None:
         self._leave_out_foreign(self._index, place, self._may_follow_in_index)
