@@ -14,7 +14,8 @@ async def produce(servers: str, group: str) -> None:
     """Send every line; the producer batches them and sends again what a fail-over interrupts."""
     async with Producer(servers, group) as producer:
         delivery = None
-        for line in sys.stdin.buffer:
+        # in a thread: waiting for a line must not keep the producer from sending
+        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
             delivery = await producer.send(line.rstrip(b"\n"))  # waits only if the buffer is full
         await producer.flush()  # returns once a majority has every line on disk
         if delivery is not None:

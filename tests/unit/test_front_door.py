@@ -30,7 +30,7 @@ def paths():
     """Those of the repository: with a slash, or with the name of a file."""
     found = {word for word in words() if "/" in word or FILE.fullmatch(word)}
     ours = {word for word in found if not word.startswith(("/", MADE_BY_SETUP))}
-    return {word.replace("NNNN-title", "0001-rooms-beyond-the-design") for word in ours}
+    return {word.replace("NNNN-title", "0001-packages-beyond-the-design") for word in ours}
 
 
 def names():
