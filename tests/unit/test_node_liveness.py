@@ -96,7 +96,7 @@ class World:
                 if asks:
                     for replica in node.replicas.values():
                         if replica.core.role is Role.LEADER:
-                            node.liveness.rest(replica)
+                            node.liveness.quiesce(replica)
 
     @property
     def is_quiescent(self):
@@ -219,7 +219,11 @@ def test_many_groups_go_into_several_messages():
     assert [len(beat.changes) for beat in beats] == [CHANGES_MAX, CHANGES_MAX, 6]
     assert [beat.more for beat in beats] == [True, True, False]
     world.pass_beats(2)
-    assert world.nodes["a"].liveness.resting == world.nodes["b"].liveness.resting == len(names) + 1
+    assert (
+        world.nodes["a"].liveness.quiescent_count
+        == world.nodes["b"].liveness.quiescent_count
+        == len(names) + 1
+    )
 
 
 def test_more_strays_than_fit_into_an_answer_put_all_in_doubt():
@@ -229,7 +233,7 @@ def test_more_strays_than_fit_into_an_answer_put_all_in_doubt():
     for name in names:
         world.replica("b", name).becomes(leader_id=None, is_quiescent=False)
     world.pass_beats(2)
-    assert world.nodes["a"].liveness.resting == 0
+    assert world.nodes["a"].liveness.quiescent_count == 0
     assert world.is_quiescent == [False, True]
 
 
@@ -268,5 +272,5 @@ def test_who_claims_more_groups_than_are_here_is_believed_nothing_and_takes_no_m
             changes=changes,
         )
         beats.received(beat)
-        assert len(beats._speakers["a"].claims) <= STRANGE_CLAIMS_MAX + 1
+        assert len(beats._remote_leaders["a"].claims) <= STRANGE_CLAIMS_MAX + 1
     assert world.sent[-1].version == 0, "everything is to be said again"

@@ -89,7 +89,7 @@ class Observer(Protocol):
 
 
 class QuiescibleReplica(Protocol):
-    """A replica as the beats between nodes see it."""
+    """A replica as the heartbeats between nodes see it."""
 
     @property
     def config(self) -> GroupConfig:
@@ -107,10 +107,10 @@ class QuiescibleReplica(Protocol):
 
 
 class Liveness(Protocol):
-    """Stands for the heartbeats of groups that rest."""
+    """Stands for the heartbeats of quiescent groups."""
 
-    def rest(self, replica: QuiescibleReplica) -> None:
-        """A leader may rest, if everyone vouches for it."""
+    def quiesce(self, replica: QuiescibleReplica) -> None:
+        """A leader may quiesce, if all its live peers confirm that they follow it."""
         ...
 
     def stepped(self, replica: QuiescibleReplica) -> None:
@@ -119,9 +119,9 @@ class Liveness(Protocol):
 
 
 class _NoLiveness:
-    """Every group beats for itself."""
+    """Every group sends its own heartbeats."""
 
-    def rest(self, replica: QuiescibleReplica) -> None:
+    def quiesce(self, replica: QuiescibleReplica) -> None:
         """See `Liveness`."""
 
     def stepped(self, replica: QuiescibleReplica) -> None:

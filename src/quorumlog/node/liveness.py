@@ -26,8 +26,8 @@ from quorumlog.raft.events import Quiesced, Unquiesced
 
 PATIENCE_PERCENT = 80
 """Of the shortest election time-out: whoever is silent for longer is in doubt."""
-SPEAKERS_MAX = 1_024
-"""Nodes whose beats are taken."""
+REMOTE_LEADERS_MAX = 1_024
+"""Nodes whose heartbeats are taken."""
 STRANGE_CLAIMS_MAX = 4_096
 """Groups that are not here and that one node may say it leads beside those that are; one with more
 is not believed at all."""
@@ -124,20 +124,20 @@ class NodeLiveness:
         self._timeout_ms = min(group.election_timeout_min_ms for group in groups)
         self._next_ms = 0
         self._claims: dict[str, _Claim] = {}
-        self._audiences: dict[str, _PeerView] = {}
-        self._resting: dict[str, QuiescibleReplica] = {}
-        self._speakers: dict[str, _RemoteLeaderView] = {}
+        self._peer_views: dict[str, _PeerView] = {}
+        self._quiescent: dict[str, QuiescibleReplica] = {}
+        self._remote_leaders: dict[str, _RemoteLeaderView] = {}
         self._settled: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start to send heartbeats."""
         self._next_ms = self._now_ms()
         self._wake_at(self._next_ms)
 
     @property
-    def resting(self) -> int:
+    def quiescent_count(self) -> int:
         """How many groups rest here: led by this node, or following one that beats."""
-        return len(self._resting) + len(self._settled)
+        return len(self._quiescent) + len(self._settled)
 
     def _patience_ms(self, interval_ms: int) -> int:
         """Return how long a silence is no sign of anything: below every time-out.
@@ -148,7 +148,7 @@ class NodeLiveness:
 
     # -- replicas -----------------------------------------------------------------------------
 
-    def rest(self, replica: QuiescibleReplica) -> None:
+    def quiesce(self, replica: QuiescibleReplica) -> None:
         """A leader asks, now and then, whether it may rest: once all live peers vouch for it.
 
         A peer whose node answers, but which does not (its disk may be slow), goes on to be asked:
@@ -164,22 +164,22 @@ class NodeLiveness:
             return
         confirming_peers = core.confirming_peers()
         if confirming_peers and all(
-            audience.confirms(group) if peer in confirming_peers else audience.is_silent
-            for peer, audience in self._audiences_of(group)
+            peer_view.confirms(group) if peer in confirming_peers else peer_view.is_silent
+            for peer, peer_view in self._views_of(group)
         ):
-            self._resting[group] = replica
+            self._quiescent[group] = replica
             replica.step(Quiesced(self._self_id, core.term))
             self.stepped(replica)
 
-    def _audiences_of(self, group: str) -> Iterator[tuple[str, _PeerView]]:
-        return ((peer, self._audiences[peer]) for peer in self._claims[group].peers)
+    def _views_of(self, group: str) -> Iterator[tuple[str, _PeerView]]:
+        return ((peer, self._peer_views[peer]) for peer in self._claims[group].peers)
 
     def _claim(self, replica: QuiescibleReplica) -> None:
         core, group = replica.core, replica.config.group
         peers = tuple(peer for peer in core.membership.ids if peer != self._self_id)
         self._claims[group] = _Claim(core.term, core.membership_index, peers)
         for peer in peers:
-            self._audiences.setdefault(peer, _PeerView()).change(group, core.term)
+            self._peer_views.setdefault(peer, _PeerView()).change(group, core.term)
 
     def stepped(self, replica: QuiescibleReplica) -> None:
         """A replica's state may have changed: say no longer what is not so any more."""
@@ -190,13 +190,13 @@ class NodeLiveness:
             if (core.role, core.term, core.membership_index) != known:
                 del self._claims[group]
                 for peer in claim.peers:
-                    self._audiences[peer].change(group, ENDED)
+                    self._peer_views[peer].change(group, ENDED)
         if not core.is_quiescent:
-            self._resting.pop(group, None)
-            speaker = self._settled.pop(group, None)
-            if speaker is not None:
-                self._speakers[speaker].unsettled[group] = None
-        elif group not in self._resting and group not in self._settled:
+            self._quiescent.pop(group, None)
+            remote_leader = self._settled.pop(group, None)
+            if remote_leader is not None:
+                self._remote_leaders[remote_leader].unsettled[group] = None
+        elif group not in self._quiescent and group not in self._settled:
             # nobody would wake it: it must not rest
             replica.step(Unquiesced(self._now_ms()))
 
@@ -209,8 +209,8 @@ class NodeLiveness:
         was_awake = now_ms - self._next_ms <= self._interval_ms
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._interval_ms
-            for peer, audience in self._audiences.items():
-                self._beat(peer, audience)
+            for peer, peer_view in self._peer_views.items():
+                self._send_heartbeat(peer, peer_view)
         if was_awake:
             self._look_for_silence(now_ms)
         self._wake_at(self._next_deadline_ms(now_ms))
@@ -218,46 +218,46 @@ class NodeLiveness:
     def _next_deadline_ms(self, now_ms: int) -> int:
         patience_ms = self._patience_ms(self._interval_ms)
         heard = [
-            audience.heard_ms + patience_ms
-            for audience in self._audiences.values()
-            if not audience.is_silent
+            peer_view.heard_ms + patience_ms
+            for peer_view in self._peer_views.values()
+            if not peer_view.is_silent
         ]
         heard += [
-            speaker.heard_ms + self._patience_ms(speaker.interval_ms)
-            for speaker in self._speakers.values()
-            if not speaker.is_silent
+            remote_leader.heard_ms + self._patience_ms(remote_leader.interval_ms)
+            for remote_leader in self._remote_leaders.values()
+            if not remote_leader.is_silent
         ]
         return min([self._next_ms, *(due + 1 for due in heard if due >= now_ms)])
 
     def _look_for_silence(self, now_ms: int) -> None:
         patience_ms = self._patience_ms(self._interval_ms)
-        for peer, audience in self._audiences.items():
-            if not audience.is_silent and now_ms > audience.heard_ms + patience_ms:
-                audience.is_silent = True
+        for peer, peer_view in self._peer_views.items():
+            if not peer_view.is_silent and now_ms > peer_view.heard_ms + patience_ms:
+                peer_view.is_silent = True
                 self._wake_leaders(peer)
-        for peer, speaker in self._speakers.items():
-            patience_ms = self._patience_ms(speaker.interval_ms)
-            if not speaker.is_silent and now_ms > speaker.heard_ms + patience_ms:
-                self._doubt(peer, speaker)
+        for peer, remote_leader in self._remote_leaders.items():
+            patience_ms = self._patience_ms(remote_leader.interval_ms)
+            if not remote_leader.is_silent and now_ms > remote_leader.heard_ms + patience_ms:
+                self._doubt(peer, remote_leader)
 
     # -- what this node leads -----------------------------------------------------------------
 
-    def _beat(self, peer: str, audience: _PeerView) -> None:
+    def _send_heartbeat(self, peer: str, peer_view: _PeerView) -> None:
         """Say what changed; nothing when the peer knows that nothing is left to say."""
-        changes = audience.changes_after(audience.acknowledged)
-        if not changes and not audience.changes:
+        changes = peer_view.changes_after(peer_view.acknowledged)
+        if not changes and not peer_view.changes:
             return
-        base = audience.acknowledged
+        base = peer_view.acknowledged
         for begin in range(0, max(1, len(changes)), CHANGES_MAX):
             part = changes[begin : begin + CHANGES_MAX]
             more = begin + CHANGES_MAX < len(changes)
-            version = part[-1][1] if more else audience.version
-            audience.number += 1
+            version = part[-1][1] if more else peer_view.version
+            peer_view.number += 1
             beat = NodeHeartBeat(
                 local_id=self._self_id,
                 remote_id=peer,
                 run=self._run,
-                number=audience.number,
+                number=peer_view.number,
                 base=base,
                 version=version,
                 interval_ms=self._interval_ms,
@@ -269,36 +269,39 @@ class NodeLiveness:
             base = version
 
     def _answered(self, answer: NodeHeartBeatResponse) -> None:
-        """Wake the groups for which the peer does not vouch any more."""
-        audience = self._audiences.get(answer.local_id)
-        if audience is None or answer.run != self._run:
+        """Wake the groups for which the peer does not confirm any more."""
+        peer_view = self._peer_views.get(answer.local_id)
+        if peer_view is None or answer.run != self._run:
             return
-        if not audience.answered < answer.number <= audience.number:
+        if not peer_view.answered < answer.number <= peer_view.number:
             return
-        audience.answered = answer.number
-        before, audience.acknowledged = audience.acknowledged, min(answer.version, audience.version)
-        audience.strays = frozenset(answer.strays)
-        audience.heard_ms = self._now_ms()
-        for group, version, term in audience.changes_after(before):
-            if term == ENDED and version <= audience.acknowledged:
-                del audience.changes[group]
+        peer_view.answered = answer.number
+        before, peer_view.acknowledged = (
+            peer_view.acknowledged,
+            min(answer.version, peer_view.version),
+        )
+        peer_view.strays = frozenset(answer.strays)
+        peer_view.heard_ms = self._now_ms()
+        for group, version, term in peer_view.changes_after(before):
+            if term == ENDED and version <= peer_view.acknowledged:
+                del peer_view.changes[group]
         # one that was silent is back, or has started again: leaders must look where it is
-        if audience.is_silent or audience.acknowledged < before:
-            audience.is_silent = False
+        if peer_view.is_silent or peer_view.acknowledged < before:
+            peer_view.is_silent = False
             self._wake_leaders(answer.local_id)
         elif len(answer.strays) >= STRAYS_MAX:
             self._wake_leaders(answer.local_id)
         else:
             for group in answer.strays:
-                if group in self._resting:
+                if group in self._quiescent:
                     self._wake_leader(group)
 
     def _wake_leaders(self, peer: str) -> None:
-        for group in [group for group in self._resting if peer in self._claims[group].peers]:
+        for group in [group for group in self._quiescent if peer in self._claims[group].peers]:
             self._wake_leader(group)
 
     def _wake_leader(self, group: str) -> None:
-        self._resting.pop(group).step(Unquiesced(self._now_ms()))
+        self._quiescent.pop(group).step(Unquiesced(self._now_ms()))
 
     # -- what other nodes lead ----------------------------------------------------------------
 
@@ -310,86 +313,88 @@ class NodeLiveness:
             self._heard(message)
 
     def _heard(self, beat: NodeHeartBeat) -> None:
-        """Learn what the peer leads, have its groups rest, and say which do not."""
+        """Learn what the peer leads, quiesce its groups, and say which do not follow."""
         peer = beat.local_id
-        speaker = self._speakers.get(peer)
-        if speaker is None or speaker.run != beat.run:
-            if speaker is not None:
-                self._doubt(peer, speaker)
-            elif len(self._speakers) >= SPEAKERS_MAX:
+        remote_leader = self._remote_leaders.get(peer)
+        if remote_leader is None or remote_leader.run != beat.run:
+            if remote_leader is not None:
+                self._doubt(peer, remote_leader)
+            elif len(self._remote_leaders) >= REMOTE_LEADERS_MAX:
                 return
-            speaker = self._speakers[peer] = _RemoteLeaderView(beat.run, beat.interval_ms)
-        if beat.number <= speaker.number:
+            remote_leader = self._remote_leaders[peer] = _RemoteLeaderView(
+                beat.run, beat.interval_ms
+            )
+        if beat.number <= remote_leader.number:
             return
-        speaker.number, speaker.interval_ms = beat.number, beat.interval_ms
-        if beat.base > speaker.version:
-            self._forget(peer, speaker)
-        elif beat.version > speaker.version:
-            self._learn(peer, speaker, beat)
+        remote_leader.number, remote_leader.interval_ms = beat.number, beat.interval_ms
+        if beat.base > remote_leader.version:
+            self._forget(peer, remote_leader)
+        elif beat.version > remote_leader.version:
+            self._learn(peer, remote_leader, beat)
         if not beat.more:
-            if beat.version == speaker.version:
-                speaker.heard_ms, speaker.is_silent = self._now_ms(), False
-                self._settle(peer, speaker)
-            self._answer(peer, speaker)
+            if beat.version == remote_leader.version:
+                remote_leader.heard_ms, remote_leader.is_silent = self._now_ms(), False
+                self._settle(peer, remote_leader)
+            self._answer(peer, remote_leader)
 
-    def _learn(self, peer: str, speaker: _RemoteLeaderView, beat: NodeHeartBeat) -> None:
-        known = len(speaker.claims) + len(beat.changes)
+    def _learn(self, peer: str, remote_leader: _RemoteLeaderView, beat: NodeHeartBeat) -> None:
+        known = len(remote_leader.claims) + len(beat.changes)
         if known > len(self._replicas) + STRANGE_CLAIMS_MAX:
-            self._forget(peer, speaker)
+            self._forget(peer, remote_leader)
             return
         for group, term in beat.changes:
-            if speaker.claims.get(group) == term:
+            if remote_leader.claims.get(group) == term:
                 continue
-            self._unsettle(peer, speaker, group)
+            self._unsettle(peer, remote_leader, group)
             if term == ENDED:
-                speaker.claims.pop(group, None)
-                speaker.unsettled.pop(group, None)
+                remote_leader.claims.pop(group, None)
+                remote_leader.unsettled.pop(group, None)
             else:
-                speaker.claims[group] = term
-                speaker.unsettled[group] = None
-        speaker.version = beat.version
+                remote_leader.claims[group] = term
+                remote_leader.unsettled[group] = None
+        remote_leader.version = beat.version
 
-    def _settle(self, peer: str, speaker: _RemoteLeaderView) -> None:
+    def _settle(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         """Have those groups rest that follow the peer in the term it named."""
-        for group in list(speaker.unsettled):
+        for group in list(remote_leader.unsettled):
             replica = self._replicas.get(group)
             if replica is None:
                 continue
-            core, term = replica.core, speaker.claims[group]
+            core, term = replica.core, remote_leader.claims[group]
             timeout_ms = replica.config.election_timeout_min_ms
             if (core.leader_id, core.term) == (peer, term) and (
-                self._patience_ms(speaker.interval_ms) < timeout_ms
+                self._patience_ms(remote_leader.interval_ms) < timeout_ms
             ):
-                del speaker.unsettled[group]
+                del remote_leader.unsettled[group]
                 self._settled[group] = peer
                 replica.step(Quiesced(peer, term))
                 self.stepped(replica)
 
-    def _answer(self, peer: str, speaker: _RemoteLeaderView) -> None:
+    def _answer(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         answer = NodeHeartBeatResponse(
             local_id=self._self_id,
             remote_id=peer,
-            run=speaker.run,
-            number=speaker.number,
-            version=speaker.version,
-            strays=list(speaker.unsettled)[:STRAYS_MAX],
+            run=remote_leader.run,
+            number=remote_leader.number,
+            version=remote_leader.version,
+            strays=list(remote_leader.unsettled)[:STRAYS_MAX],
         )
         self._network.send(peer, answer)
 
-    def _unsettle(self, peer: str, speaker: _RemoteLeaderView, group: str) -> None:
+    def _unsettle(self, peer: str, remote_leader: _RemoteLeaderView, group: str) -> None:
         """Have a group wait for heartbeats again, from when the peer was last heard of."""
         if self._settled.get(group) == peer:
             del self._settled[group]
-            speaker.unsettled[group] = None
-            self._replicas[group].step(Unquiesced(speaker.heard_ms))
+            remote_leader.unsettled[group] = None
+            self._replicas[group].step(Unquiesced(remote_leader.heard_ms))
 
-    def _doubt(self, peer: str, speaker: _RemoteLeaderView) -> None:
+    def _doubt(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         """Nothing is known of the peer at present."""
-        speaker.is_silent = True
-        for group in speaker.claims:
-            self._unsettle(peer, speaker, group)
+        remote_leader.is_silent = True
+        for group in remote_leader.claims:
+            self._unsettle(peer, remote_leader, group)
 
-    def _forget(self, peer: str, speaker: _RemoteLeaderView) -> None:
+    def _forget(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         """What the peer said cannot be told any more: it must say everything again."""
-        self._doubt(peer, speaker)
-        speaker.claims, speaker.unsettled, speaker.version = {}, {}, 0
+        self._doubt(peer, remote_leader)
+        remote_leader.claims, remote_leader.unsettled, remote_leader.version = {}, {}, 0

@@ -227,7 +227,7 @@ def _node_counters(node: Node) -> Iterator[Metric]:
     resting = GaugeMetricFamily(
         "quorumlog_groups_resting", "Idle groups for whose heartbeats the beats of nodes stand."
     )
-    resting.add_metric([], node.liveness.resting)
+    resting.add_metric([], node.liveness.quiescent_count)
     steps = CounterMetricFamily(
         "quorumlog_clock_steps", "Times the wall clock was seen to be set by more than a minute."
     )

@@ -426,7 +426,7 @@ class Replica:
         self._timers.tick(now_ms)
         self.step(ev.Ticked(self._may_campaign(now_ms)))
         if self.core.role is Role.LEADER:
-            environment.liveness.rest(self)
+            environment.liveness.quiesce(self)
 
     def _may_campaign(self, now_ms: int) -> bool:
         group, timeout_ms = self.config.group, self.config.election_timeout_max_ms
