@@ -20,7 +20,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
-from quorumlog.storage.metadata.checkpoint import Boundary, Checkpoint, Mark
+from quorumlog.storage.metadata.checkpoint import Checkpoint, LogPoint, LogStart
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
 MIB = 1 << 20
@@ -140,16 +140,16 @@ def move_to_the_end(directory: Path, size: int) -> None:
     known, _ = notes.load()
     checkpoint = known.checkpoint
     assert checkpoint is not None
-    mark = checkpoint.mark
-    moved = Mark(mark.index, mark.position + shift, mark.chain_crc, mark.term)
+    point = checkpoint.point
+    moved = LogPoint(point.index, point.position + shift, point.chain_crc, point.term)
     notes.write_checkpoint(
-        Checkpoint(Boundary(), moved, checkpoint.committed_index, checkpoint.term_runs)
+        Checkpoint(LogStart(), moved, checkpoint.committed_index, checkpoint.term_runs)
     )
-    notes.write_hint(moved, Boundary(), durable=True)
+    notes.write_hint(moved, LogStart(), durable=True)
     notes.close()
     path = next((directory / "index").iterdir())
     records = np.memmap(path, dtype=INDEX_RECORD_DTYPE, mode="r+")
-    records["pos"][: mark.index + 1] += shift
+    records["pos"][: point.index + 1] += shift
     records.flush()
 
 

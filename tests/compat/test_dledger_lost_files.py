@@ -1,6 +1,6 @@
-"""Data files of a store of the original that are gone: nothing is forgotten, peers give it back.
+"""Data files of a store of DLedger that are gone: nothing is forgotten, peers give it back.
 
-The original notes nowhere how far its log reached, but its index does.
+DLedger notes nowhere how far its log reached, but its index does.
 """
 
 import logging
@@ -47,7 +47,7 @@ def repair_all(opened, other):
 @pytest.mark.parametrize(
     ("how", "count"), [("gone", 1), ("gone", 2), ("emptied", 1), ("emptied", 2), ("cut short", 1)]
 )
-def test_entries_in_lost_files_at_the_end_are_set_aside_and_repaired(
+def test_entries_in_lost_files_at_the_end_are_quarantined_and_repaired(
     copied, whole, how, count, caplog
 ):
     directory = copied("multi-term", "dledger-n0")

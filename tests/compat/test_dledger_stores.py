@@ -66,7 +66,7 @@ def test_every_store_opens_in_place(copied, manifest, name, node, state):
     assert all(map(same, opened.entries(), expected))
     opened.close()
     end = expected[-1]["pos"] + expected[-1]["size"]
-    for path, raw in before.items():  # a truncation by the original leaves bytes behind the end
+    for path, raw in before.items():  # a truncation by DLedger leaves bytes behind the end
         used = end - int(path.name) if path.parent.name == "data" else 32 * len(expected)
         assert path.read_bytes()[: max(0, used)] == raw[: max(0, used)]
 

@@ -69,7 +69,7 @@ def meet(node, entry):
 
 @pytest.mark.parametrize("absent", [0, 1])
 def test_two_replicas_with_damage_side_by_side_heal_one_another(absent):
-    """What one of them set aside because nothing proves it is whole, and the other needs it."""
+    """What one of them quarantined because nothing proves it is whole, and the other needs it."""
     cluster = filled(2 + absent, 30)
     nodes = [cluster.nodes["n0"], cluster.nodes["n1"]]
     places = [[node.log._place_of(index)[0] for index in (29, 30)] for node in nodes]
@@ -89,7 +89,7 @@ def test_two_replicas_with_damage_side_by_side_heal_one_another(absent):
 
 
 def test_an_index_record_that_hides_sessions_is_mended_once(monkeypatch):
-    """It is found while the replica starts, before the disk can mend it."""
+    """It is found while the replica starts, before the disk can repair it."""
     cluster = filled(3, 30, has_sessions=True)
     node = a_follower(cluster)
     node.stop(power=False)

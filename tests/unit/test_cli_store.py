@@ -115,7 +115,7 @@ def test_verify_says_what_is_wrong_and_where(ours, capsys):
 
 
 def test_the_last_data_file_of_a_foreign_store_that_is_gone_is_a_finding(multi_term, capsys):
-    """The original notes nowhere how far its log reached, but its index does."""
+    """DLedger notes nowhere how far its log reached, but its index does."""
     store = store_of(multi_term)
     last = max((store / "data").iterdir())
     whole = last.read_bytes()
@@ -138,7 +138,7 @@ def test_the_last_data_file_of_a_foreign_store_that_is_gone_is_a_finding(multi_t
 
 @pytest.mark.parametrize("place", [16, 23, 7, 15])
 def test_dump_prints_no_entry_that_its_index_record_contradicts(multi_term, capsys, place):
-    """Stores of the original have no CRCs: a flipped bit in a term shows nowhere else."""
+    """Stores of DLedger have no CRCs: a flipped bit in a term shows nowhere else."""
     store = store_of(multi_term)
     good = run(capsys, "dump", store, "--json")[1].splitlines()
     entry = json.loads(good[20])
@@ -185,7 +185,7 @@ def test_repair_takes_what_is_damaged_from_another_directory(ours, capsys):
     (store / "data" / f"{8_000:020d}").unlink()
     status, out, _ = run(capsys, "repair", store, "--from", other)
     assert status == 0
-    assert out.endswith(" entries repaired, 1 index record mended, no damage left\n")
+    assert out.endswith(" entries repaired, 1 index record repaired, no damage left\n")
     assert run(capsys, "verify", store)[:2] == (0, "60 entries checked, 0 to 59: no findings\n")
     for path in (other / "data").iterdir():
         assert (store / "data" / path.name).read_bytes() == path.read_bytes()
@@ -200,9 +200,9 @@ def test_one_entry_is_repaired_not_one_entries(ours, capsys):
     status, out, _ = run(capsys, "repair", store, "--from", store)
     assert status == 1
     assert out.endswith(
-        f"\n0 entries repaired, 0 index records mended, damage left in entry {index}\n"
+        f"\n0 entries repaired, 0 index records repaired, damage left in entry {index}\n"
     )
-    told = "1 entry repaired, 0 index records mended, no damage left\n"
+    told = "1 entry repaired, 0 index records repaired, no damage left\n"
     assert run(capsys, "repair", store, "--from", other) == (0, told, "")
 
 

@@ -180,7 +180,7 @@ def test_what_it_saved_meanwhile_is_not_believed_and_a_peer_gives_what_is_right(
     group.settled(60)
 
 
-def aside(node):
+def quarantined(node):
     names = node.files.names("/node/g/snapshot")
     return sorted(int(name.removeprefix("aside_")) for name in names if name.startswith("aside_"))
 
@@ -197,7 +197,7 @@ def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
     assert min(node.running.log.before_begin_index for node in group.nodes.values()) >= 0
     for node in group.nodes.values():
         distrust(node)
-    group.until(lambda: all(aside(node) for node in group.nodes.values()))
+    group.until(lambda: all(quarantined(node) for node in group.nodes.values()))
     group.until(
         lambda: all(node.running.applier.is_eligible for node in group.nodes.values()), 120_000
     )
@@ -214,13 +214,13 @@ def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_
     node = group.followers()[0]
     before = node.running.applier.state.newest_index
     distrust(node)
-    group.until(lambda: aside(node))
+    group.until(lambda: quarantined(node))
     group.settled(45)
-    assert aside(node) == [before]
+    assert quarantined(node) == [before]
     assert node.running.applier.state.newest_index >= 0, "a peer gave one"
     group.fill(20)
     group.settled(65)
-    group.until(lambda: not aside(node))
+    group.until(lambda: not quarantined(node))
     assert node.running.counters.alarms == 0
 
 
@@ -236,11 +236,11 @@ def test_what_is_not_trusted_is_not_used_after_a_restart_either():
     node.enter(lambda: node.running.applier.snapshotter.ask(lambda *answer: saved.append(answer)))
     group.until(lambda: saved)
     distrust(node)
-    group.until(lambda: aside(node))
+    group.until(lambda: quarantined(node))
     node.stop(power=True)
     node.start()
     group.settled(46)
-    assert aside(node)
+    assert quarantined(node)
 
 
 @pytest.mark.parametrize("later", [7, -1])
@@ -256,7 +256,7 @@ def test_less_that_is_trusted_while_a_machine_is_made_again_counts(later, caplog
     assert len(kept) == 3
     group.until(lambda: not node.running.applier.condition)
     group.settled(50)  # alone, it has taken them back at once
-    assert [f"snapshot {index} is set aside" in caplog.text for index in kept] == [True] * 3
+    assert [f"snapshot {index} is quarantined" in caplog.text for index in kept] == [True] * 3
 
 
 def test_while_no_majority_agrees_those_that_differ_check_themselves():
@@ -697,7 +697,7 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
 
         return noted
 
-    for name in ("newest", "remove_broken", "set_aside", "take_back"):
+    for name in ("newest", "remove_broken", "quarantine", "take_back"):
         monkeypatch.setattr(kind, name, noting(name))
     index = saved[0][2]
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
@@ -708,5 +708,5 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
     node.enter(lambda: applier.load(applier.state.newest))
     group.until(lambda: not applier.is_loading)
-    assert {name for name, _ in called} >= {"newest", "remove_broken", "set_aside"}
+    assert {name for name, _ in called} >= {"newest", "remove_broken", "quarantine"}
     assert {name for name, is_beside in called if not is_beside} == set()

@@ -7,7 +7,7 @@ from quorumlog.model.errors import CorruptionError, QuorumlogError, StorageError
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges, DamageFile
 from quorumlog.storage.offline import range_reader
-from quorumlog.storage.offline.range_reader import SET_ASIDE
+from quorumlog.storage.offline.range_reader import QUARANTINED
 from store_scans import (
     build,
     flip,
@@ -227,11 +227,11 @@ def test_of_a_data_file_that_is_gone_every_entry_is_a_row(ours, is_cut):
         )
 
 
-def test_entries_that_the_replica_has_set_aside_are_told(ours):
+def test_entries_that_the_replica_has_quarantined_are_told(ours):
     notes = DamageFile(OsFileSystem(), str(ours))
     notes.save(DamagedRanges([(7, 8), (30, 30)]))
     notes.close()
-    with pytest.raises(CorruptionError, match=f"entry 7: {SET_ASIDE}"):
+    with pytest.raises(CorruptionError, match=f"entry 7: {QUARANTINED}"):
         rows_of(ours)
     with pytest.raises(CorruptionError, match="entry 30"):
         indexes_of(ours, startingIndex="9", includeAll="true")

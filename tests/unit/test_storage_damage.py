@@ -1,4 +1,4 @@
-"""Damage at rest: found, set aside with its identity, never served, repaired from another copy."""
+"""Damage at rest: found, quarantined with its identity, not served, repaired from another copy."""
 
 import random
 
@@ -47,7 +47,7 @@ def verify_all(log, piece=700):
 
 @pytest.mark.parametrize("field", HEADER_FIELDS)
 @pytest.mark.parametrize("damaged", [0, 1, 30, 58, 59])
-def test_74_a_flipped_bit_in_any_field_sets_exactly_that_entry_aside(store, damaged, field):
+def test_74_a_flipped_bit_in_any_field_quarantines_exactly_that_entry(store, damaged, field):
     directory, places = store
     path, _ = flip(directory, places[damaged][0] + HEADER_FIELDS[field])
     opened = Opened(directory, **SIZES)
@@ -100,7 +100,7 @@ def test_a_damaged_blank_record_is_written_again(store, byte):
     assert raw == file_of(directory.parent / "other", places[0][0])[0].read_bytes()
 
 
-def test_a_data_file_that_is_gone_is_made_again_and_its_entries_set_aside(store):
+def test_a_data_file_that_is_gone_is_made_again_and_its_entries_quarantined(store):
     directory, places = store
     file_of(directory, 4_000)[0].unlink()
     lost = [index for index, (position, _) in enumerate(places) if 4_000 <= position < 6_000]
@@ -415,7 +415,7 @@ def test_damage_in_two_neighbouring_headers_is_not_believed(store):
     opened.close()
 
 
-def test_a_bad_file_is_set_aside_as_a_whole(tmp_path):
+def test_a_bad_file_is_quarantined_as_a_whole(tmp_path):
     places = filled(tmp_path / "g", checkpoint=True)
     filled(tmp_path / "other", checkpoint=True)
     opened = Opened(tmp_path / "g", **{**SIZES, "cache": 1})

@@ -1,4 +1,4 @@
-"""Files of the size of one entry each, as the original's tests of its file lists have them."""
+"""Files of the size of one entry each, as DLedger's tests of its file lists have them."""
 
 import pytest
 

@@ -19,7 +19,7 @@ def store(tmp_path):
 
 
 def meet(opened, *entries, first=None, last=59):
-    """Read from each of these entries on (or from `first`): each is refused, and set aside."""
+    """Read from each of these entries on (or from `first`): each is refused, and quarantined."""
     for index in entries:
         with pytest.raises(CorruptionError, match=f"entry {index}:"):
             opened.log.read(index if first is None else first, last, 1 << 20)
@@ -75,7 +75,7 @@ def test_behind_one_damaged_field_an_entry_is_still_proven(store, field):
     opened.close()
 
 
-def test_damage_is_set_aside_in_both_directions(store):
+def test_damage_is_quarantined_in_both_directions(store):
     """Whoever meets its last entry first: what lies before is damaged as well, and unseen."""
     directory, places = store
     opened = Opened(directory, **{**SIZES, "cache": 1})
@@ -87,7 +87,7 @@ def test_damage_is_set_aside_in_both_directions(store):
     repaired_and_closed(opened, directory)
 
 
-def test_the_first_entry_of_a_log_is_set_aside_with_the_one_that_does_not_follow_it(store):
+def test_the_first_entry_of_a_log_is_quarantined_with_the_one_that_does_not_follow_it(store):
     """The chain CRC before the log begins is not known: nothing but what follows proves it."""
     directory, places = store
     opened = Opened(directory, **{**SIZES, "cache": 1})
@@ -129,7 +129,7 @@ def test_a_header_that_nothing_proves_is_not_taken_over_into_the_index(store):
     opened.close()
 
 
-def test_an_entry_set_aside_for_its_index_record_is_whole_once_the_chain_proves_it(store):
+def test_an_entry_quarantined_for_its_index_record_is_whole_once_the_chain_proves_it(store):
     directory, places = store
     opened = Opened(directory, **{**SIZES, "cache": 1})
     for field in ("chain CRC", "channel"):
@@ -147,11 +147,11 @@ def test_an_entry_set_aside_for_its_index_record_is_whole_once_the_chain_proves_
     opened.close()
 
 
-# -- where the original's entries are, at the end, where an index record tells of another place ----
+# -- where DLedger's entries are, at the end, where an index record tells of another place ----
 
 
 def without_crcs(directory, until):
-    """Make the first entries of a store what the original writes; the chain begins behind them."""
+    """Make the first entries of a store what DLedger writes; the chain begins behind them."""
     opened = Opened(directory)
     opened.append([b"body %d " % number * 5 for number in range(30)])
     places = [opened.log._place_of(index) for index in range(30)]
@@ -176,7 +176,7 @@ def without_crcs(directory, until):
 
 
 def found_in(opened):
-    """Read everything; set aside what is damaged."""
+    """Read everything; quarantined what is damaged."""
     index = opened.log.before_begin_index + 1
     while index <= opened.log.end_index:
         try:
@@ -292,7 +292,7 @@ def test_stores_with_damage_side_by_side_are_repaired_from_one_another(tmp_path)
         assert (report.left, report.reasons) == ([], [])
 
 
-def test_what_is_set_aside_is_not_looked_at_again_for_more(tmp_path, monkeypatch):
+def test_what_is_quarantined_is_not_looked_at_again_for_more(tmp_path, monkeypatch):
     opened = Opened(tmp_path / "g", cache=1, data_file=1 << 20, index_file=1 << 16)
     for _ in range(4):
         opened.append([b"x" * 100] * 1_000)

@@ -420,9 +420,9 @@ def test_what_is_strange_is_named_and_ignored(tmp_path, caplog):
     opened.append([b"entry %d" % number * 20 for number in range(100)])
     opened.close()
     group = tmp_path / "g"
-    strange = [group / "notes.txt", group / "data" / "notes.txt", group / "index" / "x.bak"]
-    strange += [group / "data" / f"{7:020d}", group / "data" / f"{4_096 * 9 + 5:020d}"]
-    for path in strange:
+    unknown_files = [group / "notes.txt", group / "data" / "notes.txt", group / "index" / "x.bak"]
+    unknown_files += [group / "data" / f"{7:020d}", group / "data" / f"{4_096 * 9 + 5:020d}"]
+    for path in unknown_files:
         path.write_text("hello")
     directories = [group / "old", group / "data" / "old", group / "data" / f"{1 << 40:020d}"]
     for path in directories:
@@ -431,7 +431,7 @@ def test_what_is_strange_is_named_and_ignored(tmp_path, caplog):
     assert [entry.index for entry in again.entries()] == list(range(100))
     again.append([b"more"])
     again.close()
-    for path in (*strange, *directories):
+    for path in (*unknown_files, *directories):
         assert f"{path} is no" in caplog.text
         assert path.exists()
 

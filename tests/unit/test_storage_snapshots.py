@@ -13,7 +13,7 @@ from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.files.os_files import OsFileSystem
-from quorumlog.storage.log.snapshots import ASIDE_MAX, SnapshotMeta, Snapshots
+from quorumlog.storage.log.snapshots import QUARANTINED_MAX, SnapshotMeta, Snapshots
 
 DIRECTORY = "/node/g"
 SIZES = {"data_file": 1_000, "index_file": 32 * 6, "cache": 1}
@@ -73,7 +73,7 @@ class Disk:
 # -- what is saved can be loaded ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@pytest.point.parametrize(
     "parts",
     [
         [],
@@ -96,7 +96,7 @@ def test_what_was_saved_is_loaded_as_it_was(tmp_path, parts):
     assert data_of(again, meta) == whole
 
 
-@pytest.mark.parametrize("piece", [1, 3, 10, 1_000])
+@pytest.point.parametrize("piece", [1, 3, 10, 1_000])
 def test_a_machine_may_read_in_pieces_of_any_size(piece):
     disk, found = Disk(), []
 
@@ -123,7 +123,7 @@ def test_a_group_without_snapshots_has_none():
     assert Disk().snapshots.newest() is None
 
 
-@pytest.mark.parametrize("kept", [1, 3, 4, 9])
+@pytest.point.parametrize("kept", [1, 3, 4, 9])
 def test_only_the_newest_are_kept(kept):
     disk = Disk()
     for index in (30, 7, 100, 9):
@@ -134,32 +134,32 @@ def test_only_the_newest_are_kept(kept):
     assert data_of(disk.snapshots, disk.snapshots.newest()) == b"100"
 
 
-def test_what_is_set_aside_is_kept_out_of_use_until_it_is_taken_back():
+def test_what_is_quarantined_is_kept_out_of_use_until_it_is_taken_back():
     disk = Disk()
     snapshots = disk.snapshots
     for index in (7, 9, 11):
         save(snapshots, index, b"%d" % index)
-    snapshots.set_aside([9, 11])
-    assert (snapshots.indexes(), snapshots.aside()) == ([7], [9, 11])
+    snapshots.quarantine([9, 11])
+    assert (snapshots.indexes(), snapshots.quarantined()) == ([7], [9, 11])
     assert snapshots.newest().last_included_index == 7
     assert len(disk.reports) == 2
     save(snapshots, 11, b"better")
     snapshots.keep_newest(1)
-    assert snapshots.aside() == [9, 11], "it is no matter of how many are kept"
+    assert snapshots.quarantined() == [9, 11], "it is no matter of how many are kept"
     snapshots.take_back()
-    assert (snapshots.indexes(), snapshots.aside()) == ([9, 11], [])
+    assert (snapshots.indexes(), snapshots.quarantined()) == ([9, 11], [])
     assert data_of(snapshots, snapshots.newest()) == b"better"
-    snapshots.set_aside([9])
-    snapshots.remove_aside()
-    assert (snapshots.indexes(), snapshots.aside()) == ([11], [])
+    snapshots.quarantine([9])
+    snapshots.remove_quarantined()
+    assert (snapshots.indexes(), snapshots.quarantined()) == ([11], [])
 
 
-def test_only_so_many_are_set_aside():
+def test_a_bounded_number_is_quarantined():
     disk = Disk()
-    for index in range(ASIDE_MAX + 2):
+    for index in range(QUARANTINED_MAX + 2):
         save(disk.snapshots, index, b"%d" % index)
-        disk.snapshots.set_aside([index])
-    assert disk.snapshots.aside() == list(range(2, ASIDE_MAX + 2))
+        disk.snapshots.quarantine([index])
+    assert disk.snapshots.quarantined() == list(range(2, QUARANTINED_MAX + 2))
 
 
 def test_names_that_are_no_snapshots_are_left_alone():
@@ -276,8 +276,8 @@ def judge_whole(disk, where, older=5, newer=9):
     return newest
 
 
-@pytest.mark.parametrize("survival", ["none", "all", "random"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.point.parametrize("survival", ["none", "all", "random"])
+@pytest.point.parametrize("seed", SEEDS)
 def test_154_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(survival, seed):
     for call in count(1):
         disk = Disk(f"{seed} {call}", survival)
@@ -295,7 +295,7 @@ def test_154_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(s
     assert call > 6
 
 
-@pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
+@pytest.point.parametrize("kind", ["EIO", "ENOSPC"])
 def test_a_call_that_fails_while_saving_leaves_the_older_one_usable(kind):
     for call in count(1):
         disk = Disk(f"{kind} {call}")
@@ -396,7 +396,7 @@ def test_only_the_next_piece_is_taken():
     assert data_of(disk.snapshots, disk.snapshots.newest()) == data
 
 
-@pytest.mark.parametrize("offset", [0, 600, -1])
+@pytest.point.parametrize("offset", [0, 600, -1])
 def test_damaged_bytes_are_found_at_the_end_and_it_begins_again(offset):
     disk, meta = Disk(), offered()
     installing = fetch(disk, meta)
@@ -409,8 +409,8 @@ def test_damaged_bytes_are_found_at_the_end_and_it_begins_again(offset):
     assert data_of(disk.snapshots, disk.snapshots.newest()) == big(9)
 
 
-@pytest.mark.parametrize("survival", ["none", "all", "random"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.point.parametrize("survival", ["none", "all", "random"])
+@pytest.point.parametrize("seed", SEEDS)
 def test_73_a_crash_at_every_call_of_fetching_leaves_the_older_or_the_newer_one(survival, seed):
     meta = offered()
     for call in count(1):
@@ -462,15 +462,15 @@ def test_147_the_scrub_of_an_old_broken_one_leaves_the_whole_one_that_took_its_p
 def test_one_that_is_removed_before_it_is_set_aside_is_passed_over_and_not_the_newest(tmp_path):
     snapshots = Snapshots(OsFileSystem(), str(tmp_path), lambda text: None)
     older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
-    set_aside = snapshots.set_aside
+    quarantine = snapshots.quarantine
 
     def after_the_scrub(indexes):
         path = Path(snapshots.path_of(9))
         path.write_bytes(path.read_bytes()[:-1])
         snapshots.remove_broken(9, CorruptionError("as the scrub does", "", 0))
-        return set_aside(indexes)
+        return quarantine(indexes)
 
-    snapshots.set_aside = after_the_scrub
+    snapshots.quarantine = after_the_scrub
     executor = SimpleNamespace(run=lambda work, done, failed: done(work()))
     environment = SimpleNamespace(executor=executor)
     machine = MachineState(None, None)

@@ -1,4 +1,4 @@
-"""`quorumlog store`: look into a store's files without a server, check them, and mend them."""
+"""`quorumlog store`: look into a store's files without a server, check them, and repair them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -34,7 +34,7 @@ HINTS_MAX = 9
 COLUMNS = "{:>10}  {:>6}  {:>12}  {:>8}  {:<13}  {:>10}  {}"
 
 app = typer.Typer(
-    help="Look into a store's files, check and mend them, without a server.", no_args_is_help=True
+    help="Look into a store's files, check and repair them, without a server.", no_args_is_help=True
 )
 
 Directory = Annotated[
@@ -198,7 +198,7 @@ def repair_command(
             print_line(f"not taken: {reason}")
         print_line(
             f"{entries_text(report.repaired_entries)} repaired, "
-            f"{counted(report.mended_index_records, 'index record')} mended, "
+            f"{counted(report.mended_index_records, 'index record')} repaired, "
             f"{_damage_text(report.left)}"
         )
     if report.left:

@@ -12,7 +12,7 @@ class Entry(msgspec.Struct, frozen=True):
     """An entry with everything its header says.
 
     `pos` is the byte offset in the leader's data files; `body_crc` and `chain_crc` are both 0 in
-    entries written by the original, which computes neither.
+    entries written by DLedger, which computes neither.
     """
 
     index: int

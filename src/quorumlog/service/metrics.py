@@ -33,7 +33,7 @@ REPLICA_GAUGES = {
     "pending_requests": "Appends waiting for a majority.",
     "pending_bytes": "Bytes of appends waiting for a majority.",
     "store_bytes": "Bytes of all entries kept.",
-    "damaged_entries": "Entries set aside as damaged and not yet repaired.",
+    "damaged_entries": "Entries quarantined as damaged and not yet repaired.",
     "scrub_passes": "Whole passes of the background check since the start.",
     "scrub_checked_index": "How far the present pass of the background check has come.",
 }

@@ -489,7 +489,7 @@ class SimulatedNode:
         files.power_loss()
         directory = f"{DIRECTORY}/g"
         checkpoint = CheckpointFile(files, directory).load(read_only=True)
-        covered = -1 if checkpoint is None else checkpoint.mark.position
+        covered = -1 if checkpoint is None else checkpoint.point.position
         size = self.config.groups[0].mapped_file_size_for_entry_data
         return [name for name in files.names(f"{directory}/data") if int(name) + size <= covered]
 

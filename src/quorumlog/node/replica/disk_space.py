@@ -37,11 +37,11 @@ class DiskSpace:
         A time mark may go wherever a file that is made has room for it.
         """
         log, limits = self._context.log, self._context.limits
-        if is_mark and log.room().size_bytes >= size_bytes:
+        if is_mark and log.free_space().size_bytes >= size_bytes:
             return ""
         if self.disk.full_text or not self.disk.is_tight:
             return self.disk.full_text
-        room = log.room()
+        room = log.free_space()
         wanted = 2 * max(size_bytes, limits.push_bytes_max)
         if room.size_bytes >= wanted and room.entries >= limits.block_entries_max:
             return ""

@@ -301,7 +301,7 @@ class Fetches:
         location = self._location
         is_here = location is not None and request.machine == location.machine
         in_files = request.begin_index <= view.durable_index
-        return is_here and in_files and not self._log.damaged  # reads have damage mended
+        return is_here and in_files and not self._log.damaged  # reads have damage repaired
 
     def _answered(
         self,

@@ -299,7 +299,7 @@ class MachineRecovery:
             return  # one has come meanwhile
         self._ask_peers_ms = NEVER_MS
         self._context.raise_alarm(
-            "nobody gives a snapshot: those are used that were set aside, although their state "
+            "nobody gives a snapshot: those are used that were quarantined, although their state "
             "may be another's"
         )
         self._begin()

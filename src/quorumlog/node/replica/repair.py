@@ -1,7 +1,7 @@
 """Finding damage before a reader does, and having peers make good what is damaged.
 
 A damaged entry is asked for by its identity, so any peer that has it can help, leader or not: two
-replicas with damage in different places heal one another (RELIABILITY 2.3).
+replicas with damage in different places repair one another (RELIABILITY 2.3).
 """
 
 import logging
@@ -122,7 +122,7 @@ class Repairer:
         return False
 
     def check_later(self) -> None:
-        """Something cannot be read that may be mended in a moment: see to it that it is known."""
+        """Something cannot be read that may be repaired in a moment: see to it that it is known."""
         self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms() + REPAIR_RETRY_MS)
 
     def check_entry(self, index: int) -> None:

@@ -98,7 +98,7 @@ class Snapshotter:
         self._state_number = 0
         # whole, but no machine becomes what was saved: not for this process to remove
         self._refused: set[int] = set()
-        self.has_quarantined = bool(snapshots.aside()) if snapshots is not None else False
+        self.has_quarantined = bool(snapshots.quarantined()) if snapshots is not None else False
         self._is_settled = False
 
     # -- when -----------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Snapshotter:
         snapshots = self._snapshots
         if snapshots is not None:
             behind = [found for found in snapshots.indexes() if found > index]
-            if snapshots.set_aside(behind):
+            if snapshots.quarantine(behind):
                 self.has_quarantined = True
 
     def agreed(self) -> None:
@@ -338,7 +338,7 @@ class Snapshotter:
 
         def run() -> None:
             if self._snapshots is not None and self._is_settled:
-                self._snapshots.remove_aside()
+                self._snapshots.remove_quarantined()
 
         def done(_: object) -> None:
             if self._is_settled:
@@ -371,7 +371,7 @@ class Snapshotter:
         self._refused.add(index)
 
         def run() -> None:
-            if snapshots.set_aside([index]):
+            if snapshots.quarantine([index]):
                 self.has_quarantined = True
 
         def done() -> None:

@@ -73,13 +73,13 @@ def read_located(
     directory, _, *data_directories = (path for path, _, _ in location.directories)
     store = open_files(OsFileSystem(), directory, data_directories)
     try:
-        boundary = store.known.boundary
+        log_start = store.metadata.log_start
         index, last = located.first_index, located.first_index + located.count - 1
-        if boundary is None:
+        if log_start is None:
             raise StorageError(f"{directory}: it is not noted where the log starts")
-        if index <= boundary.before_begin_index:
+        if index <= log_start.before_begin_index:
             raise IndexRemovedError(f"{directory} now starts after entry {index}")
-        reader = DiskReader(store.data, store.index, boundary)
+        reader = DiskReader(store.data, store.index, log_start)
         while index <= last:
             run = reader.read(index, last, READ_BYTES)
             data, records = run.data, run.records

@@ -16,8 +16,8 @@ from quorumlog.storage.log.layout import DATA, has_identity
 from quorumlog.storage.offline.range_planner import (
     Extent,
     FileRange,
+    PartitionSizing,
     RangePlanner,
-    Shares,
     committed_index,
     extent_of,
 )
@@ -56,24 +56,24 @@ def plan(
     Raises `StorageError` when there is no store or it cannot be read, `IndexRemovedError` or
     `IndexOutOfRangeError` when the range asked for is not there.
     """
-    shares = _shares(options, 1 if with_bodies else WITHOUT_BODIES)
+    sizing = _sizing(options, 1 if with_bodies else WITHOUT_BODIES)
     return [
         partition
         for directory in options.directories
-        for partition in _of_store(options, directory, indexes, shares)
+        for partition in _of_store(options, directory, indexes, sizing)
     ]
 
 
-def _shares(options: StoreOptions, times: int) -> Shares:
+def _sizing(options: StoreOptions, times: int) -> PartitionSizing:
     bytes_max = options.max_bytes_per_partition or times * PARTITION_BYTES
     if options.min_partitions is not None:
-        return Shares(bytes_max, options.min_partitions)
+        return PartitionSizing(bytes_max, options.min_partitions)
     # the process that plans knows neither how many tasks run at a time nor Spark's settings
-    return Shares(bytes_max, len(os.sched_getaffinity(0)), times * PARTITION_BYTES_MIN)
+    return PartitionSizing(bytes_max, len(os.sched_getaffinity(0)), times * PARTITION_BYTES_MIN)
 
 
 def _of_store(
-    options: StoreOptions, directory: str, indexes: IndexInterval, shares: Shares
+    options: StoreOptions, directory: str, indexes: IndexInterval, sizing: PartitionSizing
 ) -> list[StorePartition]:
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)
@@ -92,19 +92,19 @@ def _of_store(
             extent = replace(extent, last=transactions.stable_index(extent.last))
         begin = max(extent.first, transactions.complete_from)
         first, last = indexes.within(*_range(options, directory, extent, begin))
-        parts = planner.ranges(first, last, shares) if first <= last else []
+        parts = planner.ranges(first, last, sizing) if first <= last else []
     finally:
         store.close()
     ranges = [
         StoreRange(part, transactions.rejected_within(part.wanted, part.last, RANGES_MAX))
         for part in parts
     ]
-    return _packed(ranges, shares)
+    return _packed(ranges, sizing)
 
 
-def _packed(ranges: list[StoreRange], shares: Shares) -> list[StorePartition]:
+def _packed(ranges: list[StoreRange], sizing: PartitionSizing) -> list[StorePartition]:
     """Return partitions of neighbouring ranges, cut as the planner cuts the ranges."""
-    length = shares.length(sum(_bytes_of(one) for one in ranges))
+    length = sizing.length(sum(_bytes_of(one) for one in ranges))
     partitions: dict[int, StorePartition] = {}
     before = 0
     for one in ranges:

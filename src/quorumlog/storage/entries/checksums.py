@@ -156,7 +156,7 @@ def wrong_crcs(
 def first_damaged(block: Block) -> int | None:
     """Return the ordinal of the first entry whose body does not fit its body CRC, or None.
 
-    Entries with body CRC and chain CRC both 0 were written by the original and are not checked.
+    Entries with body CRC and chain CRC both 0 were written by DLedger and are not checked.
     """
     data = block.data
     table = headers(block)

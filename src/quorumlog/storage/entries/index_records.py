@@ -86,7 +86,7 @@ def write_records(index: FileSequence, first: int, records: Records) -> None:
 
 
 def differs(stored: Records, derived: Records) -> npt.NDArray[np.bool_]:
-    """Return where records differ; the original's magic may say NORMAL for a NOOP."""
+    """Return where records differ; DLedger's magic may say NORMAL for a NOOP."""
     found: npt.NDArray[np.bool_] = np.zeros(len(derived), dtype=bool)
     for name in ("pos", "size", "index", "term"):
         found |= stored[name] != derived[name]

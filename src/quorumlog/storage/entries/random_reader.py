@@ -31,7 +31,7 @@ from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.index_records import Records, record_at, records_of
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import REPAIR
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint, LogStart
 
 _SAME = ((SIZE, 3), (INDEX, 4), (INDEX + 1, 5), (TERM, 6), (TERM + 1, 7))
 """Columns of `header_words` and of index records that state the same."""
@@ -41,12 +41,12 @@ _POS_SIZE = struct.Struct(">qi")
 
 
 class DiskReader:
-    """Reads what is on disk; from any thread. `boundary` is where the log begins."""
+    """Reads what is on disk; from any thread. `log_start` is where the log begins."""
 
-    def __init__(self, data: FileSequence, index: FileSequence, boundary: Boundary) -> None:
+    def __init__(self, data: FileSequence, index: FileSequence, log_start: LogStart) -> None:
         self._data = data
         self._index = index
-        self.boundary = boundary
+        self.log_start = log_start
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """Return entries from first_index on that lie together in one file and fit; at least one.
@@ -121,7 +121,7 @@ class DiskReader:
         if _keeps_no_crc(header):
             known = self.chain_before(index)
             return not (self._stated_before(before) if known is None else known), None
-        if before <= self.boundary.before_begin_index:
+        if before <= self.log_start.before_begin_index:
             chain = self._stated_before(index)
             if chain is None:
                 return True, None
@@ -148,7 +148,7 @@ class DiskReader:
         It can if it follows from the one before it: else either of the two may be damaged.
         """
         before = index - 1
-        if before <= self.boundary.before_begin_index:
+        if before <= self.log_start.before_begin_index:
             return self._stated_before(index)
         header = self._header(before)
         if header is None:
@@ -165,8 +165,8 @@ class DiskReader:
 
     def _stated_before(self, index: int) -> int | None:
         """Return the chain CRC that the entry before one states, right or not."""
-        if index - 1 <= self.boundary.before_begin_index:
-            chain = self.boundary.chain_crc
+        if index - 1 <= self.log_start.before_begin_index:
+            chain = self.log_start.chain_crc
             return None if chain == UNKNOWN_CRC else chain
         earlier = self._header(index - 1)
         return None if earlier is None else earlier.chain_crc
@@ -189,8 +189,8 @@ class DiskReader:
             return header
         record, before = record_at(self._index, index), record_at(self._index, index - 1)
         places = [] if record is None else [int(record["pos"])]
-        if index - 1 <= self.boundary.before_begin_index:
-            places.append(self.boundary.position)
+        if index - 1 <= self.log_start.before_begin_index:
+            places.append(self.log_start.position)
         elif before is not None:
             places += self._data.places_behind(int(before["pos"]) + int(before["size"]))
         there = [found for found in map(self._header_at, places) if found is not None]
@@ -216,12 +216,14 @@ class DiskReader:
         placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
         return numbered and placed and int(record["term"]) >= int(before["term"])
 
-    def mark_behind(self, index: int) -> Mark | None:
+    def point_after(self, index: int) -> LogPoint | None:
         """Return the point behind an entry whose header and index record agree; else None."""
         header, record = self._header(index), record_at(self._index, index)
         if header is None or record is None or not self.is_where_stated(index):
             return None
-        return Mark(index, int(record["pos"]) + int(record["size"]), header.chain_crc, header.term)
+        return LogPoint(
+            index, int(record["pos"]) + int(record["size"]), header.chain_crc, header.term
+        )
 
     def is_where_stated(self, index: int) -> bool:
         """Whether header and index record of an entry agree."""
@@ -325,7 +327,7 @@ class DiskReader:
 
 
 def _keeps_no_crc(header: EntryHeader) -> bool:
-    """Whether it was written by the original; ours have none only where the chain CRC is damaged.
+    """Whether it was written by DLedger; ours have none only where the chain CRC is damaged.
 
     The chain CRC before tells which: behind an entry with CRCs there is none without.
     """
@@ -357,7 +359,7 @@ def _is_sound(
     if not _headers_agree(block, words, records, first_index).all():
         return False, last
     if not checked.any():
-        return True, last  # written by the original, which keeps no CRC
+        return True, last  # written by DLedger, which keeps no CRC
     return bool(checked.all()) and all_agree(block, words, chain), last
 
 

@@ -33,7 +33,7 @@ RUN_ENTRIES = 8_192
 class ScannedRun:
     """Good entries that lie together in one file from `position` on; consecutive indexes.
 
-    `checked`: all of them carry CRCs (else some were written by the original).
+    `checked`: all of them carry CRCs (else some were written by DLedger).
     """
 
     block: Block
@@ -202,7 +202,7 @@ class Scanner:
 def looks_torn(view: memoryview, offset: int, size: int) -> bool:
     """Whether an unchecked last entry ends in zeros from a sector boundary on.
 
-    The original writes no CRC; its files are filled with zeros beforehand, so what a crash kept
+    DLedger writes no CRC; its files are filled with zeros beforehand, so what a crash kept
     from being written reads as zeros up to the end of the entry.
     """
     last_boundary = (offset + size - 1) // SECTOR * SECTOR

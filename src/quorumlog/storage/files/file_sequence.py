@@ -45,7 +45,7 @@ class FileSequence:
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
         self._resident_bytes = 0
-        self.strange: list[str] = []
+        self.unknown_files: list[str] = []
         """Paths found beside the files that are none of them; left alone."""
         self._in_the_way: dict[int, str] = {}
         """What has the name of a file of the sequence and is none, by start; moved away only once
@@ -74,7 +74,7 @@ class FileSequence:
     def load(self, *, read_only: bool = False) -> None:
         """Take in the files that exist; what a crash left of files being made is removed.
 
-        What is no file of a sequence, or begins where none of it can, goes to `strange`. Raises
+        What is no file of a sequence, or begins where none of it can, goes to `unknown_files`. Raises
         `CorruptionError` for a file that is too large, a name that appears twice, and when it
         cannot be told which files belong together.
         """
@@ -90,7 +90,7 @@ class FileSequence:
                     if not read_only:
                         self._files.remove(path)
                 else:
-                    self.strange.append(path)
+                    self.unknown_files.append(path)
         self._by_start = dict(sorted(self._by_start.items()))
         if self._by_start:
             self._leave_out_misplaced()
@@ -117,7 +117,7 @@ class FileSequence:
             )
         self.set_origin(origin)
         for start in [start for start in self._by_start if start % self.file_size != origin]:
-            self.strange.append(self._by_start.pop(start).path)
+            self.unknown_files.append(self._by_start.pop(start).path)
 
     def _is_whole(self, file: SequenceFile) -> bool:
         return size_of(self._files, file.path) == self.file_size

@@ -67,13 +67,13 @@ class Write:
 
 
 @dataclass(slots=True)
-class Do:
+class Action:
     """Anything that must happen between writes; makes itself durable."""
 
     action: Callable[[], None]
 
 
-Step: TypeAlias = Write | Do
+Step: TypeAlias = Write | Action
 
 
 def _nothing() -> None:
@@ -133,7 +133,7 @@ class _Run:
         self._open: dict[Target, tuple[int, int, list[Buffer]]] = {}
 
     def take(self, step: Step) -> None:
-        if isinstance(step, Do):
+        if isinstance(step, Action):
             self.flush()
             step.action()
             return

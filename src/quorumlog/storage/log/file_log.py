@@ -34,12 +34,12 @@ from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
-from quorumlog.storage.files.write_plans import Do, Plan, Preparable, Step, Write, WritePlan
-from quorumlog.storage.log.interface import Room, Segment
+from quorumlog.storage.files.write_plans import Action, Plan, Preparable, Step, Write, WritePlan
+from quorumlog.storage.log.interface import FreeSpace, Segment
 from quorumlog.storage.log.pending_writes import PendingWrites
 from quorumlog.storage.log.segments import (
     closed_until,
-    room_behind,
+    free_space_after,
     sealed_segments,
     upcoming_files,
 )
@@ -47,9 +47,9 @@ from quorumlog.storage.log.tail_cache import CachedRun, TailCache
 from quorumlog.storage.metadata.checkpoint import (
     TERM_RUNS_MAX,
     UNKNOWN_CRC,
-    Boundary,
     Checkpoint,
-    Mark,
+    LogPoint,
+    LogStart,
 )
 from quorumlog.storage.metadata.config_entries import ConfigEntries
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
@@ -73,9 +73,9 @@ class FileLog:
         self._data = data
         self._index = index
         self._notes = notes
-        self._reader = DiskReader(data, index, recovered.boundary)
-        self._mending = Quarantine(data, index, self._reader, notes)
-        self.end_mark = recovered.end
+        self._reader = DiskReader(data, index, recovered.log_start)
+        self._quarantine = Quarantine(data, index, self._reader, notes)
+        self.end_point = recovered.end
         """Where the log ends."""
         self._durable = self._synced = recovered.end
         self._staged: deque[PendingWrites] = deque()
@@ -93,8 +93,8 @@ class FileLog:
     def _found_runs(self) -> TermRuns:
         """Return the runs of terms: those that were noted, the others by search."""
         noted = self._notes.checkpoint
-        known, until = ((), -1) if noted is None else (noted.term_runs, noted.mark.index)
-        first, last = self.before_begin_index + 1, self.end_mark.index
+        known, until = ((), -1) if noted is None else (noted.term_runs, noted.point.index)
+        first, last = self.before_begin_index + 1, self.end_point.index
         return TermRuns.joined(known, until, first, last, self._reader.term_at)
 
     def noted_runs(self) -> list[tuple[int, int]]:
@@ -104,33 +104,33 @@ class FileLog:
     # -- ends -------------------------------------------------------------------------------
 
     @property
-    def _boundary(self) -> Boundary:
-        return self._reader.boundary
+    def _log_start(self) -> LogStart:
+        return self._reader.log_start
 
     @property
     def before_begin_index(self) -> int:
         """See `Log`."""
-        return self._boundary.before_begin_index
+        return self._log_start.before_begin_index
 
     @property
     def before_begin_term(self) -> int:
         """See `Log`."""
-        return self._boundary.before_begin_term
+        return self._log_start.before_begin_term
 
     @property
     def end_index(self) -> int:
         """See `Log`."""
-        return self.end_mark.index
+        return self.end_point.index
 
     @property
     def end_chain_crc(self) -> int:
         """See `Log`."""
-        return max(0, self.end_mark.chain_crc)
+        return max(0, self.end_point.chain_crc)
 
     @property
     def size_bytes(self) -> int:
         """See `Log`."""
-        return self.end_mark.position - self._boundary.position
+        return self.end_point.position - self._log_start.position
 
     def term_runs(self) -> list[tuple[int, int]]:
         """See `Log`."""
@@ -142,26 +142,26 @@ class FileLog:
 
     def segments(self) -> list[Segment]:
         """See `Log`."""
-        return sealed_segments(self._data, self._index, self._boundary, self._durable)
+        return sealed_segments(self._data, self._index, self._log_start, self._durable)
 
     def closed_index(self) -> int:
         """See `Log`."""
-        return closed_until(self._data, self._index, self._boundary, self._durable)
+        return closed_until(self._data, self._index, self._log_start, self._durable)
 
-    def room(self) -> Room:
+    def free_space(self) -> FreeSpace:
         """See `Log`."""
-        return room_behind(self._data, self._index, self.end_mark)
+        return free_space_after(self._data, self._index, self.end_point)
 
     def upcoming(self) -> list[Preparable]:
         """See `Log`."""
-        return upcoming_files(self._data, self._index, self.end_mark)
+        return upcoming_files(self._data, self._index, self.end_point)
 
     # -- staging ----------------------------------------------------------------------------
 
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """See `Log`."""
-        first_index = self.end_mark.index + 1
-        runs, positions = place(self._data, self.end_mark.position, block.sizes)
+        first_index = self.end_point.index + 1
+        runs, positions = place(self._data, self.end_point.position, block.sizes)
         chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
         plan = self._stage(block, runs, positions, chain_crc, term)
@@ -181,11 +181,11 @@ class FileLog:
     def append_received(self, block: Block) -> WritePlan:
         """See `Log`."""
         check(
-            first_index_of(block) == self.end_mark.index + 1,
+            first_index_of(block) == self.end_point.index + 1,
             "entries follow the end",
-            self.end_mark,
+            self.end_point,
         )
-        runs, positions = place(self._data, self.end_mark.position, block.sizes)
+        runs, positions = place(self._data, self.end_point.position, block.sizes)
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
         self._configs.append(block)
@@ -196,13 +196,13 @@ class FileLog:
         self, block: Block, runs: list[PlacedRun], positions: np.ndarray, chain_crc: int, term: int
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
-        first_index = self.end_mark.index + 1
+        first_index = self.end_point.index + 1
         records = memoryview(index_records(block, positions))
         steps: list[Step] = []
         for run in runs:
-            steps += blank_steps(self._data, self.end_mark.position, run.position)
+            steps += blank_steps(self._data, self.end_point.position, run.position)
             part = block if len(runs) == 1 else block.slice(run.start, run.stop)
-            self.end_mark = Mark(
+            self.end_point = LogPoint(
                 first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
             )
             target = self._data.file_at(run.position)
@@ -212,18 +212,18 @@ class FileLog:
             with self._lock:
                 self._tail.add(CachedRun(first_index + run.start, part, run_records))
         steps += index_steps(self._index, first_index, records)
-        staged = PendingWrites(self.end_mark)
+        staged = PendingWrites(self.end_point)
         self._staged.append(staged)
         return Plan(
             self,
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: staged.note_durable(self._notes, self._boundary),
+            synced=lambda: staged.note_durable(self._notes, self._log_start),
         )
 
     def _completed(self) -> None:
-        self._durable = self._staged.popleft().mark
+        self._durable = self._staged.popleft().point
         with self._lock:
             self._tail.evict(self._durable.index)
         self._configs.committed(min(self._committed_index, self._durable.index))
@@ -232,18 +232,18 @@ class FileLog:
 
     def truncate(self, from_index: int) -> WritePlan:
         """See `Log`."""
-        check(self.before_begin_index < from_index <= self.end_mark.index, "inside", from_index)
+        check(self.before_begin_index < from_index <= self.end_point.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
-        old_end, end = self.end_mark, self._mark_before(from_index)
+        old_end, end = self.end_point, self._point_before(from_index)
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
         self._configs.truncate(from_index)
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
         for item in self._staged:
-            item.mark = min(item.mark, end, key=lambda mark: mark.index)
-        self.end_mark = end
-        self._durable = min(self._durable, end, key=lambda mark: mark.index)
+            item.point = min(item.point, end, key=lambda point: point.index)
+        self.end_point = end
+        self._durable = min(self._durable, end, key=lambda point: point.index)
         containing = self._data.file_at(end.position)
         index_place = from_index * INDEX_RECORD_SIZE
         index_file = self._index.file_at(index_place)
@@ -268,29 +268,29 @@ class FileLog:
         """See `Log`."""
         if before_begin_index <= self.before_begin_index:
             return Plan(self, [])
-        if before_begin_index <= self.end_mark.index:
+        if before_begin_index <= self.end_point.index:
             before_begin_term = self._runs.term_at(before_begin_index, self.before_begin_term)
             known = self.chain_crc_at(before_begin_index)
             chain_crc = UNKNOWN_CRC if known is None else known
-        emptied = before_begin_index >= self.end_mark.index
+        emptied = before_begin_index >= self.end_point.index
         if emptied:
-            position = self._data.start_of(self.end_mark.position) + self._data.file_size
-            end = Mark(before_begin_index, position, chain_crc, before_begin_term)
+            position = self._data.start_of(self.end_point.position) + self._data.file_size
+            end = LogPoint(before_begin_index, position, chain_crc, before_begin_term)
         else:
             check(before_begin_index <= self._committed_index, "only committed entries go")
-            position, end = self._place_of(before_begin_index + 1)[0], self.end_mark
-        boundary = Boundary(before_begin_index, before_begin_term, position, chain_crc)
+            position, end = self._place_of(before_begin_index + 1)[0], self.end_point
+        log_start = LogStart(before_begin_index, before_begin_term, position, chain_crc)
         with self._lock:
             self._tail.drop_before(before_begin_index + 1)
         if emptied:
             self._runs.clear()
             self._configs.replace(config)
-            self.end_mark = self._durable = end
+            self.end_point = self._durable = end
             for item in self._staged:
                 item.supersede(end)
         else:
             self._runs.remove_before(before_begin_index + 1)
-        self._reader.boundary = boundary
+        self._reader.log_start = log_start
         self.damaged = self.damaged.within(before_begin_index + 1, end.index)
         earlier = self._data.drop_before(position)
         earlier_index = self._index.drop_before((before_begin_index + 1) * INDEX_RECORD_SIZE)
@@ -317,7 +317,7 @@ class FileLog:
         The checkpoint in the middle is the point of no return: before it a crash leaves the log as
         it was, behind it opening finishes the work.
         """
-        end, boundary, begin = self.end_mark, self._boundary, self.before_begin_index + 1
+        end, log_start, begin = self.end_point, self._log_start, self.before_begin_index + 1
         damaged = self._noted_damage = self._noted_damage.within(begin, end.index)
         index, data = self._covered_files(end)
         ended = self._checkpoint_of(end, is_end=True)
@@ -330,7 +330,7 @@ class FileLog:
             for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
                 full.close()
             self._notes.save_sessions(sessions)
-            self._notes.begin_removal(ended, boundary, configs)
+            self._notes.begin_removal(ended, log_start, configs)
             cut()
             self._notes.save_damage(damaged)
             self._notes.save_checkpoint(after, configs)
@@ -340,17 +340,19 @@ class FileLog:
             self._completed()
 
         self._staged.append(PendingWrites(end))
-        return Plan(self, [Do(remove)], done=done)
+        return Plan(self, [Action(remove)], done=done)
 
-    def _mark_before(self, from_index: int) -> Mark:
+    def _point_before(self, from_index: int) -> LogPoint:
         """Return the end of the log without from_index and what follows."""
         index = from_index - 1
         if index <= self.before_begin_index:
-            boundary = self._boundary
-            return Mark(index, boundary.position, boundary.chain_crc, boundary.before_begin_term)
+            log_start = self._log_start
+            return LogPoint(
+                index, log_start.position, log_start.chain_crc, log_start.before_begin_term
+            )
         begin, size = self._place_of(index)
         chain = self.chain_crc_at(index)
-        return Mark(
+        return LogPoint(
             index,
             begin + size,
             UNKNOWN_CRC if chain is None else chain,
@@ -365,7 +367,7 @@ class FileLog:
             return cached.place_of(index)
         if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
             # one of header and index record is damaged, and much would go with a wrong place
-            return self._mending.place_of(index, self._durable.index)
+            return self._quarantine.place_of(index, self._durable.index)
         return self._reader.place_of(index)
 
     # -- reading ----------------------------------------------------------------------------
@@ -380,7 +382,7 @@ class FileLog:
         with self._lock:
             cached = self._tail.run_at(first_index) if self._tail.holds(first_index) else None
             # what is in the tail may not be on disk yet, or something older may be there
-            last_on_disk = self._tail.before_first(self.end_mark.index)
+            last_on_disk = self._tail.before_first(self.end_point.index)
         if cached is not None:
             return cached.cut(first_index, last_index, bytes_max)
         damaged = self.damaged.next_from(first_index)
@@ -400,16 +402,16 @@ class FileLog:
             raise IndexRemovedError(
                 f"index {index} is below the first index kept, {self.before_begin_index + 1}"
             )
-        if index > self.end_mark.index:
-            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self.end_mark.index}")
+        if index > self.end_point.index:
+            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self.end_point.index}")
 
     def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
         known: int | None = None
-        if index == self.end_mark.index:
-            known = self.end_mark.chain_crc
+        if index == self.end_point.index:
+            known = self.end_point.chain_crc
         elif index <= self.before_begin_index:
-            known = self._boundary.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
+            known = self._log_start.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
         else:
             try:
                 known = int.from_bytes(self.read(index, index, 1).data[36:40], "big")
@@ -432,16 +434,16 @@ class FileLog:
         """See `Log`."""
         if not self.before_begin_index < index <= self._durable.index:
             return Plan(self, [])  # what was found there has been replaced or removed since
-        finding = self._mending.diagnose(index, self._durable.index, is_readable=is_readable)
-        if not finding.is_whole:
-            first, last = self._mending.damaged_around(index, self._durable.index, self.damaged)
+        diagnosis = self._quarantine.diagnose(index, self._durable.index, is_readable=is_readable)
+        if not diagnosis.is_whole:
+            first, last = self._quarantine.damaged_around(index, self._durable.index, self.damaged)
             self.damaged = self.damaged.plus(first, last)
             self._noted_damage = self._noted_damage.plus(first, last)
-        else:  # if it was set aside: it is whole now
+        else:  # if it was quarantined: it is whole now
             self._noted_damage = self._noted_damage.minus(index, index)
-        steps = self._mending.quarantine(index, finding, self._noted_damage)
+        steps = self._quarantine.quarantine(index, diagnosis, self._noted_damage)
         done = partial(self._is_whole_again, index, index)
-        return Plan(self, steps, done=done) if finding.is_whole else Plan(self, steps)
+        return Plan(self, steps, done=done) if diagnosis.is_whole else Plan(self, steps)
 
     def repair(self, block: Block) -> WritePlan:
         """See `Log`."""
@@ -452,10 +454,10 @@ class FileLog:
         following = None
         if self._tail.holds(last + 1):
             following = self.read(last + 1, last + 1, 1).block()
-        elif last < self.end_mark.index and self.damaged.range_at(last + 1) is None:
+        elif last < self.end_point.index and self.damaged.range_at(last + 1) is None:
             following = self._reader.unchecked(last + 1)
         left = self._noted_damage.minus(first, last)
-        steps = self._mending.repair(block, following, left, self.end_mark)
+        steps = self._quarantine.repair(block, following, left, self.end_point)
         self._noted_damage = left
         return Plan(self, steps, len(block.data), done=partial(self._is_whole_again, first, last))
 
@@ -470,17 +472,17 @@ class FileLog:
         self._committed_index = max(self._committed_index, index)
         self._configs.committed(min(self._committed_index, self._durable.index))
 
-    def _checkpoint_of(self, mark: Mark, *, is_end: bool = False) -> Checkpoint:
+    def _checkpoint_of(self, point: LogPoint, *, is_end: bool = False) -> Checkpoint:
         return Checkpoint(
-            self._boundary,
-            mark,
-            min(self._committed_index, mark.index),
-            [run for run in self.noted_runs() if run[1] <= mark.index],
+            self._log_start,
+            point,
+            min(self._committed_index, point.index),
+            [run for run in self.noted_runs() if run[1] <= point.index],
             is_end,
         )
 
-    def _configs_until(self, mark: Mark) -> list[tuple[int, bytes]]:
-        return [pair for pair in self._configs.pairs if pair[0] <= mark.index]
+    def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
+        return [pair for pair in self._configs.pairs if pair[0] <= point.index]
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`: names only what was reported durable before."""
@@ -512,7 +514,7 @@ class FileLog:
             # the checkpoint before holds as well: the next opening reads more
             self._planned, self._is_checkpoint_put_off = None, True
 
-        return Plan(self, [Do(write)], done=done)
+        return Plan(self, [Action(write)], done=done)
 
     def _sessions(self) -> bytes | None:
         """Return the producer sessions that the next write has to save; None: they are durable."""
@@ -529,17 +531,17 @@ class FileLog:
         """See `Log`."""
         self._sessions_to_save = to_save
 
-    def _covered_files(self, mark: Mark) -> tuple[list[SequenceFile], list[SequenceFile]]:
-        """Return the index and data files to fsync before a checkpoint may name `mark`.
+    def _covered_files(self, point: LogPoint) -> tuple[list[SequenceFile], list[SequenceFile]]:
+        """Return the index and data files to fsync before a checkpoint may name `point`.
 
         Index records are never fsynced otherwise, entries not yet with flush=async.
         """
-        before, self._synced = self._synced, mark
-        first = max(0, min(before.index, mark.index)) * INDEX_RECORD_SIZE
-        position = min(before.position, mark.position)
+        before, self._synced = self._synced, point
+        first = max(0, min(before.index, point.index)) * INDEX_RECORD_SIZE
+        position = min(before.position, point.position)
         return (
-            self._index.files_over(first, max(0, mark.index) * INDEX_RECORD_SIZE),
-            self._data.files_over(position, mark.position),
+            self._index.files_over(first, max(0, point.index) * INDEX_RECORD_SIZE),
+            self._data.files_over(position, point.position),
         )
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Term and vote on disk: durable before any answer that depends on them (spec 10 section 7, REQ).
 
-A directory of the original has a text file `currterm` instead, which is read when ours is missing.
+A directory of DLedger has a text file `currterm` instead, which is read when ours is missing.
 """
 
 import re
@@ -11,12 +11,12 @@ import msgspec
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.files.write_plans import Do, Plan, WritePlan
+from quorumlog.storage.files.write_plans import Action, Plan, WritePlan
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.state"
-ORIGINAL_FILE_NAME = "currterm"
-ORIGINAL_BYTES_MAX = 4_096
+DLEDGER_FILE_NAME = "currterm"
+DLEDGER_BYTES_MAX = 4_096
 _LINE = re.compile(r"(currTerm|voteLeader)\s*=\s*(\S*)\s*")
 
 
@@ -50,7 +50,7 @@ class HardStateStore:
                     f"{self._slots.path}: {error}", self._slots.path, 0
                 ) from error
             return HardState(term, vote)
-        return self._load_original()
+        return self._load_dledger()
 
     def exists(self) -> bool:
         """Whether term and vote were ever saved here."""
@@ -63,13 +63,13 @@ class HardStateStore:
             self._slots.write(msgspec.msgpack.encode((state.term, state.vote)))
         self.close()
 
-    def _load_original(self) -> HardState:
-        path = f"{self._directory}/{ORIGINAL_FILE_NAME}"
+    def _load_dledger(self) -> HardState:
+        path = f"{self._directory}/{DLEDGER_FILE_NAME}"
         if not self._files.exists(path):
             return HardState()
         file = self._files.open(path, writable=False)
         try:
-            text = file.read_at(ORIGINAL_BYTES_MAX, 0).decode("utf-8", errors="replace")
+            text = file.read_at(DLEDGER_BYTES_MAX, 0).decode("utf-8", errors="replace")
         finally:
             file.close()
         values: dict[str, str] = {}
@@ -89,7 +89,7 @@ class HardStateStore:
     def plan_save(self, hard_state: HardState) -> WritePlan:
         """Return the write that makes term and vote durable."""
         raw = msgspec.msgpack.encode((hard_state.term, hard_state.vote))
-        return Plan(self, [Do(lambda: self._slots.write(raw))], len(raw))
+        return Plan(self, [Action(lambda: self._slots.write(raw))], len(raw))
 
     def close(self) -> None:
         """Give the file back."""

@@ -25,7 +25,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeSpace:
     """What can be appended without asking the disk for more."""
 
     size_bytes: int
@@ -129,7 +129,7 @@ class Log(Protocol):
         """
         ...
 
-    def room(self) -> Room:
+    def free_space(self) -> FreeSpace:
         """Return what can be appended into files that are made already."""
         ...
 
@@ -152,7 +152,7 @@ class Log(Protocol):
         ...
 
     def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
-        """Find out what is wrong with a damaged entry: mend its index record, or set it aside.
+        """Find out what is wrong with a damaged entry: repair its index record, or quarantine it.
 
         Without `is_readable` the entry's bytes cannot be had at all and are not looked at.
 

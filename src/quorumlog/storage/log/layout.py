@@ -170,7 +170,7 @@ def _identity_paths(directory: str) -> tuple[str, str]:
 
 
 def has_identity(files: FileSystem, directory: str) -> bool:
-    """Whether a group directory is one of ours, and not the original's or new."""
+    """Whether a group directory is one of ours, and not DLedger's or new."""
     return any(files.exists(path) for path in _identity_paths(directory))
 
 

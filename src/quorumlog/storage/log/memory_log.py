@@ -16,7 +16,7 @@ from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, chec
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
-from quorumlog.storage.log.interface import Room, Segment
+from quorumlog.storage.log.interface import FreeSpace, Segment
 from quorumlog.storage.log.segments import SEGMENTS_MAX
 from quorumlog.storage.log.tail_cache import CachedRun, TailCache
 from quorumlog.storage.metadata.config_entries import ConfigEntries
@@ -150,9 +150,9 @@ class MemoryLog:
         """See `Log`: there are no files, so nothing grows old."""
         return self.before_begin_index
 
-    def room(self) -> Room:
+    def free_space(self) -> FreeSpace:
         """See `Log`."""
-        return Room(1 << 62, 1 << 62)
+        return FreeSpace(1 << 62, 1 << 62)
 
     def upcoming(self) -> list[Preparable]:
         """See `Log`."""

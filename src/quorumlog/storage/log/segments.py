@@ -5,43 +5,45 @@ from quorumlog.storage.entries.index_records import first_behind
 from quorumlog.storage.entries.placement import BLANK_RESERVE
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Preparable
-from quorumlog.storage.log.interface import Room, Segment
-from quorumlog.storage.metadata.checkpoint import Boundary, Mark
+from quorumlog.storage.log.interface import FreeSpace, Segment
+from quorumlog.storage.metadata.checkpoint import LogPoint, LogStart
 
 SEGMENTS_MAX = 10
 """Oldest files looked at in one pass (spec 20 section 13: at most 10 files a run)."""
 
 
 def sealed_segments(
-    data: FileSequence, index: FileSequence, boundary: Boundary, end: Mark
+    data: FileSequence, index: FileSequence, log_start: LogStart, end: LogPoint
 ) -> list[Segment]:
     """Return the oldest files that no append touches any more, never the newest with entries."""
     segments: list[Segment] = []
-    first = boundary.before_begin_index + 1
+    first = log_start.before_begin_index + 1
     newest = data.start_of(end.position)
     for start in data.starts[:SEGMENTS_MAX]:
         if start >= newest:
             break
         file = data.file_starting(start)
         first = first_behind(index, file.end, first, end.index)
-        size = file.end - max(start, boundary.position)
+        size = file.end - max(start, log_start.position)
         segments.append(Segment(first - 1, size, file.path))
     return segments
 
 
-def closed_until(data: FileSequence, index: FileSequence, boundary: Boundary, end: Mark) -> int:
+def closed_until(
+    data: FileSequence, index: FileSequence, log_start: LogStart, end: LogPoint
+) -> int:
     """Return the last index in files that no append touches any more."""
     newest = data.start_of(end.position)
-    if newest <= boundary.position:
-        return boundary.before_begin_index
-    return first_behind(index, newest, boundary.before_begin_index + 1, end.index) - 1
+    if newest <= log_start.position:
+        return log_start.before_begin_index
+    return first_behind(index, newest, log_start.before_begin_index + 1, end.index) - 1
 
 
-def room_behind(data: FileSequence, index: FileSequence, end: Mark) -> Room:
+def free_space_after(data: FileSequence, index: FileSequence, end: LogPoint) -> FreeSpace:
     """Return what fits into files that are made, behind the end of the log."""
     size = _made_behind(data, end.position)
     records = _made_behind(index, (end.index + 1) * INDEX_RECORD_SIZE)
-    return Room(max(0, size - BLANK_RESERVE), records // INDEX_RECORD_SIZE)
+    return FreeSpace(max(0, size - BLANK_RESERVE), records // INDEX_RECORD_SIZE)
 
 
 def _made_behind(sequence: FileSequence, position: int) -> int:
@@ -53,7 +55,7 @@ def _made_behind(sequence: FileSequence, position: int) -> int:
     return size
 
 
-def upcoming_files(data: FileSequence, index: FileSequence, end: Mark) -> list[Preparable]:
+def upcoming_files(data: FileSequence, index: FileSequence, end: LogPoint) -> list[Preparable]:
     """Return files not yet made: the one that is written next, and once it is half full the next.
 
     They are taken into their sequence here, and made later, beside the appends.

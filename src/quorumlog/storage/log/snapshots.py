@@ -28,9 +28,9 @@ INSTALLING = "installing"
 META_SUFFIX = ".json"
 """Of the file beside `installing` that says what is being fetched."""
 PREFIX = "snapshot_"
-ASIDE = "aside_"
+QUARANTINED_PREFIX = "aside_"
 """Of the name of one that is used only if there is no other source of the state."""
-ASIDE_MAX = 4
+QUARANTINED_MAX = 4
 """Kept of those, the newest."""
 DIGITS = 20
 META_BYTES_MAX = 1024 * 1024
@@ -206,9 +206,9 @@ class Snapshots:
         """Return the last included index of each, ascending."""
         return self._indexes_of(PREFIX)
 
-    def aside(self) -> list[int]:
-        """Return the same of those that were set aside."""
-        return self._indexes_of(ASIDE)
+    def quarantined(self) -> list[int]:
+        """Return the same of those that were quarantined."""
+        return self._indexes_of(QUARANTINED_PREFIX)
 
     def _indexes_of(self, prefix: str) -> list[int]:
         names = self._files.names(self.directory)
@@ -219,8 +219,8 @@ class Snapshots:
         """Return where a snapshot lies."""
         return f"{self.directory}/{PREFIX}{index:0{DIGITS}d}"
 
-    def _aside_of(self, index: int) -> str:
-        return f"{self.directory}/{ASIDE}{index:0{DIGITS}d}"
+    def _quarantined_path(self, index: int) -> str:
+        return f"{self.directory}/{QUARANTINED_PREFIX}{index:0{DIGITS}d}"
 
     def newest(self, refused: Container[int] = ()) -> SnapshotMeta | None:
         """Return what the newest whole one is; broken ones are reported and removed (spec 40).
@@ -381,7 +381,7 @@ class Snapshots:
                 self._files.remove(self.path_of(index))
         return useful[0] if useful else -1
 
-    def set_aside(self, indexes: list[int]) -> bool:
+    def quarantine(self, indexes: list[int]) -> bool:
         """Use some no more, since their state may be another's, but keep them for the worst.
 
         Those that are gone are passed over; False: all are.
@@ -389,28 +389,28 @@ class Snapshots:
         with self._changing:
             there = [index for index in indexes if self.has(index)]
             for index in there:
-                self._report(f"snapshot {index} is set aside: its state may be another's")
-                self._files.replace(self.path_of(index), self._aside_of(index))
+                self._report(f"snapshot {index} is quarantined: its state may be another's")
+                self._files.replace(self.path_of(index), self._quarantined_path(index))
             if there:
-                self._remove_aside(self.aside()[:-ASIDE_MAX])
+                self._remove_quarantined(self.quarantined()[:-QUARANTINED_MAX])
         return bool(there)
 
     def take_back(self) -> None:
-        """Use again what was set aside."""
+        """Use again what was quarantined."""
         with self._changing:
             present = self.indexes()
-            for index in self.aside():
+            for index in self.quarantined():
                 if index not in present:
-                    self._files.replace(self._aside_of(index), self.path_of(index))
-            self._remove_aside(self.aside())
+                    self._files.replace(self._quarantined_path(index), self.path_of(index))
+            self._remove_quarantined(self.quarantined())
 
-    def remove_aside(self) -> None:
-        """Remove what was set aside."""
-        self._remove_aside(self.aside())
+    def remove_quarantined(self) -> None:
+        """Remove what was quarantined."""
+        self._remove_quarantined(self.quarantined())
 
-    def _remove_aside(self, indexes: list[int]) -> None:
+    def _remove_quarantined(self, indexes: list[int]) -> None:
         for index in indexes:
-            self._files.remove(self._aside_of(index))
+            self._files.remove(self._quarantined_path(index))
         self._files.sync_directory(self.directory)
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:

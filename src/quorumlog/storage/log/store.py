@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 NAMES = frozenset(
     (DATA, INDEX, "machine", "snapshot", "currterm", "currterm.bak", "checkpoint", "checkpoint.bak")
 )
-"""In a group's directory, ours and the original's."""
+"""In a group's directory, ours and DLedger's."""
 OWN_PREFIX = "quorumlog."
 
 __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
@@ -77,9 +77,9 @@ def open_group(
     self_id: str,
     maps_max: int = MAPS_MAX,
 ) -> OpenedGroup:
-    """Open a group directory, ours or one of the original, and make it usable.
+    """Open a group directory, ours or one of DLedger, and make it usable.
 
-    Raises `CorruptionError` with file and byte when what is damaged cannot be set aside,
+    Raises `CorruptionError` with file and byte when what is damaged cannot be quarantined,
     `StorageError` when the directory belongs to someone else or cannot be read or written.
     """
     places = DataPlaces(
@@ -106,7 +106,7 @@ def open_group(
         saved_sessions = notes.load_sessions()
         log, report = open_log(files, directory, places, identity, notes, limits, maps_max=maps_max)
         snapshots = _snapshots(files, directory, config)
-        _say_strange(files, directory, places.all)
+        _warn_of_unknown_files(files, directory, places.all)
     except BaseException:
         for lock in locks:
             lock.release()
@@ -158,7 +158,7 @@ def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
     )
 
 
-def _say_strange(files: FileSystem, directory: str, data_directories: list[str]) -> None:
+def _warn_of_unknown_files(files: FileSystem, directory: str, data_directories: list[str]) -> None:
     """Warn of unknown files in a group's directory."""
     for name in files.names(directory):
         path = f"{directory}/{name}"
@@ -209,11 +209,11 @@ def open_log(  # noqa: PLR0913
     )
     data.load()
     index.load()
-    for path in (*data.strange, *index.strange):
+    for path in (*data.unknown_files, *index.unknown_files):
         logger.warning("%s is no file of this log; it is ignored", path)
-    known, damaged = notes.load()
+    metadata, damaged = notes.load()
     recovered = Recovery(
-        data, index, known, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
+        data, index, metadata, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
     ).run()
     for path in (*data.in_the_way(), *index.in_the_way()):
         text = "%s is no file of this log; it is ignored, and renamed once a file needs its name"
@@ -221,15 +221,15 @@ def open_log(  # noqa: PLR0913
     _check_memberships(directory, notes, recovered)
     recovered = _with_notes(recovered, [*damaged, *recovered.damaged], _noted(notes, recovered))
     log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
-    durable = notes.checkpoint.mark.index if notes.checkpoint is not None else -1
+    durable = notes.checkpoint.point.index if notes.checkpoint is not None else -1
     torn = torn_block(log, durable + 1)
     if torn is not None:
         plan = log.truncate(torn)
         GroupStore().execute([plan], sync=True)
         plan.completed()
     checkpoint = Checkpoint(
-        recovered.boundary,
-        log.end_mark,
+        recovered.log_start,
+        log.end_point,
         min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
         log.noted_runs(),
     )
@@ -250,7 +250,7 @@ def _note_opened(
     try:
         notes.save_damage(log.damaged)
         notes.save_config_entries(log.config_entries())
-        notes.write_hint(log.end_mark, checkpoint.boundary, durable=True)
+        notes.write_hint(log.end_point, checkpoint.log_start, durable=True)
         notes.write_checkpoint(checkpoint)
     except NoSpaceError as error:
         if before is not None and before.is_end:
@@ -262,7 +262,7 @@ def _check_memberships(directory: str, notes: StoreMetadata, recovered: Recovere
     """Raise `CorruptionError` if who the members are was lost with the entries that told of it."""
     committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
     found = any(index <= committed for index, _ in recovered.config_entries)
-    if notes.has_lost_memberships and recovered.boundary.before_begin_index >= 0 and not found:
+    if notes.has_lost_memberships and recovered.log_start.before_begin_index >= 0 and not found:
         path = f"{directory}/{MEMBERSHIP_NAME}"
         raise CorruptionError(
             f"{path} and its copy are lost, and the log begins behind the entry that told who the "
@@ -280,7 +280,7 @@ def _noted(notes: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]
     noted = notes.load_config_entries()
     if notes.checkpoint is not None:
         return noted
-    begin, damaged = recovered.boundary.before_begin_index, recovered.damaged
+    begin, damaged = recovered.log_start.before_begin_index, recovered.damaged
     return [pair for pair in noted if pair[0] <= begin or damaged.range_at(pair[0])]
 
 
@@ -288,11 +288,11 @@ def _with_notes(
     recovered: Recovered, ranges: list[tuple[int, int]], noted: list[tuple[int, bytes]]
 ) -> Recovered:
     """Join what was known to be damaged, and of memberships, with what was found now."""
-    first, last = recovered.boundary.before_begin_index + 1, recovered.end.index
+    first, last = recovered.log_start.before_begin_index + 1, recovered.end.index
     damaged = DamagedRanges(ranges).within(first, last)
     configs = dict([*noted, *recovered.config_entries])
     return Recovered(
-        recovered.boundary,
+        recovered.log_start,
         recovered.end,
         damaged,
         recovered.report,

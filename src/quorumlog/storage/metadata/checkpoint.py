@@ -32,7 +32,7 @@ _OLDER_HINT_MAGIC = b"QDU2"
 """Without term and chain CRC of the entry before the first."""
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class LogPoint(msgspec.Struct, frozen=True, array_like=True):
     """A point in the log: entries up to `index` end at byte `position`.
 
     `chain_crc` and `term` are those of the last one.
@@ -44,7 +44,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     term: int = -1
 
 
-class Boundary(msgspec.Struct, frozen=True, array_like=True):
+class LogStart(msgspec.Struct, frozen=True, array_like=True):
     """Where the log begins: at byte `position`, after an entry that is not there any more.
 
     `chain_crc` of that entry, UNKNOWN_CRC if it was never noted.
@@ -55,16 +55,23 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
     position: int = 0
     chain_crc: int = 0
 
+    @property
+    def point(self) -> LogPoint:
+        """The point that the first entry follows."""
+        return LogPoint(
+            self.before_begin_index, self.position, self.chain_crc, self.before_begin_term
+        )
+
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """What is durable. `is_end`: whatever lies behind `mark` is being removed.
+    """What is durable. `is_end`: whatever lies behind `point` is being removed.
 
     `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
     files that are there: one of them that is missing was lost.
     """
 
-    boundary: Boundary
-    mark: Mark
+    log_start: LogStart
+    point: LogPoint
     committed_index: int
     term_runs: list[tuple[int, int]] = []
     is_end: bool = False
@@ -118,7 +125,7 @@ class DurableHint:
         self._reserve = Reserve(files, directory)
         self._file: File | None = None
 
-    def load(self) -> tuple[Mark, Boundary] | None:
+    def load(self) -> tuple[LogPoint, LogStart] | None:
         """Return what was durable, and where the log began.
 
         None if nothing was ever noted, or if the note itself is damaged.
@@ -136,22 +143,22 @@ class DurableHint:
                 _, index, position, term, chain_crc, before, begin, *rest = form.unpack(body)
                 unknown = (-1, 0 if before < 0 else UNKNOWN_CRC)
                 before_term, before_crc = rest or unknown
-                mark = Mark(index, position, chain_crc, term)
-                return mark, Boundary(before, before_term, begin, before_crc)
+                point = LogPoint(index, position, chain_crc, term)
+                return point, LogStart(before, before_term, begin, before_crc)
         return None
 
-    def write(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
-        """State that entries up to the mark are durable; `durable` makes the statement so, too."""
+    def write(self, point: LogPoint, log_start: LogStart, *, durable: bool = False) -> None:
+        """State that entries up to the point are durable; `durable` makes the statement so, too."""
         body = _HINT.pack(
             _HINT_MAGIC,
-            mark.index,
-            mark.position,
-            mark.term,
-            mark.chain_crc,
-            boundary.before_begin_index,
-            boundary.position,
-            boundary.before_begin_term,
-            boundary.chain_crc,
+            point.index,
+            point.position,
+            point.term,
+            point.chain_crc,
+            log_start.before_begin_index,
+            log_start.position,
+            log_start.before_begin_term,
+            log_start.chain_crc,
         )
         raw = body + crc32(body).to_bytes(4, "big")
         if self._file is None:
@@ -178,24 +185,26 @@ class DurableHint:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was noted about a log before: its last checkpoint and its last durable mark."""
+class LogMetadata:
+    """What was noted about a log before: its last checkpoint and its last durable point."""
 
     checkpoint: Checkpoint | None = None
-    durable: Mark | None = None
-    boundary: Boundary | None = None
+    durable: LogPoint | None = None
+    log_start: LogStart | None = None
     is_recent: bool = False
     """Whether `durable` is of the last group commit, not merely of the last checkpoint."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint | None, hint: tuple[Mark, Boundary] | None) -> "Known":
+    def of(
+        cls, checkpoint: Checkpoint | None, hint: tuple[LogPoint, LogStart] | None
+    ) -> "LogMetadata":
         """Join both notes: the newer one says what was durable."""
-        durable = boundary = None
+        durable = log_start = None
         if hint is not None:
-            durable, boundary = hint
+            durable, log_start = hint
         if checkpoint is not None:
-            boundary = checkpoint.boundary
-            stale = durable is None or durable.index < checkpoint.mark.index
+            log_start = checkpoint.log_start
+            stale = durable is None or durable.index < checkpoint.point.index
             if stale or checkpoint.is_end:
-                durable = checkpoint.mark
-        return cls(checkpoint, durable, boundary, hint is not None)
+                durable = checkpoint.point
+        return cls(checkpoint, durable, log_start, hint is not None)

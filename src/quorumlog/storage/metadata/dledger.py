@@ -1,4 +1,4 @@
-"""What only stores of the original have (spec 20 sections 3 and 9)."""
+"""What only stores of DLedger have (spec 20 sections 3 and 9)."""
 
 import re
 

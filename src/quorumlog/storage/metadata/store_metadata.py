@@ -13,12 +13,12 @@ from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.metadata.checkpoint import (
     CHECKPOINT_NAME,
     DURABLE_NAME,
-    Boundary,
     Checkpoint,
     CheckpointFile,
     DurableHint,
-    Known,
-    Mark,
+    LogMetadata,
+    LogPoint,
+    LogStart,
 )
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.metadata.config_entries import ConfigEntriesFile
@@ -45,7 +45,7 @@ class StoreMetadata:
         self._noted_configs: list[tuple[int, bytes]] = []
         self.lost: set[str] = set()
 
-    def load(self, *, read_only: bool = False) -> tuple[Known, DamagedRanges]:
+    def load(self, *, read_only: bool = False) -> tuple[LogMetadata, DamagedRanges]:
         """Return what was noted before; `lost` names what was noted and cannot be read any more.
 
         Raises `CorruptionError` when another version wrote it.
@@ -60,7 +60,7 @@ class StoreMetadata:
                 self.lost.add(name)
         if not read_only:
             self._say_what_is_lost(is_hint_there=hint is not None)
-        return Known.of(self.checkpoint, hint), damaged
+        return LogMetadata.of(self.checkpoint, hint), damaged
 
     def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | SessionFile], ...]:
         return (
@@ -103,7 +103,7 @@ class StoreMetadata:
         """Return (index, body) of noted CONFIG_CHANGE entries that the last checkpoint covers."""
         if self.checkpoint is None:
             return self._noted_configs
-        until = self.checkpoint.mark.index
+        until = self.checkpoint.point.index
         return [(index, body) for index, body in self._noted_configs if index <= until]
 
     def load_sessions(self) -> bytes | None:
@@ -124,7 +124,7 @@ class StoreMetadata:
         self.lost.discard(MEMBERSHIP_NAME)
 
     def begin_removal(
-        self, ended: Checkpoint, boundary: Boundary, configs: list[tuple[int, bytes]]
+        self, ended: Checkpoint, log_start: LogStart, configs: list[tuple[int, bytes]]
     ) -> None:
         """Make the ends that a log is to have durable, before anything is removed.
 
@@ -133,7 +133,7 @@ class StoreMetadata:
         """
         self._configs.save(sorted(dict([*self._configs.saved, *configs]).items()))
         self.write_checkpoint(ended)
-        self.write_hint(ended.mark, boundary, durable=True)
+        self.write_hint(ended.point, log_start, durable=True)
 
     def save_sessions(self, sessions: bytes | None) -> None:
         """Replace the producer sessions, durably; None: what was saved last will do."""
@@ -159,9 +159,9 @@ class StoreMetadata:
         self._checkpoints.write(checkpoint)
         self.checkpoint = checkpoint
 
-    def write_hint(self, mark: Mark, boundary: Boundary, *, durable: bool = False) -> None:
+    def write_hint(self, point: LogPoint, log_start: LogStart, *, durable: bool = False) -> None:
         """Replace the hint, durably if asked to."""
-        self._hint.write(mark, boundary, durable=durable)
+        self._hint.write(point, log_start, durable=durable)
 
     def save_damage(self, damaged: DamagedRanges) -> None:
         """Replace what is known to be damaged, durably."""

@@ -14,7 +14,7 @@ from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import ScannedRun, Scanner, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Mark
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint, LogStart
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.offline.store_files import StoreFiles
 from quorumlog.storage.recovery.damage_scan import DamageScan
@@ -44,7 +44,7 @@ class FileRange:
 
     `start` is the position in the log of the file's first byte. Those before `wanted` need only be
     walked over. `chain_before` is the chain CRC of the entry before the first, None if it is not
-    known; `index_files` have (position, path); `damaged` are ranges that the replica set aside.
+    known; `index_files` have (position, path); `damaged` are ranges that the replica quarantined.
     """
 
     path: str
@@ -80,11 +80,11 @@ def committed_index(files: FileSystem, directory: str, store: StoreFiles) -> int
 
     -1 if it was noted that none is.
     """
-    checkpoint = store.known.checkpoint
-    original = committed_index_of(files, directory)
+    checkpoint = store.metadata.checkpoint
+    dledger = committed_index_of(files, directory)
     if checkpoint is None:
-        return original if original >= 0 else None
-    return max(checkpoint.committed_index, checkpoint.boundary.before_begin_index, original)
+        return dledger if dledger >= 0 else None
+    return max(checkpoint.committed_index, checkpoint.log_start.before_begin_index, dledger)
 
 
 def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
@@ -96,7 +96,7 @@ def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
     begin = _begin_of(store)
     if begin is None:
         return None
-    first, durable = begin.index + 1, store.known.durable
+    first, durable = begin.index + 1, store.metadata.durable
     if committed is not None and durable is not None and committed <= durable.index:
         return Extent(first, committed, begin.position, committed)
     end = _end_of(store, begin)
@@ -104,59 +104,54 @@ def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
     return Extent(first, last, begin.position, committed)
 
 
-def _begin_of(store: StoreFiles) -> Mark | None:
-    """Return the mark that the first entry follows."""
-    boundary = store.known.boundary
-    if boundary is not None:
-        return Mark(
-            boundary.before_begin_index,
-            boundary.position,
-            boundary.chain_crc,
-            boundary.before_begin_term,
-        )
-    survey = store.survey()
-    run = next(iter(survey), None)
-    damages = [damage for damage in survey.damages if damage.first_index <= damage.last_index]
+def _begin_of(store: StoreFiles) -> LogPoint | None:
+    """Return the point that the first entry follows."""
+    log_start = store.metadata.log_start
+    if log_start is not None:
+        return log_start.point
+    scan = store.scan()
+    run = next(iter(scan), None)
+    damages = [damage for damage in scan.damages if damage.first_index <= damage.last_index]
     if damages:
         first, position = damages[0].first_index, damages[0].position
     elif run is not None:
         first, position = run.first_index, run.position
     else:
         return None
-    return Mark(first - 1, position, UNKNOWN_CRC if first else 0)
+    return LogPoint(first - 1, position, UNKNOWN_CRC if first else 0)
 
 
-def _end_of(store: StoreFiles, begin: Mark) -> int:
+def _end_of(store: StoreFiles, begin: LogPoint) -> int:
     """Return the last entry, walking from the last place known to be good."""
-    known = store.known
-    if known.checkpoint is not None:
-        start = known.checkpoint.mark
-        if known.checkpoint.is_end:
+    metadata = store.metadata
+    if metadata.checkpoint is not None:
+        start = metadata.checkpoint.point
+        if metadata.checkpoint.is_end:
             return start.index
     else:
         start = _begin_of_last_file(store, begin)
-    survey = DamageScan(store.data, store.index, start, known.durable, is_recent=known.is_recent)
+    scan = DamageScan(store.data, store.index, start, metadata)
     last: ScannedRun | None = None
-    for run in survey:
+    for run in scan:
         last = run
-    torn = last is not None and last.end == survey.end.position and _is_torn(store.data, last)
-    return survey.end.index - torn
+    torn = last is not None and last.end == scan.end.position and _is_torn(store.data, last)
+    return scan.end.index - torn
 
 
 def _is_torn(data: FileSequence, last: ScannedRun) -> bool:
-    """Whether the last entry is one of the original that ends in zeros, as recovery has it."""
+    """Whether the last entry is one of DLedger that ends in zeros, as recovery has it."""
     start, view = data.map_at(last.position)
     offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
     return not last.checked and looks_torn(view, last.position - start + offset, size)
 
 
-def _begin_of_last_file(store: StoreFiles, begin: Mark) -> Mark:
+def _begin_of_last_file(store: StoreFiles, begin: LogPoint) -> LogPoint:
     for start in reversed(store.data.starts):
         if start <= begin.position:
             break
         first = _first_in_file(store, start, begin.index + 1, _INDEX_MAX)
         if first is not None:
-            return Mark(first[0] - 1, first[1], UNKNOWN_CRC)
+            return LogPoint(first[0] - 1, first[1], UNKNOWN_CRC)
     return begin
 
 
@@ -180,7 +175,7 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
                 return candidate, start
     if stated is not None and low <= stated <= high and _begins_with(data, start, stated):
         return stated, start
-    reader = DiskReader(data, index, Boundary(before_begin_index=low - 1))
+    reader = DiskReader(data, index, LogStart(before_begin_index=low - 1))
     for candidate in range(behind, min(behind + CUT_ATTEMPTS, high + 1)):
         if reader.is_where_stated(candidate):
             position = reader.place_of(candidate)[0]
@@ -201,7 +196,7 @@ def _begins_with(data: FileSequence, start: int, first: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class PartitionSizing:
     """How a log is divided: into parts of at most `bytes_max`, all of about the same length.
 
     Their number is a multiple of `at_a_time`, so that tasks that run together end together; but
@@ -228,10 +223,10 @@ class RangePlanner:
         self._index = store.index
         self._extent = extent
         first = extent.first
-        boundary = Boundary(first - 1, -1, extent.position, UNKNOWN_CRC if first else 0)
-        self._reader = DiskReader(self._data, self._index, store.known.boundary or boundary)
+        log_start = LogStart(first - 1, -1, extent.position, UNKNOWN_CRC if first else 0)
+        self._reader = DiskReader(self._data, self._index, store.metadata.log_start or log_start)
 
-    def ranges(self, first: int, last: int, shares: Shares) -> list[FileRange]:
+    def ranges(self, first: int, last: int, sizing: PartitionSizing) -> list[FileRange]:
         """Return ranges that hold the entries first … last, in order.
 
         They are cut where files end and, as far as an index allows cuts inside of files, at each
@@ -239,7 +234,7 @@ class RangePlanner:
         """
         runs = [self._trimmed(run, first, last) for run in self._files() if run.last >= first]
         runs = [run for run in runs if run.first <= last]
-        length = shares.length(sum(run.length for run in runs))
+        length = sizing.length(sum(run.length for run in runs))
         ranges, before = [], 0
         for run in runs:
             parts = self._cut(run, length, length - before % length)

@@ -50,7 +50,7 @@ FIRST_RUN_ENTRIES = 1_024
 """As many are looked at first; then twice as many as the run before turned out to have."""
 INDEXED_MIN = 2
 """Index records that are believed without their headers; one alone may be wrong in its term."""
-SET_ASIDE = "the replica has set it aside as damaged"
+QUARANTINED = "the replica has quarantined it as damaged"
 MISSING = "it is missing"
 DISAGREE = "header and index record disagree"
 
@@ -204,7 +204,7 @@ class RangeReader:
         found = found.start(count)
         block, table = found.block, found.table
         wrong = self._wrong(block, found.words)
-        self._set_aside(wrong, count)
+        self._add_quarantined(wrong, count)
         run = StoredRun(self._index, self._offset, block, table, wrong)
         self._index += count
         self._offset += len(block.data)
@@ -225,7 +225,7 @@ class RangeReader:
         good: npt.NDArray[np.bool_] = np.ones(run.block.count, dtype=bool)
         good[0] = terms[0] >= self._term
         good[1:] = terms[1:] >= terms[:-1]
-        # the original's index may say NORMAL of a NOOP
+        # DLedger's index may say NORMAL of a NOOP
         is_noop = (magic == int(Magic.NOOP)) & (records["magic"] == int(Magic.NORMAL))
         agrees = (terms == records["term"]) & ((magic == records["magic"]) | is_noop)
         if not agrees.all():
@@ -257,11 +257,11 @@ class RangeReader:
         self._chain = int(words[last, CHAIN_CRC].byteswap()) if is_known else None
         return wrong
 
-    def _set_aside(self, wrong: dict[int, str], count: int) -> None:
+    def _add_quarantined(self, wrong: dict[int, str], count: int) -> None:
         for first, last in self._part.damaged:
             low, high = max(first, self._index), min(last, self._index + count - 1)
             for index in range(low, high + 1):
-                wrong.setdefault(index - self._index, SET_ASIDE)
+                wrong.setdefault(index - self._index, QUARANTINED)
 
     # -- damaged headers --------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from quorumlog.storage.log.layout import (
     read_identity,
 )
 from quorumlog.storage.log.store import open_log
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogStart
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
@@ -46,7 +46,7 @@ class RepairReport:
     found: list[tuple[int, int]]
     left: list[tuple[int, int]]
     repaired_entries: int = 0
-    mended_index_records: int = 0
+    mended_index_records: int = 0  # a key of `--json`, which keeps its name
     reasons: list[str] | None = None
 
 
@@ -58,9 +58,9 @@ def opened_for_change(
     *,
     drops_foreign: bool = False,
 ) -> Iterator[tuple[Log, int, int]]:
-    """Open a store, ours or the original's, that no node uses.
+    """Open a store, ours or DLedger's, that no node uses.
 
-    Yields the log, the committed index that was noted, and how many index records were mended.
+    Yields the log, the committed index that was noted, and how many index records were repaired.
     Raises `StoreLockedError` when a node has it open.
     """
     paths = list(data_directories) or [f"{directory}/{DATA}"]
@@ -99,8 +99,8 @@ def carry_out(plan: WritePlan) -> None:
 
 
 def find_damage(log: Log, progress: Progress = lambda done, total: None) -> int:
-    """Check every entry; set aside what is damaged. Returns how many index records were mended."""
-    index, mended = log.before_begin_index + 1, 0
+    """Check every entry, quarantine damaged ones; return how many index records were repaired."""
+    index, repaired_records = log.before_begin_index + 1, 0
     first, count = index, log.end_index - log.before_begin_index
     while index <= log.end_index:
         try:
@@ -109,9 +109,9 @@ def find_damage(log: Log, progress: Progress = lambda done, total: None) -> int:
             if error.index is None:
                 raise
             carry_out(log.quarantine(error.index))
-            mended += log.damaged.range_at(error.index) is None
+            repaired_records += log.damaged.range_at(error.index) is None
         progress(index - first, count)
-    return mended
+    return repaired_records
 
 
 def repair_store(
@@ -128,11 +128,13 @@ def repair_store(
     """
     for source in sources:
         _check_same_group(files, directory, source)
-    with opened_for_change(files, directory, data_directories) as (log, committed, mended_before):
-        mended = mended_before + find_damage(log, progress)
+    with opened_for_change(files, directory, data_directories) as (log, committed, repaired_before):
+        repaired_records = repaired_before + find_damage(log, progress)
         for source in sources:
             _check_same_log(files, log, committed, directory, source)
-        report = RepairReport(list(log.damaged), [], mended_index_records=mended, reasons=[])
+        report = RepairReport(
+            list(log.damaged), [], mended_index_records=repaired_records, reasons=[]
+        )
         before = log.damaged.count
         for source in sources:
             if log.damaged:
@@ -171,7 +173,7 @@ def _check_same_log(
     store = open_files(files, source)
     try:
         reader = _reader_of(store)
-        index = max(log.before_begin_index, reader.boundary.before_begin_index) + 1
+        index = max(log.before_begin_index, reader.log_start.before_begin_index) + 1
         # both know of these that they are committed: others may differ between replicas
         last = min(committed, _committed_of(files, store), index + COMPARED_ENTRIES - 1)
         for compared in range(index, last + 1):
@@ -193,14 +195,14 @@ def _check_same_log(
 
 
 def _committed_of(files: FileSystem, store: StoreFiles) -> int:
-    checkpoint = store.known.checkpoint
+    checkpoint = store.metadata.checkpoint
     noted = checkpoint.committed_index if checkpoint is not None else -1
     return max(noted, committed_index_of(files, store.directory))
 
 
 def _reader_of(store: StoreFiles) -> DiskReader:
     return DiskReader(
-        store.data, store.index, store.known.boundary or Boundary(chain_crc=UNKNOWN_CRC)
+        store.data, store.index, store.metadata.log_start or LogStart(chain_crc=UNKNOWN_CRC)
     )
 
 
@@ -226,7 +228,7 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
 
 
 def _take(reader: DiskReader, log: Log, index: int) -> None:
-    """Put a source's entries in the place of damaged ones, or set the one behind aside as well.
+    """Put a source's entries in the place of damaged ones, or quarantine the one after them, too.
 
     Raises `StorageError` or `RequestError` if nothing has changed.
     """

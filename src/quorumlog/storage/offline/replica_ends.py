@@ -8,7 +8,7 @@ from quorumlog.storage.entries.index_records import last_record, record_at
 from quorumlog.storage.entries.run_scanner import BLANK_SIZE_MIN, blank_length, entry_header
 from quorumlog.storage.entries.scanner import ScannedRun, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint
 from quorumlog.storage.offline.store_files import StoreFiles
 from quorumlog.storage.recovery.damage_scan import DamageScan
 
@@ -35,34 +35,34 @@ def entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
 
 def begin_of(opened: StoreFiles, firsts: Sequence[tuple[int, int]]) -> int:
     """Return the first entry of a log, also where it is damaged but the index tells which it is."""
-    if opened.known.boundary is not None:
-        return opened.known.boundary.before_begin_index + 1
+    if opened.metadata.log_start is not None:
+        return opened.metadata.log_start.before_begin_index + 1
     known = [first for _, first in firsts if first >= 0]
     if firsts and firsts[0][1] < 0:
-        survey = opened.survey()
+        scan = opened.scan()
         try:
-            run = next(iter(survey), None)
+            run = next(iter(scan), None)
         except CorruptionError:
             run = None
-        known += [damage.first_index for damage in survey.damages]
+        known += [damage.first_index for damage in scan.damages]
         known += [] if run is None else [run.first_index]
     return min(known, default=0)
 
 
-def end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
+def end_of(opened: StoreFiles) -> tuple[LogPoint, Tail | None]:
     """Return where a log ends, as opening it would find, and what lies behind."""
-    known = opened.known
-    durable = known.durable or Mark()
-    if known.checkpoint is not None and known.checkpoint.is_end:
-        return known.checkpoint.mark, None
+    metadata = opened.metadata
+    durable = metadata.durable or LogPoint()
+    if metadata.checkpoint is not None and metadata.checkpoint.is_end:
+        return metadata.checkpoint.point, None
     last: ScannedRun | None = None
-    survey, broken = _late_survey(opened), None
+    scan, broken = _late_scan(opened), None
     try:
-        for run in survey:
+        for run in scan:
             last = run
     except CorruptionError as error:
         broken = Tail(error.file, error.position, error.reason)
-    end = survey.end if survey.end.index >= durable.index else durable
+    end = scan.end if scan.end.index >= durable.index else durable
     if broken is not None:
         indexed = last_indexed(opened)
         return (indexed, None) if indexed.index > end.index else (end, broken)
@@ -70,8 +70,8 @@ def end_of(opened: StoreFiles) -> tuple[Mark, Tail | None]:
         torn = _before_torn(opened, last)
         if torn is not None:
             return torn, _tail_at(opened, torn.position, "the last entry ends in zeros: torn")
-    if survey.stop.reason and not survey.damages:
-        return end, _tail_at(opened, survey.stop.position, survey.stop.reason)
+    if scan.stop.reason and not scan.damages:
+        return end, _tail_at(opened, scan.stop.position, scan.stop.reason)
     return end, None
 
 
@@ -80,27 +80,27 @@ def _tail_at(opened: StoreFiles, position: int, reason: str) -> Tail:
     return Tail(opened.data.path_at(position), offset, reason)
 
 
-def _late_survey(opened: StoreFiles) -> DamageScan:
+def _late_scan(opened: StoreFiles) -> DamageScan:
     """Return a walk to the end of the log from the last point that is known to be in it."""
-    known, data = opened.known, opened.data
-    start = known.checkpoint.mark if known.checkpoint is not None else None
+    metadata, data = opened.metadata, opened.data
+    start = metadata.checkpoint.point if metadata.checkpoint is not None else None
     if start is None:
         written = [file for file in data.starts if entry_at(data, file) is not None]
-        if known.boundary is not None or len(written) <= FILES_LOOKED_AT:
-            return opened.survey()
+        if metadata.log_start is not None or len(written) <= FILES_LOOKED_AT:
+            return opened.scan()
         position = written[-FILES_LOOKED_AT]
         found = entry_at(data, position)
         if found is not None:
-            start = Mark(found[0] - 1, position, UNKNOWN_CRC, -1)
-    return DamageScan(data, opened.index, start, known.durable, is_recent=known.is_recent)
+            start = LogPoint(found[0] - 1, position, UNKNOWN_CRC, -1)
+    return DamageScan(data, opened.index, start, metadata)
 
 
-def last_indexed(opened: StoreFiles) -> Mark:
+def last_indexed(opened: StoreFiles) -> LogPoint:
     """Return the last entry that has an index record, if its header agrees, else no entry."""
-    return indexed_entry(opened, last_record(opened.index)) or Mark()
+    return indexed_entry(opened, last_record(opened.index)) or LogPoint()
 
 
-def indexed_entry(opened: StoreFiles, index: int) -> Mark | None:
+def indexed_entry(opened: StoreFiles, index: int) -> LogPoint | None:
     """Return an entry and where it ends; None unless index record and header agree on it."""
     record = record_at(opened.index, index)
     position = -1 if record is None else int(record["pos"])
@@ -109,12 +109,16 @@ def indexed_entry(opened: StoreFiles, index: int) -> Mark | None:
     found = entry_at(opened.data, position)
     if found != (int(record["index"]), int(record["size"])) or found[0] != index:
         return None
-    return Mark(index, position + found[1], UNKNOWN_CRC, int(record["term"]))
+    return LogPoint(index, position + found[1], UNKNOWN_CRC, int(record["term"]))
 
 
-def _before_torn(opened: StoreFiles, last: ScannedRun) -> Mark | None:
+def _before_torn(opened: StoreFiles, last: ScannedRun) -> LogPoint | None:
     """Return the end without an unchecked last entry that looks torn; None if it does not."""
     start, view = opened.data.map_at(last.position)
     offset, size = int(last.block.offsets[-1]), int(last.block.sizes[-1])
     position = last.position + offset
-    return Mark(last.last_index - 1, position) if looks_torn(view, position - start, size) else None
+    return (
+        LogPoint(last.last_index - 1, position)
+        if looks_torn(view, position - start, size)
+        else None
+    )

@@ -11,7 +11,7 @@ from quorumlog.storage.entries.index_records import record_at
 from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.log.layout import DATA, has_identity, read_identity
-from quorumlog.storage.metadata.checkpoint import Mark
+from quorumlog.storage.metadata.checkpoint import LogPoint
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.replica_ends import Tail, begin_of, end_of, entry_at
@@ -77,7 +77,7 @@ class Replica:
     """What the files of one group directory hold, as seen once.
 
     `committed_index` is at least committed (-1: not known), `keeps_notes` whether it is written
-    down at all: stores of the original do not. `end_position` is the byte behind the last entry.
+    down at all: stores of DLedger do not. `end_position` is the byte behind the last entry.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Replica:
     def marks(self) -> list[tuple[int, int]]:
         """Return (index, position) of the first entry of each data file, and of the end."""
         known = [(file.first_index, file.start) for file in self.data_files]
-        marks = [mark for mark in known if mark[0] >= self.begin_index]
+        marks = [point for point in known if point[0] >= self.begin_index]
         return [*marks, (self.end_index + 1, self.end_position)]
 
 
@@ -189,9 +189,9 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
     with opened_store(files, store) as opened:
         end, tail = end_of(opened)
         firsts = _first_entries(opened, end.index)
-        known = opened.known
+        metadata = opened.metadata
         begin = begin_of(opened, firsts)
-        noted = known.checkpoint.committed_index if known.checkpoint is not None else -1
+        noted = metadata.checkpoint.committed_index if metadata.checkpoint is not None else -1
         committed = max(noted, committed_index_of(files, store.directory))
         return Replica(
             name=name,
@@ -201,7 +201,7 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
             end_index=max(end.index, begin - 1),
             end_position=end.position,
             committed_index=min(committed, end.index),
-            keeps_notes=known.checkpoint is not None,
+            keeps_notes=metadata.checkpoint is not None,
             tail=tail,
             data_file_bytes=opened.data.file_size,
             index_file_bytes=opened.index.file_size,
@@ -227,11 +227,11 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
     identity = read_identity(files, directory)
     notes = StoreMetadata(files, directory)
     try:
-        known, _ = notes.load(read_only=True)
+        metadata, _ = notes.load(read_only=True)
     finally:
         notes.close()
-    before = known.boundary.before_begin_index if known.boundary is not None else -1
-    durable = known.durable or Mark()
+    before = metadata.log_start.before_begin_index if metadata.log_start is not None else -1
+    durable, checkpoint = metadata.durable or LogPoint(), metadata.checkpoint
     return Replica(
         name=name,
         directory=directory,
@@ -239,7 +239,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
         begin_index=before + 1,
         end_index=max(before, durable.index),
         end_position=durable.position,
-        committed_index=known.checkpoint.committed_index if known.checkpoint is not None else -1,
+        committed_index=-1 if checkpoint is None else checkpoint.committed_index,
         keeps_notes=True,
         tail=None,
         data_file_bytes=identity.data_file_bytes,
@@ -250,7 +250,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
 
 
 def _group_of(files: FileSystem, directory: str) -> str:
-    """Return the group whose data a directory says it holds; empty for one of the original."""
+    """Return the group whose data a directory says it holds; empty for one of DLedger."""
     if not has_identity(files, directory):
         return ""
     return read_identity(files, directory).group

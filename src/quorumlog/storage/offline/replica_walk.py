@@ -34,7 +34,7 @@ _INDEX = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class WalkFinding:
     """What is wrong with entries first … last of one replica; where the first lies, or should.
 
     Faults of one `kind` and `reason` are of one sort; `detail` says more of the first entry.
@@ -62,7 +62,7 @@ class ReplicaWalk:
         self.at = part.walk_from
         self.chains: tuple[int, ...] = ()
         self.term = -1
-        self.faults: list[Fault] = []
+        self.findings: list[WalkFinding] = []
         self._position = -1
         self._likely = RUN_ENTRIES
         self._seek(part.walk_from)
@@ -74,9 +74,9 @@ class ReplicaWalk:
         self.data.close()
         self._index.close()
 
-    def take_faults(self) -> list[Fault]:
+    def take_findings(self) -> list[WalkFinding]:
         """Return the faults found since the last call."""
-        found, self.faults = self.faults, []
+        found, self.findings = self.findings, []
         return found
 
     def place_of(self, position: int) -> tuple[str, int]:
@@ -160,7 +160,7 @@ class ReplicaWalk:
                 self.get_past()
             else:
                 self.take(run.block.count, len(run.block.data))
-        self.faults = [fault for fault in self.faults if fault.last >= index]
+        self.findings = [finding for finding in self.findings if finding.last >= index]
 
     def _indexed_before(self, index: int) -> tuple[int, int] | None:
         """Return (index, position) of an entry at or before one, as the index has it."""
@@ -215,7 +215,7 @@ class ReplicaWalk:
         index, (path, offset) = self.at, self.place_of(self._position)
         if place is not None and self._is_elsewhere(index):
             text = "the blank record before it is damaged"
-            self.faults.append(Fault(DAMAGED, text, index, index - 1, path, offset))
+            self.findings.append(WalkFinding(DAMAGED, text, index, index - 1, path, offset))
             return
         kind, reason, detail = MISSING, "its data file is missing", ""
         if place is None and self.data.has(self._position):
@@ -263,7 +263,7 @@ class ReplicaWalk:
         return self.at < index <= self.part.end_index and goes_on
 
     def _note(self, kind: str, reason: str, last: int, path: str, offset: int, detail: str) -> None:
-        self.faults.append(Fault(kind, reason, self.at, last, path, offset, detail))
+        self.findings.append(WalkFinding(kind, reason, self.at, last, path, offset, detail))
         self.at = last + 1
         self.chains = ()
 

@@ -19,7 +19,7 @@ from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import DATA, INDEX
 from quorumlog.storage.metadata.advice import RESTORE
-from quorumlog.storage.metadata.checkpoint import Known, Mark
+from quorumlog.storage.metadata.checkpoint import LogMetadata
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
@@ -34,20 +34,14 @@ class StoreFiles:
     directory: str
     data: FileSequence
     index: FileSequence
-    known: Known
+    metadata: LogMetadata
     damaged: DamagedRanges
 
-    def survey(self) -> DamageScan:
+    def scan(self) -> DamageScan:
         """Return a walk over all entries, from the first on."""
-        known, boundary, start = self.known, self.known.boundary, None
-        if boundary is not None and len(self.data):
-            start = Mark(
-                boundary.before_begin_index,
-                boundary.position,
-                boundary.chain_crc,
-                boundary.before_begin_term,
-            )
-        return DamageScan(self.data, self.index, start, known.durable, is_recent=known.is_recent)
+        metadata, log_start = self.metadata, self.metadata.log_start
+        start = log_start.point if log_start is not None and len(self.data) else None
+        return DamageScan(self.data, self.index, start, metadata)
 
     def close(self) -> None:
         """Give the files back."""
@@ -58,7 +52,7 @@ class StoreFiles:
 def open_files(
     files: FileSystem, directory: str, data_directories: Sequence[str] = ()
 ) -> StoreFiles:
-    """Open a group directory (ours or the original's) for reading.
+    """Open a group directory (ours or DLedger's) for reading.
 
     `data_directories` are where its data files are, if not in `data/`. Raises `StorageError` when
     there is no store.
@@ -78,10 +72,10 @@ def open_files(
         index.load(read_only=True)
     notes = StoreMetadata(files, directory)
     try:
-        known, damaged = notes.load(read_only=True)
+        metadata, damaged = notes.load(read_only=True)
     finally:
         notes.close()
-    return StoreFiles(directory, data, index, known, damaged)
+    return StoreFiles(directory, data, index, metadata, damaged)
 
 
 def scan_store(
@@ -89,16 +83,16 @@ def scan_store(
 ) -> Iterator[tuple[Entry, str, int]]:
     """Yield every entry of a group directory with its file and the byte it starts at.
 
-    Works on stores of the original too. Raises `StorageError` when there is no store, and, after
+    Works on stores of DLedger too. Raises `StorageError` when there is no store, and, after
     the entries before it, `CorruptionError` when a damaged or missing entry was once durable; a
     torn tail just ends. An entry that only its index record could prove, and does not, counts as
-    damaged, too: the original writes no CRCs.
+    damaged, too: DLedger writes no CRCs.
     """
     store = open_files(files, directory, data_directories)
     try:
-        survey = store.survey()
-        for run in survey:
-            if survey.damages:
+        scan = store.scan()
+        for run in scan:
+            if scan.damages:
                 break
             path, start = (
                 store.data.path_at(run.position),
@@ -110,9 +104,9 @@ def scan_store(
                 if row == doubtful:
                     raise _doubt(store, entry, path, offsets[row])
                 yield entry, path, offsets[row]
-        if survey.damages:
-            raise survey.error_of(survey.damages[0])
-        first = survey.end.index + 1
+        if scan.damages:
+            raise scan.error_of(scan.damages[0])
+        first = scan.end.index + 1
         lost = lost_behind(files, store, first)
         if lost is not None and committed_index_of(files, directory) >= first:
             raise lost
@@ -124,7 +118,7 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
     """Return what tells of entries from `first` on that the index names and no data file holds.
 
     None when there are none, or when the file that should hold the first of them is there at its
-    full size: then it is a torn tail, or the original truncated the log. That leaves such records,
+    full size: then it is a torn tail, or DLedger truncated the log. That leaves such records,
     and if it was cut where a file begins, nothing but a committed index tells it from a loss.
     """
     named = following_records(store.index, first)

@@ -9,7 +9,7 @@ from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import has_identity
 from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.metadata.session_file import SessionFile
-from quorumlog.storage.offline.range_planner import Extent, RangePlanner, Shares
+from quorumlog.storage.offline.range_planner import Extent, PartitionSizing, RangePlanner
 from quorumlog.storage.offline.range_reader import Checks, RangeReader, StoredRun
 from quorumlog.storage.offline.store_files import StoreFiles
 
@@ -22,12 +22,12 @@ def transactions_of(
     """Return the transactions of a store as its entries up to the end of `extent` have them.
 
     From what was saved with the last checkpoint, and the headers of the entries behind it. A store
-    without our identity was written by the original, which has none. Raises `StorageError` when
+    without our identity was written by DLedger, which has none. Raises `StorageError` when
     what was saved cannot be read.
     """
     if not has_identity(files, directory):
         return TransactionTable()
-    saved_file, checkpoint = SessionFile(files, directory), store.known.checkpoint
+    saved_file, checkpoint = SessionFile(files, directory), store.metadata.checkpoint
     saved = saved_file.load(read_only=True)
     is_lost = saved_file.is_lost or (
         saved is None and checkpoint is not None and SESSIONS_NAME in checkpoint.kept
@@ -48,7 +48,7 @@ def transactions_of(
     first = max(extent.first, table.as_of + 1)
     if first <= extent.last:
         maps = MappedFiles(files)
-        for part in planner.ranges(first, extent.last, Shares(SCAN_BYTES)):
+        for part in planner.ranges(first, extent.last, PartitionSizing(SCAN_BYTES)):
             for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
                 if isinstance(found, StoredRun):
                     for index, entry in system_entries_in(found.block, found.first_index):

@@ -37,7 +37,7 @@ FINDINGS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerifyFinding:
     """Something that is not as it should be. `index` None: no entry is concerned."""
 
     kind: str
@@ -69,12 +69,12 @@ class StoreReport:
     terms: list[tuple[int, int]] = field(default_factory=list)
     magics: Counter[int] = field(default_factory=Counter)
     channels: Counter[int] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[VerifyFinding] = field(default_factory=list)
     findings_total: int = 0
     tail_text: str = ""
     """What follows the last entry, if anything does: opening would cut it."""
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: VerifyFinding) -> None:
         """Take a finding."""
         self.findings_total += 1
         if len(self.findings) < FINDINGS_MAX:
@@ -105,8 +105,8 @@ def verify_store(
     return report
 
 
-def _finding_of(kind: str, error: CorruptionError) -> Finding:
-    return Finding(kind, error.file, error.position, error.reason, error.index)
+def _finding_of(kind: str, error: CorruptionError) -> VerifyFinding:
+    return VerifyFinding(kind, error.file, error.position, error.reason, error.index)
 
 
 def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None:
@@ -119,11 +119,11 @@ def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None
         good, copies = file.copies() or (0, 0)
         if good < copies:
             text = f"{copies - good} of {copies} copies are damaged"
-            report.add(Finding("damaged copy", file.path, 0, text))
+            report.add(VerifyFinding("damaged copy", file.path, 0, text))
     for path, reason in damaged_identities(files, directory):
-        report.add(Finding("damaged copy", path, 0, reason))
+        report.add(VerifyFinding("damaged copy", path, 0, reason))
     for path in SessionFile(files, directory).damaged():
-        report.add(Finding("damaged copy", path, 0, "its CRC does not fit"))
+        report.add(VerifyFinding("damaged copy", path, 0, "its CRC does not fit"))
     store = HardStateStore(files, directory)
     try:
         report.hard_state = store.load(read_only=True)
@@ -145,14 +145,16 @@ def _entries(
     total = len(starts) * store.data.file_size
     report.data_files, report.data_file_bytes = len(starts), store.data.file_size
     report.index_files = len(store.index)
-    committed = store.known.checkpoint.committed_index if store.known.checkpoint else -1
+    committed = store.metadata.checkpoint.committed_index if store.metadata.checkpoint else -1
     if not len(store.index):
         path = f"{report.directory}/{INDEX}"
-        report.add(Finding("index", path, 0, "there are no index files; opening makes them again"))
+        report.add(
+            VerifyFinding("index", path, 0, "there are no index files; opening makes them again")
+        )
     last: ScannedRun | None = None
-    survey, is_unfinished = store.survey(), False
+    scan, is_unfinished = store.scan(), False
     try:
-        for run in survey:
+        for run in scan:
             last = run
             _count(report, run)
             _check_index(store, run, report)
@@ -160,10 +162,10 @@ def _entries(
     except CorruptionError as error:
         is_unfinished = True
         report.add(_finding_of("damaged, the rest was not read", error))
-    for damage in survey.damages:
+    for damage in scan.damages:
         is_blank = damage.last_index < damage.first_index
         report.add(
-            Finding(
+            VerifyFinding(
                 "damaged blank record" if is_blank else "damaged",
                 damage.path,
                 damage.position - store.data.start_of(damage.position),
@@ -172,12 +174,12 @@ def _entries(
                 None if is_blank else damage.last_index,
             )
         )
-    report.end_index = max(report.end_index, survey.end.index)
+    report.end_index = max(report.end_index, scan.end.index)
     report.committed_index = min(
         max(committed, committed_index_of(files, report.directory)), report.end_index
     )
-    if survey.stop.reason and not survey.damages and not is_unfinished:
-        report.tail_text = f"byte {survey.stop.position}: {survey.stop.reason}"
+    if scan.stop.reason and not scan.damages and not is_unfinished:
+        report.tail_text = f"byte {scan.stop.position}: {scan.stop.reason}"
     if not is_unfinished:
         _check_index_behind(files, store, report)
     if last is not None and not last.checked:
@@ -218,7 +220,7 @@ def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> Non
         path = store.index.path_at(place)
         there = bool(stored["size"][row])
         text = "the index record does not fit the entry" if there else "no index record"
-        report.add(Finding("index", path, place - store.index.start_of(place), text, index))
+        report.add(VerifyFinding("index", path, place - store.index.start_of(place), text, index))
 
 
 def _check_index_behind(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
@@ -227,7 +229,9 @@ def _check_index_behind(files: FileSystem, store: StoreFiles, report: StoreRepor
     lost = lost_behind(files, store, first)
     named = len(following_records(store.index, first))
     if lost is not None:
-        report.add(Finding("lost", lost.file, lost.position, lost.reason, first, first + named - 1))
+        report.add(
+            VerifyFinding("lost", lost.file, lost.position, lost.reason, first, first + named - 1)
+        )
     elif named and not report.tail_text:
         report.tail_text = (
             f"index records name entries {first} to {first + named - 1}, which are not in the data"

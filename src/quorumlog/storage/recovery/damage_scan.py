@@ -19,10 +19,10 @@ from quorumlog.storage.entries.run_scanner import blank_length
 from quorumlog.storage.entries.scanner import ScannedRun, Scanner, Stop
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogMetadata, LogPoint
 
 LOOK_AHEAD_ENTRIES = 4
-"""Where it is not known what was durable last (stores of the original, a damaged hint), a whole
+"""Where it is not known what was durable last (stores of DLedger, a damaged hint), a whole
 entry so close behind a bad one is the sign of damage: a torn tail has nothing behind it."""
 
 
@@ -44,8 +44,7 @@ class Damage:
 
 
 class DamageScan:
-    """One walk from `start` on. `durable` is the last mark once reported durable, if known; without
-    `is_recent` much more may have been.
+    """One walk from `start` on, which tells damage from a torn tail by what `metadata` says of it.
 
     While it yields good runs, `damages` fills; in the end `stop` says why nothing follows and
     `end` where the log ends.
@@ -55,18 +54,16 @@ class DamageScan:
         self,
         data: FileSequence,
         index: FileSequence,
-        start: Mark | None,
-        durable: Mark | None,
-        *,
-        is_recent: bool,
+        start: LogPoint | None,
+        metadata: LogMetadata,
     ) -> None:
         self._data = data
         self._index = index
-        self._durable = durable
-        self._is_recent = is_recent
+        self._durable = metadata.durable
+        self._is_recent = metadata.is_recent
         self.drops_foreign = False
         self.damages: list[Damage] = []
-        self.end = start or Mark()
+        self.end = start or LogPoint()
         self.stop = Stop(self.end.position, "")
         if start is None:
             first = data.starts[0] if len(data) else 0
@@ -129,9 +126,9 @@ class DamageScan:
             if not self._is_damage() or not self._resume():
                 return
 
-    def _end_of(self, run: ScannedRun, *, is_proven: bool) -> Mark:
-        """Return the mark behind a run; where no chain CRC proves it, the noted one."""
-        end = Mark(run.last_index, run.end, run.last_chain_crc, run.last_term)
+    def _end_of(self, run: ScannedRun, *, is_proven: bool) -> LogPoint:
+        """Return the point behind a run; where no chain CRC proves it, the noted one."""
+        end = LogPoint(run.last_index, run.end, run.last_chain_crc, run.last_term)
         noted = self._durable
         if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
             return end

@@ -25,7 +25,7 @@ from quorumlog.storage.recovery.recovery import derived_records
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """What is wrong with an entry. `record`: the index record it must have; None: not known.
 
     `is_whole`: the entry itself is good, only its index record is not.
@@ -43,11 +43,11 @@ def diagnose(
     last: int,
     *,
     is_readable: bool = True,
-) -> Finding:
+) -> Diagnosis:
     """Find out what is wrong with an entry of a log that ends with entry `last`."""
     position, term = _where(index, reader, entry)
     if position is None:
-        return Finding(None, is_whole=False)
+        return Diagnosis(None, is_whole=False)
     stored = records_of(index, entry, entry)
     following = record_at(index, entry + 1) if entry < last else None
     is_plausible = _is_plausible(stored[0], data, entry, position, term, following)
@@ -59,16 +59,16 @@ def diagnose(
             may_follow, chain_crc = reader.continues(entry, header_at(run.block.data, 0))
             # where no chain proves it, a header is no better than a record that fits its neighbours
             if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
-                return Finding(found, is_whole=may_follow)
+                return Diagnosis(found, is_whole=may_follow)
     if is_plausible or (is_readable and reader.is_where_stated(entry)):
-        return Finding(stored, is_whole=False)
-    return Finding(_derived(data, entry, position, term, following), is_whole=False)
+        return Diagnosis(stored, is_whole=False)
+    return Diagnosis(_derived(data, entry, position, term, following), is_whole=False)
 
 
 def _where(index: FileSequence, reader: DiskReader, entry: int) -> tuple[int | None, int]:
     """Return where an entry must lie, by the one before it, and the lowest term it may have."""
-    if entry - 1 <= reader.boundary.before_begin_index:
-        return reader.boundary.position, reader.boundary.before_begin_term
+    if entry - 1 <= reader.log_start.before_begin_index:
+        return reader.log_start.position, reader.log_start.before_begin_term
     before = record_at(index, entry - 1)
     if before is None or int(before["index"]) != entry - 1:
         return None, -1
@@ -111,7 +111,7 @@ def _derived(
     return record
 
 
-def misfit(
+def mismatch(
     block: Block, records: Records, chain_before: int | None, end_chain_crc: int | None
 ) -> str:
     """Say why entries are not those that `records` name; empty if they are.
@@ -142,7 +142,7 @@ def continues(block: Block, following: Block) -> bool:
     return not stored or chain_crcs(following, last) == [stored]
 
 
-def mends(index: FileSequence, record: Records) -> bool:
+def differs_from_index(index: FileSequence, record: Records) -> bool:
     """Whether an index record differs from the one it must be."""
     entry = int(record["index"][0])
     return bool(differs(records_of(index, entry, entry), record)[0])

@@ -1,4 +1,4 @@
-"""Setting damaged entries aside in an open log, and putting another replica's in their place."""
+"""Quarantining damaged entries in an open log, and putting another replica's in their place."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of, header_at
 from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
@@ -7,11 +7,17 @@ from quorumlog.storage.entries.placement import blank_record
 from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import Scanner
 from quorumlog.storage.files.file_sequence import FileSequence
-from quorumlog.storage.files.write_plans import Do, Step
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Mark
+from quorumlog.storage.files.write_plans import Action, Step
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
-from quorumlog.storage.recovery.diagnosis import Finding, continues, diagnose, mends, misfit
+from quorumlog.storage.recovery.diagnosis import (
+    Diagnosis,
+    continues,
+    diagnose,
+    differs_from_index,
+    mismatch,
+)
 from quorumlog.storage.recovery.recovery import derived_records
 
 NEIGHBOURS_MAX = 512
@@ -32,23 +38,23 @@ class Quarantine:
         self._reader = reader
         self._notes = notes
 
-    def diagnose(self, entry: int, last: int, *, is_readable: bool = True) -> Finding:
+    def diagnose(self, entry: int, last: int, *, is_readable: bool = True) -> Diagnosis:
         """Find out what is wrong with an entry of a log whose last one on disk is `last`.
 
         Raises `CorruptionError` when nobody can say any more where it was.
         """
-        finding = diagnose(
+        diagnosis = diagnose(
             self._data, self._index, self._reader, entry, last, is_readable=is_readable
         )
-        if finding.record is None and is_readable:
+        if diagnosis.record is None and is_readable:
             found = self._derived_again(entry, last)
             if found is not None:
-                finding = Finding(found, is_whole=True)
-        if finding.record is None:
+                diagnosis = Diagnosis(found, is_whole=True)
+        if diagnosis.record is None:
             place = entry * INDEX_RECORD_SIZE
             reason = "it and its index record are damaged, and its neighbours do not tell of it"
             raise self._reader.damaged(entry, place, reason, index=True)
-        return finding
+        return diagnosis
 
     def _derived_again(self, entry: int, last: int) -> Records | None:
         """Return the index record of an entry among many whose records are damaged, by its data.
@@ -56,24 +62,19 @@ class Quarantine:
         They are read from the last entry on that header and record still tell of, and every CRC
         fits; None if that does not reach the entry.
         """
-        boundary = self._reader.boundary
-        mark = Mark(
-            boundary.before_begin_index,
-            boundary.position,
-            boundary.chain_crc,
-            boundary.before_begin_term,
-        )
-        for before in range(entry - 1, max(mark.index, entry - 1 - RECORDS_MAX), -1):
-            known = self._reader.mark_behind(before)
+        log_start = self._reader.log_start
+        point = log_start.point
+        for before in range(entry - 1, max(point.index, entry - 1 - RECORDS_MAX), -1):
+            known = self._reader.point_after(before)
             if known is not None:
-                mark = known
+                point = known
                 break
         else:
-            if entry - 1 - RECORDS_MAX > mark.index:
+            if entry - 1 - RECORDS_MAX > point.index:
                 return None
-        chain = None if mark.chain_crc == UNKNOWN_CRC else mark.chain_crc
+        chain = None if point.chain_crc == UNKNOWN_CRC else point.chain_crc
         scanner = Scanner(
-            self._data, mark.position, index=mark.index, term=mark.term, chain_crc=chain
+            self._data, point.position, index=point.index, term=point.term, chain_crc=chain
         )
         for run in scanner:
             if run.last_index >= entry:
@@ -92,14 +93,14 @@ class Quarantine:
         """Return how far damage reaches around an entry: a bad file is not found entry by entry.
 
         Only entries up to `last` whose index records fit one another are taken along; `known` are
-        those set aside already. And the first entry of the log where nothing but the one behind it
-        could prove it.
+        those quarantined already. The first entry of the log is taken along, too, where nothing but
+        the one after it could prove it.
         """
-        boundary = self._reader.boundary
-        begin = boundary.before_begin_index + 1
+        log_start = self._reader.log_start
+        begin = log_start.before_begin_index + 1
         first = self._reach(entry, begin, -1, known)
         final = self._reach(entry, last, 1, known)
-        is_unproven = first == begin + 1 and boundary.chain_crc == UNKNOWN_CRC
+        is_unproven = first == begin + 1 and log_start.chain_crc == UNKNOWN_CRC
         if is_unproven and not self._reader.follows(first):
             first = begin
         return first, final
@@ -108,9 +109,9 @@ class Quarantine:
         """Return the last damaged entry in one direction, at most `last`."""
         looks, room = NEIGHBOURS_MAX, NEIGHBOURS_BYTES
         while (last - entry) * step > 0 and looks and room > 0:
-            aside = known.range_at(entry + step)
-            if aside is not None:
-                entry = aside[step > 0]
+            quarantined = known.range_at(entry + step)
+            if quarantined is not None:
+                entry = quarantined[step > 0]
                 continue
             if not self._is_damaged_too(entry + step):
                 break
@@ -128,24 +129,24 @@ class Quarantine:
             return True
         return False
 
-    def quarantine(self, entry: int, finding: Finding, damaged: DamagedRanges) -> list[Step]:
-        """Return steps that mend the entry's index record or set the entry aside; see `Log`.
+    def quarantine(self, entry: int, diagnosis: Diagnosis, damaged: DamagedRanges) -> list[Step]:
+        """Return steps that repair the entry's index record or quarantine the entry; see `Log`.
 
         `damaged` is then what is known to be damaged.
         """
         steps: list[Step] = []
-        if finding.record is not None and mends(self._index, finding.record):
-            steps.append(self._record_step(entry, finding.record))
-        steps.append(Do(lambda: self._notes.save_damage(damaged)))
+        if diagnosis.record is not None and differs_from_index(self._index, diagnosis.record):
+            steps.append(self._record_step(entry, diagnosis.record))
+        steps.append(Action(lambda: self._notes.save_damage(damaged)))
         return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:
         place = entry * INDEX_RECORD_SIZE
         file = self._index.file_at(place)
-        return Do(lambda: file.write_through(record.tobytes(), place))
+        return Action(lambda: file.write_through(record.tobytes(), place))
 
     def repair(
-        self, block: Block, following: Block | None, left: DamagedRanges, end: Mark
+        self, block: Block, following: Block | None, left: DamagedRanges, end: LogPoint
     ) -> list[Step]:
         """Return steps that write entries over damaged ones and note what is `left`; see `Log`.
 
@@ -156,7 +157,7 @@ class Quarantine:
         records = records_of(self._index, first, last)
         chain_before = self._reader.chain_before(first)
         is_end_known = last == end.index and end.chain_crc != UNKNOWN_CRC
-        reason = misfit(block, records, chain_before, end.chain_crc if is_end_known else None)
+        reason = mismatch(block, records, chain_before, end.chain_crc if is_end_known else None)
         if not reason and not self._is_in_place(first, records):
             reason = "its index record is not that of the place behind the entry before it"
         if not reason and following is not None and not continues(block, following):
@@ -169,7 +170,7 @@ class Quarantine:
             reason = "the entry behind does not continue the chain CRC"
         if reason:
             position = int(records["pos"][0])
-            raise self._misfit(first, position, reason)
+            raise self._mismatch_error(first, position, reason)
         positions = records["pos"].astype("int64").tolist()
         ends = (block.offsets + block.sizes).tolist()
         parts = [
@@ -186,13 +187,13 @@ class Quarantine:
                 file.writable().sync()
             self._notes.save_damage(left)
 
-        return [Do(write)]
+        return [Action(write)]
 
     def _is_in_place(self, first: int, records: Records) -> bool:
         """Whether entries from `first` on lie where those before them end, by the index."""
-        boundary = self._reader.boundary
-        end = boundary.position
-        if first - 1 > boundary.before_begin_index:
+        log_start = self._reader.log_start
+        end = log_start.position
+        if first - 1 > log_start.before_begin_index:
             end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
         for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
             if pos not in self._data.places_behind(end):
@@ -223,7 +224,7 @@ class Quarantine:
         error.is_readable = not self._reader.is_where_stated(entry)
         return error
 
-    def _misfit(self, entry: int, position: int, reason: str) -> CorruptionError:
+    def _mismatch_error(self, entry: int, position: int, reason: str) -> CorruptionError:
         path = self._data.path_at(position)
         offset = position - self._data.start_of(position)
         return CorruptionError(

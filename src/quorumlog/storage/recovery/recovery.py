@@ -2,8 +2,8 @@
 
 Reads from the last checkpoint on. What lies behind the last group commit that was reported durable
 and is no whole entry is a torn tail and is cut; the same at or below it is damage: it keeps its
-place and its identity, to be repaired. Index records are derived from the entries and mended where
-they differ. What a crash left half done of a truncation or a reset is finished.
+place and its identity, to be repaired. Index records are derived from the entries and written again
+where they differ. What a crash left half done of a truncation or a reset is finished.
 """
 
 import logging
@@ -36,7 +36,7 @@ from quorumlog.storage.entries.scanner import ScannedRun, Stop, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, REPAIR
-from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, Boundary, Known, Mark
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogMetadata, LogPoint, LogStart
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.recovery.damage_scan import Damage, DamageScan
 
@@ -70,8 +70,8 @@ class Recovered:
     `config_entries`: (index, body) of the CONFIG_CHANGE entries among those that were read.
     """
 
-    boundary: Boundary
-    end: Mark
+    log_start: LogStart
+    end: LogPoint
     damaged: DamagedRanges
     report: RecoveryReport
     config_entries: list[tuple[int, bytes]] = field(default_factory=list)
@@ -95,7 +95,7 @@ def derived_records(run: ScannedRun) -> Records:
 
 
 class Recovery:
-    """One opening of a log of which `known` was noted before.
+    """One opening of a log of which `metadata` was saved before.
 
     With `drops_foreign`, entries that another program wrote behind ours are cut like a torn tail.
     With `reads_all` the whole log is read, not only what lies behind the checkpoint.
@@ -105,7 +105,7 @@ class Recovery:
         self,
         data: FileSequence,
         index: FileSequence,
-        known: Known,
+        metadata: LogMetadata,
         *,
         drops_foreign: bool = False,
         reads_all: bool = False,
@@ -114,63 +114,68 @@ class Recovery:
         self._reads_all = reads_all
         self._data = data
         self._index = index
-        self._known = known
+        self._metadata = metadata
         self._first: tuple[int, int] | None = None
         self._damages: list[tuple[int, int]] = []
         self._scanned = 0
         self._config_entries: list[tuple[int, bytes]] = []
-        self._mended = 0
+        self._repaired = 0
         self._end_index = -1
 
     def run(self) -> Recovered:
-        """Return the usable log; mends and cuts on disk.
+        """Return the usable log; repairs and cuts on disk.
 
         Raises `CorruptionError` when entries are damaged whose identity is not known either.
         """
-        known, checkpoint = self._known, self._known.checkpoint
-        if known.boundary is not None:
-            self._leave_out_unconnected(known)
-            self._finish_reset(known.boundary)
+        metadata, checkpoint = self._metadata, self._metadata.checkpoint
+        if metadata.log_start is not None:
+            self._leave_out_unconnected(metadata)
+            self._finish_reset(metadata.log_start)
             if not len(self._data):
-                self._data.set_origin(known.boundary.position)
-        start = checkpoint.mark if checkpoint is not None else None
+                self._data.set_origin(metadata.log_start.position)
+        start = checkpoint.point if checkpoint is not None else None
         if self._restore_files() or self._reads_all:
             start = self._start_of_log()
         if checkpoint is not None and checkpoint.is_end:
-            end, stop = checkpoint.mark, Stop(checkpoint.mark.position, "a truncation")
+            end, stop = checkpoint.point, Stop(checkpoint.point.position, "a truncation")
             self._settle(end.position, end.index)
         else:
-            end, stop = self._survey(start)
-        if known.durable is None:
+            end, stop = self._scan(start)
+        if metadata.durable is None:
             end, stop = self._with_lost_end(end, stop)
-        boundary = known.boundary or self._found_boundary()
+        log_start = metadata.log_start or self._found_start()
         self._end_index = end.index
         cut = self._cut(end.position, stop)
         self._cut_index((end.index + 1) * INDEX_RECORD_SIZE)
-        damaged = DamagedRanges(self._damages).within(boundary.before_begin_index + 1, end.index)
+        damaged = DamagedRanges(self._damages).within(log_start.before_begin_index + 1, end.index)
         report = RecoveryReport(
-            self._scanned, start is not None, cut, stop.reason, self._mended, damaged.count
+            self._scanned,
+            start is not None,
+            cut,
+            stop.reason,
+            self._repaired,
+            damaged.count,
         )
         configs = [pair for pair in self._config_entries if pair[0] <= end.index]
-        return Recovered(boundary, end, damaged, report, configs)
+        return Recovered(log_start, end, damaged, report, configs)
 
     # -- what a crash left half done ------------------------------------------------------------
 
-    def _leave_out_unconnected(self, known: Known) -> None:
+    def _leave_out_unconnected(self, metadata: LogMetadata) -> None:
         """Leave files alone that lie where we leave none.
 
         Files are made in order, and removed in an order that leaves no hole behind the end. Before
         the log's first file there are others only if a removal did not end.
         """
-        boundary, durable = known.boundary, known.durable
-        if boundary is None or durable is None:
+        log_start, durable = metadata.log_start, metadata.durable
+        if log_start is None or durable is None:
             return
-        is_removing = known.checkpoint is None or known.checkpoint.is_end
-        first = (boundary.before_begin_index + 1) * INDEX_RECORD_SIZE
+        is_removing = metadata.checkpoint is None or metadata.checkpoint.is_end
+        first = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
         end = max(first, (durable.index + 1) * INDEX_RECORD_SIZE)
-        data_end = max(boundary.position, durable.position)
+        data_end = max(log_start.position, durable.position)
         for sequence, begin, place in (
-            (self._data, boundary.position, data_end),
+            (self._data, log_start.position, data_end),
             (self._index, first, end),
         ):
             size, starts = sequence.file_size, sequence.starts
@@ -182,21 +187,21 @@ class Recovery:
                 else:
                     highest = max(highest, start)
 
-    def _finish_reset(self, boundary: Boundary) -> None:
+    def _finish_reset(self, log_start: LogStart) -> None:
         """Remove what lies before the first entry, as a reset that was noted wanted to."""
-        for file in self._data.drop_before(boundary.position):
+        for file in self._data.drop_before(log_start.position):
             file.remove()
-        place = (boundary.before_begin_index + 1) * INDEX_RECORD_SIZE
+        place = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
         for file in self._index.drop_before(place):
             file.remove()
-        if len(self._data) and self._data.has(boundary.position):
-            write_leading_blank(self._data.file_at(boundary.position), boundary.position)
+        if len(self._data) and self._data.has(log_start.position):
+            write_leading_blank(self._data.file_at(log_start.position), log_start.position)
 
     def _restore_files(self) -> bool:
         """Make files again that are gone or too short; return whether the index must be, too."""
-        known = self._known
-        durable, boundary = known.durable, known.boundary
-        if durable is None or boundary is None:
+        metadata = self._metadata
+        durable, log_start = metadata.durable, metadata.log_start
+        if durable is None or log_start is None:
             index_gaps, data_gaps = self._gaps_between(self._index), self._gaps_between(self._data)
             if data_gaps and (index_gaps or not len(self._index)):
                 raise self._beyond_repair(self._data.path_at(data_gaps[0]))
@@ -204,11 +209,11 @@ class Recovery:
                 self._restore(self._data, start)
             return bool(index_gaps)
         lost: list[tuple[int, int]] = []
-        if durable.position > boundary.position:
-            for start in self._data.gaps(boundary.position, durable.position - 1):
+        if durable.position > log_start.position:
+            for start in self._data.gaps(log_start.position, durable.position - 1):
                 held = self._restore(self._data, start)
                 lost.append((start + held, start + self._data.file_size))
-        first = boundary.before_begin_index + 1
+        first = log_start.before_begin_index + 1
         index_lost = False
         if durable.index >= first:
             places = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
@@ -244,10 +249,10 @@ class Recovery:
             if low <= high:
                 self._damages.append((low, high))
 
-    def _with_lost_end(self, end: Mark, stop: Stop) -> tuple[Mark, Stop]:
-        """Set entries aside that only the index names, since the last data files are gone.
+    def _with_lost_end(self, end: LogPoint, stop: Stop) -> tuple[LogPoint, Stop]:
+        """Quarantine entries that only the index names, since the last data files are gone.
 
-        The original notes nowhere how far its log reached. It makes files at full size, so a short
+        DLedger notes nowhere how far its log reached. It makes files at full size, so a short
         one is damage, too; but an only entry that is cut short is a torn tail.
         """
         named = self._named_behind(end)
@@ -257,7 +262,7 @@ class Recovery:
         position, last = int(named["pos"][0]), named[-1]
         behind = int(last["pos"]) + int(last["size"])
         lost = self._data.gaps(position, position + int(named["size"][0]) - 1)
-        if not lost:  # a torn tail, or the original truncated its log
+        if not lost:  # a torn tail, or DLedger truncated its log
             return end, stop
         path, first = self._data.path_at(lost[0]), end.index + 1
         if end.chain_crc > 0:  # written by us, and all notes are gone as well
@@ -268,7 +273,7 @@ class Recovery:
         if self._first is None:
             self._first = (first, position)
         logger.error(
-            "%s is missing or cut short: entries %s to %s, which the index names, are set aside. "
+            "%s is missing or cut short: entries %s to %s, which the index names, are quarantined. "
             "%s. If DLedger truncated its log there, as a follower: quorumlog store truncate DIR "
             "--from %s",
             path,
@@ -277,9 +282,9 @@ class Recovery:
             REPAIR,
             first,
         )
-        return Mark(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
+        return LogPoint(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
 
-    def _named_behind(self, end: Mark) -> Records:
+    def _named_behind(self, end: LogPoint) -> Records:
         """Return the index records behind the end, as far as each begins where it may."""
         named = following_records(self._index, end.index + 1)
         ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
@@ -288,7 +293,7 @@ class Recovery:
                 return named[:row]
         return named
 
-    def _require_no_later_index(self, end: Mark) -> None:
+    def _require_no_later_index(self, end: LogPoint) -> None:
         """Raise `CorruptionError` if a log that seems empty has an index that begins later."""
         begins = next(iter(self._index.starts), 0) // INDEX_RECORD_SIZE
         is_empty = end.index < 0 and not len(self._data)
@@ -309,46 +314,39 @@ class Recovery:
             0,
         )
 
-    def _start_of_log(self) -> Mark | None:
+    def _start_of_log(self) -> LogPoint | None:
         """Read everything: without its index files a log is known by its entries only."""
-        boundary = self._known.boundary
-        if boundary is None:
+        log_start = self._metadata.log_start
+        if log_start is None:
             return None
-        return Mark(
-            boundary.before_begin_index,
-            boundary.position,
-            boundary.chain_crc,
-            boundary.before_begin_term,
-        )
+        return log_start.point
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _survey(self, start: Mark | None) -> tuple[Mark, Stop]:
-        """Read from `start` on, mend index records; return where the log ends and why."""
+    def _scan(self, start: LogPoint | None) -> tuple[LogPoint, Stop]:
+        """Read from `start` on, repair index records; return where the log ends and why."""
         position = start.position if start is not None else 0
         self._settle(position, start.index if start is not None else 0)
-        known = self._known
-        survey = DamageScan(
-            self._data, self._index, start, known.durable, is_recent=known.is_recent
-        )
+        metadata = self._metadata
+        scan = DamageScan(self._data, self._index, start, metadata)
         torn: ScannedRun | None = None
-        survey.drops_foreign = self._drops_foreign
-        for run in survey:
+        scan.drops_foreign = self._drops_foreign
+        for run in scan:
             if self._first is None:
                 self._first = (run.first_index, run.position)
             self._scanned += run.block.count
             self._config_entries += config_entries_of(run.block)
             self._mend(run.first_index, derived_records(run))
             torn = None if run.checked else run
-        for damage in survey.damages:
+        for damage in scan.damages:
             self._take_damage(damage)
             if self._first is None or damage.first_index < self._first[0]:
                 self._first = (damage.first_index, damage.position)
-        if torn is not None and torn.end == survey.end.position:
+        if torn is not None and torn.end == scan.end.position:
             without = self._without_torn_entry(torn)
             if without is not None:
                 return without
-        return survey.end, survey.stop
+        return scan.end, scan.stop
 
     def _settle(self, position: int, index: int) -> None:
         """Read from here on what the disk holds: what is right in the page cache only is not."""
@@ -364,7 +362,7 @@ class Recovery:
         wrong = int(differs(stored, derived).sum())
         if wrong:
             write_records(self._index, first, derived)
-            self._mended += wrong
+            self._repaired += wrong
 
     def _take_damage(self, damage: Damage) -> None:
         if damage.last_index >= damage.first_index:
@@ -373,7 +371,7 @@ class Recovery:
         else:
             write_blank(self._data, damage.position)
 
-    def _without_torn_entry(self, run: ScannedRun) -> tuple[Mark, Stop] | None:
+    def _without_torn_entry(self, run: ScannedRun) -> tuple[LogPoint, Stop] | None:
         """Drop an unchecked last entry that ends in zeros; None if it does not."""
         start, view = self._data.map_at(run.position)
         offset, size = int(run.block.offsets[-1]), int(run.block.sizes[-1])
@@ -384,14 +382,14 @@ class Recovery:
         is_first = self._first is not None and run.last_index == self._first[0]
         term = -1 if before is None or is_first else int(before["term"])
         stop = Stop(position, "the last entry ends in zeros")
-        return Mark(run.last_index - 1, position, 0, term), stop
+        return LogPoint(run.last_index - 1, position, 0, term), stop
 
-    def _found_boundary(self) -> Boundary:
+    def _found_start(self) -> LogStart:
         """Where a log begins of which nothing was noted: at its first entry."""
         if self._first is None:
-            return Boundary()
+            return LogStart()
         index, position = self._first
-        return Boundary(index - 1, -1, position, 0 if not index else UNKNOWN_CRC)
+        return LogStart(index - 1, -1, position, 0 if not index else UNKNOWN_CRC)
 
     # -- cutting ----------------------------------------------------------------------------
 
@@ -416,7 +414,7 @@ class Recovery:
         self, sequence: FileSequence, end: int, may_follow: Callable[[int, memoryview], bool]
     ) -> None:
         """Leave files behind the end alone that we did not make: their size or content tells."""
-        checkpoint = self._known.checkpoint
+        checkpoint = self._metadata.checkpoint
         if checkpoint is not None and checkpoint.is_end:
             return  # what is being removed may be anything that was written
         for start in sequence.made_starts:

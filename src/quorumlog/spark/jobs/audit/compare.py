@@ -20,7 +20,7 @@ from quorumlog.spark.jobs.audit.report import Finding, Findings
 from quorumlog.storage.entries.checksums import BODY_CRC, CHAIN_CRC, Words, all_agree
 from quorumlog.storage.entries.run_scanner import HeaderRun
 from quorumlog.storage.offline.replica_files import ReplicaPart
-from quorumlog.storage.offline.replica_walk import DAMAGED, Fault, ReplicaWalk
+from quorumlog.storage.offline.replica_walk import DAMAGED, ReplicaWalk, WalkFinding
 
 CHAIN = "chain"
 DIFFERING = "differing"
@@ -80,7 +80,7 @@ class TaskResult(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True)
 class Rows:
-    """Entries first, +1, … of one replica: headers and places; `good` are those without fault."""
+    """Entries first, +1, … of one replica: headers, places; `good` are those without finding."""
 
     walk: ReplicaWalk
     first: int
@@ -97,13 +97,13 @@ class Rows:
         begin = int(run.block.offsets[ordinal])
         return run.block.data[begin + HEADER_SIZE : begin + int(run.block.sizes[ordinal])]
 
-    def fault(self, kind: str, reason: str, row: int, detail: str = "") -> Fault:
+    def finding(self, kind: str, reason: str, row: int, detail: str = "") -> WalkFinding:
         """Return what is wrong with an entry, which counts as good no more."""
         self.good[row] = False
         run = self.runs[int(self.number[row])]
         position = run.position + int(run.block.offsets[self.first + row - run.first_index])
         index = self.first + row
-        return Fault(kind, reason, index, index, *self.walk.place_of(position), detail)
+        return WalkFinding(kind, reason, index, index, *self.walk.place_of(position), detail)
 
 
 class RangeComparison:
@@ -157,18 +157,18 @@ class RangeComparison:
     def _note(self, walk: ReplicaWalk) -> None:
         """Take what a replica's walk found, as far as it concerns this range."""
         first = self._task.first
-        for fault in walk.take_faults():
-            if max(fault.first, fault.last) >= first:
+        for finding in walk.take_findings():
+            if max(finding.first, finding.last) >= first:
                 self._findings.add(
                     Finding(
-                        fault.kind,
-                        max(fault.first, first),
-                        fault.last,
+                        finding.kind,
+                        max(finding.first, first),
+                        finding.last,
                         walk.part.name,
-                        fault.reason,
-                        fault.path,
-                        fault.offset,
-                        fault.detail,
+                        finding.reason,
+                        finding.path,
+                        finding.offset,
+                        finding.detail,
                     )
                 )
 
@@ -261,7 +261,7 @@ class RangeComparison:
         return rows
 
     def _take_agreed(self, found: Sequence[Rows]) -> None:
-        """Give the archive's comparison the entries that are without fault, each once."""
+        """Give the archive's comparison the entries that are without a finding, each once."""
         if self._archive is None:
             return
         taken = np.zeros(len(found[0].good), dtype=bool)
@@ -303,19 +303,21 @@ def _check_crcs(rows: Rows, run: HeaderRun) -> None:
         body_crc = int(run.table["body_crc"][ordinal])
         if not stored and not body_crc:
             if chains and 0 not in chains:
-                walk.faults.append(rows.fault(CHAIN, "it has no CRCs, and those before do", row))
+                walk.findings.append(
+                    rows.finding(CHAIN, "it has no CRCs, and those before do", row)
+                )
             else:
                 chains = (0,)
             continue
         expected = [crc32(covered, chain) for chain in chains]
         if chains and stored not in expected:
-            walk.faults.append(rows.fault(CHAIN, "header and chain CRC do not fit", row))
+            walk.findings.append(rows.finding(CHAIN, "header and chain CRC do not fit", row))
             kept = (0,) if 0 in chains else ()  # it may stand among entries without CRCs
             chains = (*kept, stored, *expected)[:CHAINS_MAX]
             continue
         chains = (stored,)
         if crc32(rows.body(row)) != body_crc:
-            walk.faults.append(rows.fault(DAMAGED, "the body CRC does not fit", row))
+            walk.findings.append(rows.finding(DAMAGED, "the body CRC does not fit", row))
     walk.chains = chains
 
 
@@ -365,7 +367,7 @@ def _tell_apart(groups: list[list[Rows]], row: int) -> None:
         detail = f"unlike {names}"
         if name:
             detail = f"{name} {int(header[name])}, but {int(expected[name])} on {names}"
-        rows.walk.faults.append(rows.fault(DIFFERING, reason, row, detail))
+        rows.walk.findings.append(rows.finding(DIFFERING, reason, row, detail))
 
 
 def _check_terms(rows: Rows) -> None:
@@ -382,7 +384,7 @@ def _check_terms(rows: Rows) -> None:
         detail = f"term {int(rows.table['term'][row])} beside term {before}"
         if rows.good[row]:
             reason = "its term is not between those around it"
-            rows.walk.faults.append(rows.fault(TERM_ORDER, reason, row, detail))
+            rows.walk.findings.append(rows.finding(TERM_ORDER, reason, row, detail))
     left = np.flatnonzero(rows.good)
     if len(left):
         rows.walk.term = int(rows.table["term"][left[-1]])

@@ -220,8 +220,8 @@ class CountOfStore:
         try:
             for run in walk.runs():
                 counting.take(run.table[max(0, part.first - run.first_index) :])
-            for fault in walk.take_faults():
-                counting.counts.damaged += max(0, fault.last - max(fault.first, part.first) + 1)
+            for finding in walk.take_findings():
+                counting.counts.damaged += max(0, finding.last - max(finding.first, part.first) + 1)
         finally:
             walk.close()
 
