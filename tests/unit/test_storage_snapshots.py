@@ -73,7 +73,7 @@ class Disk:
 # -- what is saved can be loaded ----------------------------------------------------------------
 
 
-@pytest.point.parametrize(
+@pytest.mark.parametrize(
     "parts",
     [
         [],
@@ -96,7 +96,7 @@ def test_what_was_saved_is_loaded_as_it_was(tmp_path, parts):
     assert data_of(again, meta) == whole
 
 
-@pytest.point.parametrize("piece", [1, 3, 10, 1_000])
+@pytest.mark.parametrize("piece", [1, 3, 10, 1_000])
 def test_a_machine_may_read_in_pieces_of_any_size(piece):
     disk, found = Disk(), []
 
@@ -123,7 +123,7 @@ def test_a_group_without_snapshots_has_none():
     assert Disk().snapshots.newest() is None
 
 
-@pytest.point.parametrize("kept", [1, 3, 4, 9])
+@pytest.mark.parametrize("kept", [1, 3, 4, 9])
 def test_only_the_newest_are_kept(kept):
     disk = Disk()
     for index in (30, 7, 100, 9):
@@ -276,8 +276,8 @@ def judge_whole(disk, where, older=5, newer=9):
     return newest
 
 
-@pytest.point.parametrize("survival", ["none", "all", "random"])
-@pytest.point.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("survival", ["none", "all", "random"])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_154_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(survival, seed):
     for call in count(1):
         disk = Disk(f"{seed} {call}", survival)
@@ -295,7 +295,7 @@ def test_154_a_crash_at_every_call_of_saving_leaves_the_older_or_the_newer_one(s
     assert call > 6
 
 
-@pytest.point.parametrize("kind", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
 def test_a_call_that_fails_while_saving_leaves_the_older_one_usable(kind):
     for call in count(1):
         disk = Disk(f"{kind} {call}")
@@ -396,7 +396,7 @@ def test_only_the_next_piece_is_taken():
     assert data_of(disk.snapshots, disk.snapshots.newest()) == data
 
 
-@pytest.point.parametrize("offset", [0, 600, -1])
+@pytest.mark.parametrize("offset", [0, 600, -1])
 def test_damaged_bytes_are_found_at_the_end_and_it_begins_again(offset):
     disk, meta = Disk(), offered()
     installing = fetch(disk, meta)
@@ -409,8 +409,8 @@ def test_damaged_bytes_are_found_at_the_end_and_it_begins_again(offset):
     assert data_of(disk.snapshots, disk.snapshots.newest()) == big(9)
 
 
-@pytest.point.parametrize("survival", ["none", "all", "random"])
-@pytest.point.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("survival", ["none", "all", "random"])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_73_a_crash_at_every_call_of_fetching_leaves_the_older_or_the_newer_one(survival, seed):
     meta = offered()
     for call in count(1):

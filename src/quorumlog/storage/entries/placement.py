@@ -3,10 +3,12 @@
 See spec 20 section 3.1.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
-from quorumlog.model.block import INDEX_RECORD_SIZE, Int64s
+from quorumlog.model.block import INDEX_RECORD_SIZE, Block, Int64s
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import check
 from quorumlog.storage.files.file_sequence import FileSequence
@@ -57,13 +59,23 @@ def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[Placed
     return runs, positions
 
 
-def blank_steps(data: FileSequence, end_position: int, position: int) -> list[Step]:
-    """Fill the rest of the file at the log's end when the next entry begins another one."""
-    if position == end_position:
-        return []
-    target = data.file_at(end_position)
-    blank = blank_record(target.end - end_position)
-    return [Write(target, end_position - target.start, [blank], durable=True)]
+def data_steps(
+    data: FileSequence, runs: Sequence[PlacedRun], parts: Sequence[Block], end_position: int
+) -> list[Step]:
+    """Write the entries of each run after a log that ends at `end_position`.
+
+    Where a run starts in another file than the one before ends in, a blank record fills that one.
+    """
+    steps: list[Step] = []
+    for run, part in zip(runs, parts, strict=True):
+        if run.position != end_position:
+            target = data.file_at(end_position)
+            blank = blank_record(target.end - end_position)
+            steps.append(Write(target, end_position - target.start, [blank], durable=True))
+        target = data.file_at(run.position)
+        steps.append(Write(target, run.position - target.start, [part.data], durable=True))
+        end_position = run.position + len(part.data)
+    return steps
 
 
 def index_steps(index: FileSequence, first_index: int, records: memoryview) -> list[Step]:

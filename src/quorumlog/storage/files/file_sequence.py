@@ -74,9 +74,9 @@ class FileSequence:
     def load(self, *, read_only: bool = False) -> None:
         """Take in the files that exist; what a crash left of files being made is removed.
 
-        What is no file of a sequence, or begins where none of it can, goes to `unknown_files`. Raises
-        `CorruptionError` for a file that is too large, a name that appears twice, and when it
-        cannot be told which files belong together.
+        What is no file of a sequence, or begins where none of it can, goes to `unknown_files`.
+        Raises `CorruptionError` for a file that is too large, a name that appears twice, and when
+        it cannot be told which files belong together.
         """
         for directory in self.directories:
             for name in self._files.names(directory):

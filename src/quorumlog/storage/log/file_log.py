@@ -1,6 +1,5 @@
 """A group's log in files: staged in memory, written by plans, read from memory or by mmap."""
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -21,21 +20,19 @@ from quorumlog.model.block import (
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import (
     CorruptionError,
-    IndexOutOfRangeError,
-    IndexRemovedError,
-    NoSpaceError,
     StorageError,
     UnexpectedArgumentError,
     check,
 )
 from quorumlog.storage.entries.entry_runs import EntryRun
-from quorumlog.storage.entries.placement import PlacedRun, blank_steps, index_steps, place
+from quorumlog.storage.entries.placement import PlacedRun, data_steps, index_steps, place
 from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
-from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
-from quorumlog.storage.files.write_plans import Action, Plan, Preparable, Step, Write, WritePlan
-from quorumlog.storage.log.interface import FreeSpace, Segment
+from quorumlog.storage.files.sequence_file import SequenceFile
+from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
+from quorumlog.storage.log.checkpointer import Checkpointer
+from quorumlog.storage.log.interface import FreeSpace, Segment, check_holds
 from quorumlog.storage.log.pending_writes import PendingWrites
 from quorumlog.storage.log.segments import (
     closed_until,
@@ -56,8 +53,6 @@ from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.recovery.quarantine import Quarantine
 from quorumlog.storage.recovery.recovery import Recovered, write_leading_blank
 
-logger = logging.getLogger(__name__)
-
 
 class FileLog:
     """See `Log`. Staging methods are called on one thread; `read` and `verify` on any."""
@@ -77,18 +72,15 @@ class FileLog:
         self._quarantine = Quarantine(data, index, self._reader, notes)
         self.end_point = recovered.end
         """Where the log ends."""
-        self._durable = self._synced = recovered.end
+        self._durable = recovered.end
         self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
-        self._planned: Checkpoint | None = None
-        self._sessions_to_save: Callable[[], bytes | None] = lambda: None
-        self._unsaved_sessions: bytes | None = None
-        self._is_checkpoint_put_off = False
         self._tail = TailCache(tail_cache_bytes)
         self._lock = Lock()
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = self._found_runs()
         self._configs = ConfigEntries(recovered.config_entries)
+        self._checkpointer = Checkpointer(data, index, notes, self._configs, recovered.end)
 
     def _found_runs(self) -> TermRuns:
         """Return the runs of terms: those that were noted, the others by search."""
@@ -198,20 +190,15 @@ class FileLog:
         """Take stamped entries into the log and return the write."""
         first_index = self.end_point.index + 1
         records = memoryview(index_records(block, positions))
-        steps: list[Step] = []
-        for run in runs:
-            steps += blank_steps(self._data, self.end_point.position, run.position)
-            part = block if len(runs) == 1 else block.slice(run.start, run.stop)
-            self.end_point = LogPoint(
-                first_index + run.stop - 1, run.position + len(part.data), chain_crc, term
-            )
-            target = self._data.file_at(run.position)
-            offset = run.position - target.start
-            steps.append(Write(target, offset, [part.data], durable=True))
-            run_records = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
-            with self._lock:
-                self._tail.add(CachedRun(first_index + run.start, part, run_records))
+        parts = [block] if len(runs) == 1 else [block.slice(run.start, run.stop) for run in runs]
+        steps = data_steps(self._data, runs, parts, self.end_point.position)
         steps += index_steps(self._index, first_index, records)
+        with self._lock:
+            for run, part in zip(runs, parts, strict=True):
+                of_run = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
+                self._tail.add(CachedRun(first_index + run.start, part, of_run))
+        end_position = runs[-1].position + len(parts[-1].data)
+        self.end_point = LogPoint(first_index + block.count - 1, end_position, chain_crc, term)
         staged = PendingWrites(self.end_point)
         self._staged.append(staged)
         return Plan(
@@ -235,11 +222,15 @@ class FileLog:
         check(self.before_begin_index < from_index <= self.end_point.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
         old_end, end = self.end_point, self._point_before(from_index)
+        # Everything in memory says at once what the log will be: entries that follow are staged
+        # before the write below has even begun.
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
         self._configs.truncate(from_index)
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
+        # Appends that are still waiting are carried out before the truncation. What they report as
+        # durable must not reach beyond it: the removed entries would be missed as damage.
         for item in self._staged:
             item.point = min(item.point, end, key=lambda point: point.index)
         self.end_point = end
@@ -253,6 +244,7 @@ class FileLog:
 
         def cut() -> None:
             self._remove(later, later_index)
+            # Readers may have the file mapped, so it is zeroed in place and never shrinks.
             containing.zero(end.position, old_end.position)
             index_file.zero(index_place, old_place)
 
@@ -274,6 +266,7 @@ class FileLog:
             chain_crc = UNKNOWN_CRC if known is None else known
         emptied = before_begin_index >= self.end_point.index
         if emptied:
+            # The log goes on in a new file: no byte of what it held can be taken for what follows.
             position = self._data.start_of(self.end_point.position) + self._data.file_size
             end = LogPoint(before_begin_index, position, chain_crc, before_begin_term)
         else:
@@ -300,7 +293,7 @@ class FileLog:
 
         def cut() -> None:
             self._remove(earlier, earlier_index)
-            if first_file is not None:
+            if first_file is not None:  # it starts with removed entries, which a blank covers
                 write_leading_blank(first_file, position)
 
         return self._plan_removal(cut)
@@ -312,44 +305,19 @@ class FileLog:
         self._index.forget_maps(index_files)
 
     def _plan_removal(self, cut: Callable[[], None]) -> WritePlan:
-        """Return the write that makes the log's present ends durable, then removes the rest.
-
-        The checkpoint in the middle is the point of no return: before it a crash leaves the log as
-        it was, behind it opening finishes the work.
-        """
-        end, log_start, begin = self.end_point, self._log_start, self.before_begin_index + 1
-        damaged = self._noted_damage = self._noted_damage.within(begin, end.index)
-        index, data = self._covered_files(end)
-        ended = self._checkpoint_of(end, is_end=True)
-        self._planned = self._checkpoint_of(end)
-        after, configs = self._planned, self._configs_until(end)
-        sessions = self._sessions()
-
-        def remove() -> None:
-            sync_made([*index, *data])
-            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
-                full.close()
-            self._notes.save_sessions(sessions)
-            self._notes.begin_removal(ended, log_start, configs)
-            cut()
-            self._notes.save_damage(damaged)
-            self._notes.save_checkpoint(after, configs)
-
-        def done() -> None:
-            self._sessions_saved(sessions)
-            self._completed()
-
+        """Return the write that makes the log's present ends durable, then removes the rest."""
+        end, begin = self.end_point, self.before_begin_index + 1
+        self._noted_damage = self._noted_damage.within(begin, end.index)
         self._staged.append(PendingWrites(end))
-        return Plan(self, [Action(remove)], done=done)
+        return self._checkpointer.plan_removal(
+            self._checkpoint_of(end), self._noted_damage, cut, self._completed
+        )
 
     def _point_before(self, from_index: int) -> LogPoint:
         """Return the end of the log without from_index and what follows."""
         index = from_index - 1
         if index <= self.before_begin_index:
-            log_start = self._log_start
-            return LogPoint(
-                index, log_start.position, log_start.chain_crc, log_start.before_begin_term
-            )
+            return self._log_start.point
         begin, size = self._place_of(index)
         chain = self.chain_crc_at(index)
         return LogPoint(
@@ -378,7 +346,7 @@ class FileLog:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
-        self._check_range(first_index)
+        check_holds(self, first_index)
         with self._lock:
             cached = self._tail.run_at(first_index) if self._tail.holds(first_index) else None
             # what is in the tail may not be on disk yet, or something older may be there
@@ -394,16 +362,8 @@ class FileLog:
         try:
             return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
         except StorageError:
-            self._check_range(first_index)  # it may have been removed since
+            check_holds(self, first_index)  # it may have been removed since
             raise
-
-    def _check_range(self, index: int) -> None:
-        if index <= self.before_begin_index:
-            raise IndexRemovedError(
-                f"index {index} is below the first index kept, {self.before_begin_index + 1}"
-            )
-        if index > self.end_point.index:
-            raise IndexOutOfRangeError(f"index {index} is beyond the end, {self.end_point.index}")
 
     def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
@@ -423,7 +383,7 @@ class FileLog:
 
     def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
         """See `Log`."""
-        self._check_range(first_index)
+        check_holds(self, first_index)
         if (damaged := self.damaged.range_at(first_index)) is not None:
             return min(damaged[1], last_index)
         limit = self.damaged.next_from(first_index)
@@ -472,77 +432,17 @@ class FileLog:
         self._committed_index = max(self._committed_index, index)
         self._configs.committed(min(self._committed_index, self._durable.index))
 
-    def _checkpoint_of(self, point: LogPoint, *, is_end: bool = False) -> Checkpoint:
-        return Checkpoint(
-            self._log_start,
-            point,
-            min(self._committed_index, point.index),
-            [run for run in self.noted_runs() if run[1] <= point.index],
-            is_end,
-        )
-
-    def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
-        return [pair for pair in self._configs.pairs if pair[0] <= point.index]
-
-    def checkpoint(self) -> WritePlan | None:
-        """See `Log`: names only what was reported durable before."""
-        checkpoint = self._checkpoint_of(self._durable)
-        if checkpoint == self._planned:
-            return None
-        self._planned = checkpoint
-        index, data = self._covered_files(self._durable)
-        configs = self._configs_until(self._durable)
-        sessions, put_off = self._sessions(), list[NoSpaceError]()
-
-        def write() -> None:
-            sync_made([*index, *data])
-            for full in (*index[:-1], *data[:-1]):  # nothing is appended to them any more
-                full.close()
-            try:
-                self._notes.save_sessions(sessions)
-                self._notes.save_checkpoint(checkpoint, configs)
-            except NoSpaceError as error:
-                put_off.append(error)
-
-        def done() -> None:
-            if not put_off:
-                self._sessions_saved(sessions)
-                return
-            if not self._is_checkpoint_put_off:
-                text = "no checkpoint is written while the disk is full: %s"
-                logger.warning(text, put_off[0])
-            # the checkpoint before holds as well: the next opening reads more
-            self._planned, self._is_checkpoint_put_off = None, True
-
-        return Plan(self, [Action(write)], done=done)
-
-    def _sessions(self) -> bytes | None:
-        """Return the producer sessions that the next write has to save; None: they are durable."""
-        self._unsaved_sessions = self._sessions_to_save() or self._unsaved_sessions
-        return self._unsaved_sessions
-
-    def _sessions_saved(self, sessions: bytes | None) -> None:
-        """Take note that these are durable; later ones are not."""
-        self._is_checkpoint_put_off = False
-        if self._unsaved_sessions is sessions:
-            self._unsaved_sessions = None
+    def _checkpoint_of(self, point: LogPoint) -> Checkpoint:
+        runs = [run for run in self.noted_runs() if run[1] <= point.index]
+        return Checkpoint(self._log_start, point, min(self._committed_index, point.index), runs)
 
     def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`."""
-        self._sessions_to_save = to_save
+        self._checkpointer.keep_sessions(to_save)
 
-    def _covered_files(self, point: LogPoint) -> tuple[list[SequenceFile], list[SequenceFile]]:
-        """Return the index and data files to fsync before a checkpoint may name `point`.
-
-        Index records are never fsynced otherwise, entries not yet with flush=async.
-        """
-        before, self._synced = self._synced, point
-        first = max(0, min(before.index, point.index)) * INDEX_RECORD_SIZE
-        position = min(before.position, point.position)
-        return (
-            self._index.files_over(first, max(0, point.index) * INDEX_RECORD_SIZE),
-            self._data.files_over(position, point.position),
-        )
+    def checkpoint(self) -> WritePlan | None:
+        """See `Log`: names only what was reported durable before."""
+        return self._checkpointer.plan(self._checkpoint_of(self._durable))
 
     def close(self) -> None:
         """Give all files back."""

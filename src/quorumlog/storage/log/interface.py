@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.model.block import Block
+from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import Preparable, WritePlan
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
@@ -197,3 +198,13 @@ class Log(Protocol):
     def checkpoint(self) -> WritePlan | None:
         """Return a write that bounds what the next opening must read; None if nothing is new."""
         ...
+
+
+def check_holds(log: Log, index: int) -> None:
+    """Raise `IndexRemovedError` or `IndexOutOfRangeError` unless a log holds an index."""
+    if index <= log.before_begin_index:
+        raise IndexRemovedError(
+            f"index {index} is below the first index kept, {log.before_begin_index + 1}"
+        )
+    if index > log.end_index:
+        raise IndexOutOfRangeError(f"index {index} is beyond the end, {log.end_index}")

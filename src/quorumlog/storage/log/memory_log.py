@@ -12,11 +12,11 @@ from quorumlog.model.block import (
     term_runs_of,
 )
 from quorumlog.model.codes import Magic
-from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError, check
+from quorumlog.model.errors import check
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
-from quorumlog.storage.log.interface import FreeSpace, Segment
+from quorumlog.storage.log.interface import FreeSpace, Segment, check_holds
 from quorumlog.storage.log.segments import SEGMENTS_MAX
 from quorumlog.storage.log.tail_cache import CachedRun, TailCache
 from quorumlog.storage.metadata.config_entries import ConfigEntries
@@ -176,12 +176,7 @@ class MemoryLog:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
-        if first_index <= self.before_begin_index:
-            raise IndexRemovedError(
-                f"index {first_index} is below the first index kept, {self.before_begin_index + 1}"
-            )
-        if not self._tail.holds(first_index):
-            raise IndexOutOfRangeError(f"index {first_index} is beyond the end, {self.end_index}")
+        check_holds(self, first_index)
         return self._tail.run_at(first_index).cut(first_index, last_index, bytes_max)
 
     def note_committed(self, index: int) -> None:

@@ -1,0 +1,142 @@
+"""The writes by which a log's ends become what the next opening relies on."""
+
+import logging
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.errors import NoSpaceError
+from quorumlog.storage.files.file_sequence import FileSequence
+from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
+from quorumlog.storage.files.write_plans import Action, Plan
+from quorumlog.storage.metadata.checkpoint import Checkpoint, LogPoint
+from quorumlog.storage.metadata.config_entries import ConfigEntries
+from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Makes the plans that write checkpoints of one log, whose files were durable up to `end`.
+
+    A checkpoint may name only what is durable: index records are never fsynced otherwise, and
+    entries may not be with flush=async. So each plan fsyncs the files in between first.
+    """
+
+    def __init__(
+        self,
+        data: FileSequence,
+        index: FileSequence,
+        notes: StoreMetadata,
+        configs: ConfigEntries,
+        end: LogPoint,
+    ) -> None:
+        self._data = data
+        self._index = index
+        self._notes = notes
+        self._configs = configs
+        self._synced = end
+        self._planned: Checkpoint | None = None
+        self._sessions_to_save: Callable[[], bytes | None] = lambda: None
+        self._unsaved_sessions: bytes | None = None
+        self._is_put_off = False
+
+    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+        """See `Log`."""
+        self._sessions_to_save = to_save
+
+    def plan(self, checkpoint: Checkpoint) -> Plan | None:
+        """Return the write of a checkpoint; None if the last one planned says the same."""
+        if checkpoint == self._planned:
+            return None
+        self._planned = checkpoint
+        index, data = self._covered_files(checkpoint.point)
+        configs, sessions = self._configs_until(checkpoint.point), self._sessions()
+        put_off: list[NoSpaceError] = []
+
+        def write() -> None:
+            _sync(index, data)
+            try:
+                self._notes.save_sessions(sessions)
+                self._notes.save_checkpoint(checkpoint, configs)
+            except NoSpaceError as error:
+                put_off.append(error)
+
+        def done() -> None:
+            if not put_off:
+                self._sessions_saved(sessions)
+                return
+            if not self._is_put_off:
+                text = "no checkpoint is written while the disk is full: %s"
+                logger.warning(text, put_off[0])
+            # the checkpoint before holds as well: the next opening only reads more
+            self._planned, self._is_put_off = None, True
+
+        return Plan(self, [Action(write)], done=done)
+
+    def plan_removal(
+        self,
+        checkpoint: Checkpoint,
+        damaged: DamagedRanges,
+        cut: Callable[[], None],
+        completed: Callable[[], None],
+    ) -> Plan:
+        """Return the write that makes the log's ends those of a checkpoint, and removes the rest.
+
+        `cut` removes it, on the disk thread; `damaged` is what is damaged of what stays. The first
+        of two checkpoints is the point of no return: a crash before it leaves the log as it was,
+        and after it the next opening finishes the removal. The second one says that it is done,
+        so that later entries are not taken for what was to be removed.
+        """
+        point = checkpoint.point
+        index, data = self._covered_files(point)
+        ended = replace(checkpoint, is_end=True)
+        self._planned = checkpoint
+        configs, sessions = self._configs_until(point), self._sessions()
+
+        def remove() -> None:
+            _sync(index, data)
+            self._notes.save_sessions(sessions)
+            self._notes.begin_removal(ended, checkpoint.log_start, configs)
+            cut()
+            self._notes.save_damage(damaged)
+            self._notes.save_checkpoint(checkpoint, configs)
+
+        def done() -> None:
+            self._sessions_saved(sessions)
+            completed()
+
+        return Plan(self, [Action(remove)], done=done)
+
+    def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
+        return [pair for pair in self._configs.pairs if pair[0] <= point.index]
+
+    def _sessions(self) -> bytes | None:
+        """Return the producer sessions that the next write has to save; None: they are durable."""
+        self._unsaved_sessions = self._sessions_to_save() or self._unsaved_sessions
+        return self._unsaved_sessions
+
+    def _sessions_saved(self, sessions: bytes | None) -> None:
+        """Take note that these are durable; later ones are not."""
+        self._is_put_off = False
+        if self._unsaved_sessions is sessions:
+            self._unsaved_sessions = None
+
+    def _covered_files(self, point: LogPoint) -> tuple[list[SequenceFile], list[SequenceFile]]:
+        """Return the index and data files to fsync before a checkpoint may name a point."""
+        before, self._synced = self._synced, point
+        first = max(0, min(before.index, point.index)) * INDEX_RECORD_SIZE
+        position = min(before.position, point.position)
+        return (
+            self._index.files_over(first, max(0, point.index) * INDEX_RECORD_SIZE),
+            self._data.files_over(position, point.position),
+        )
+
+
+def _sync(index: list[SequenceFile], data: list[SequenceFile]) -> None:
+    """Make files durable, and close those to which nothing is appended any more."""
+    sync_made([*index, *data])
+    for full in (*index[:-1], *data[:-1]):
+        full.close()
