@@ -50,7 +50,7 @@ class FrozenState(Protocol):
 class StateMachine(ABC):
     """Base of all machines; `apply`, `save_snapshot` and `load_snapshot` must be written.
 
-    An instance begins empty and is given all entries from the newest snapshot on. One that keeps
+    An instance starts empty and is given all entries from the newest snapshot on. One that keeps
     its state itself (`applied_index`) is given only those it does not have.
     """
 
@@ -136,7 +136,7 @@ class StateMachine(ABC):
         """Return a few bytes that are equal where states are equal, else very likely not.
 
         Empty: unknown. Replicas compare it after every `digestEntries` entries, and when a snapshot
-        is loaded with what it was when that was saved; who differs from a majority begins again
+        is loaded with what it was when that was saved; who differs from a majority starts again
         from a snapshot. So it should be kept up to date by `apply`, and made from what was read by
         `load_snapshot`: a digest that is loaded proves nothing about what was loaded with it.
         """

@@ -3,7 +3,7 @@
 Three tables in one file: `items` (key → index that last changed it, value), `events` (index and
 ordinal → key and value, or deletion) and `kept` (what the replica answers repeated commands with).
 Each call of `apply` is one write transaction, with the applied index in it: the file always holds
-the state behind some entry, never half of one. What is read is verified (see `kv_database`).
+the state after some entry, never half of one. What is read is verified (see `kv_database`).
 
 Nothing is flushed to the disk while it runs: the log is what is durable, and everything here can be
 made again from a snapshot and the log. `close` flushes everything and notes what the file is; only
@@ -74,7 +74,7 @@ DATA_NAME = "state.mdb"
 LOADING_NAME = "state.loading"
 """A snapshot that is being received."""
 MAP_BYTES = 64 << 20
-"""Address space for the database to begin with; it doubles when it is full."""
+"""Address space for the database to start with; it doubles when it is full."""
 
 logger = logging.getLogger(__name__)
 

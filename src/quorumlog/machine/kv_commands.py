@@ -2,7 +2,7 @@
 
 A command is always a transaction: compares, what is carried out when all of them are true, and
 what otherwise. A put, a delete and a compare-and-set are small ones. Everything is msgpack (arrays
-that begin with a number for the kind), checked on both sides: whoever encodes a command learns at
+that start with a number for the kind), checked on both sides: whoever encodes a command learns at
 once what is wrong with it; a replica that decodes one from the log, where anybody may have written
 anything, learns the same.
 """
@@ -133,7 +133,7 @@ class Value(_Message, frozen=True, tag=0):
 
 
 class Page(_Message, frozen=True, tag=1):
-    """Items (key, value, index); `more`: the range holds others, behind (or before) the last."""
+    """Items (key, value, index); `more`: the range holds others, after (or before) the last."""
 
     items: list[tuple[bytes, bytes, int]]
     more: bool
@@ -259,6 +259,6 @@ def _check_query(query: Query) -> None:
 
 
 def end_of_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with a prefix; None: there is none."""
+    """Return the first key after all that start with a prefix; None: there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -1,6 +1,6 @@
 """The file of the key-value machine: sealed records, opened only if it is as it was closed.
 
-Every record begins with a hash of its key and of what follows, which is verified whenever it is
+Every record starts with a hash of its key and of what follows, which is verified whenever it is
 read. What a hash of each record cannot show, that a record is gone, the sum of all hashes of a
 table shows: it is kept up to date beside the table, and made anew from the records by `whole`.
 LMDB itself trusts its pages: damaged ones end the process, or hide records. So a file is opened
@@ -199,7 +199,7 @@ class Table:
                     yield key, unsealed(self._path, key, record)
 
     def backward(self, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and body in the opposite order, from `end` or the one behind it."""
+        """Yield key and body in the opposite order, from `end` or the one after it."""
         with self._transaction.cursor(self._handle) as cursor:
             is_found = end is not None and cursor.set_range(end)
             if is_found or cursor.last():

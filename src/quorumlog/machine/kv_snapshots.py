@@ -228,7 +228,7 @@ class Loading:
             self._files.remove(copied)
 
     def _receive(self, path: str, head: bytes, reader: SnapshotReader) -> None:
-        """Write what is read, but for the hash behind it, to a file."""
+        """Write what is read, but for the hash after it, to a file."""
         hashed, position, held = hashlib.blake2b(digest_size=HASH_BYTES), 0, head
         self._files.remove(path)
         file = self._files.open(path, create=True)

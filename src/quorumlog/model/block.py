@@ -75,11 +75,11 @@ _U32 = struct.Struct(">I")
 _I32 = struct.Struct(">i")
 _INDEX_RECORD = struct.Struct(">iqiqq")
 _FEW = 12
-"""Up to so many entries plain struct calls beat numpy's fixed cost (measured: 10 to 15)."""
+"""For up to 12 entries plain struct calls beat numpy's fixed cost (measured: 10 to 15)."""
 _RUN = 16
-"""So many repetitions of a size, and the entries behind are asked for it many at a time:"""
+"""After 16 entries of one size the next ones are compared with it many at a time …"""
 _WINDOW = 64
-"""so many at first, then twice as many each time, so that short runs cost little."""
+"""… 64 at first, then twice as many each time, so that short runs cost little."""
 
 
 class EntryHeader(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What a replica must remember across restarts before it may promise anything."""
+"""What a replica must have on disk before it gives an answer that relies on it."""
 
 from dataclasses import dataclass
 

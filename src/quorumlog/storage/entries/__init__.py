@@ -1,4 +1,5 @@
-"""The format of entries and index records: headers, checksums, where an entry lies.
+"""The format of entries and index records: headers, CRCs, and where an entry lies.
 
-It scans and reads them and decides nothing about them.
+The modules scan and check entries, read them by index and place new ones. They decide nothing: what
+is done about an entry that is damaged is up to `recovery` and `log`.
 """

@@ -2,7 +2,7 @@
 
 CRC-32 is linear over XOR, and appending a message's CRC to it leaves a remainder that does not
 depend on the message. So instead of one CRC for each body, one CRC over the whole block is compared
-with one over a second buffer of the same length, which is zero but for the headers and, behind each
+with one over a second buffer of the same length, which is zero but for the headers and, after each
 body, the CRC that its header states: they agree exactly when, but for a chance of 2**-32, all
 bodies have the CRCs stated. In the same way all chain CRCs are one CRC over short rows.
 """
@@ -52,7 +52,7 @@ class _Scratch(threading.local):
         self.zeros: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 
     def of(self, length: int) -> npt.NDArray[np.uint8]:
-        """Return so many zeros; whoever changes them makes them zeros again."""
+        """Return `length` zeros; whoever changes them makes them zeros again."""
         if len(self.zeros) < length:
             self.zeros = np.zeros(length, dtype=np.uint8)
         return self.zeros[:length]
@@ -87,7 +87,7 @@ def all_agree(block: Block, words: Words, chain_before: int | None) -> bool:
 
 
 def _remainder(data: npt.NDArray[np.uint8] | Words) -> int:
-    """Return the remainder of a message: a CRC-32 without its inversions at begin and end."""
+    """Return the remainder of a message: a CRC-32 without its inversions at start and end."""
     return crc32(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
@@ -99,7 +99,7 @@ def bodies_agree(block: Block, words: Words) -> bool:
     length = len(block.data) + _ROW.itemsize
     expected = _scratch.of(length)
     # an entry's row is the CRC of the body before it, its header, and the inversion that the CRC
-    # of a body begins with; behind the last entry there is a row of only a CRC
+    # of a body starts with; after the last entry there is a row of only a CRC
     rows = np.zeros((block.count + 1, _ROW.itemsize // _WORD), dtype="<u4")
     _void_rows(rows[:-1], 0, HEADER_VOID)[:] = _void_rows(words, 0, HEADER_VOID)
     rows[:-1, -1] = _ONES
@@ -114,7 +114,7 @@ def bodies_agree(block: Block, words: Words) -> bool:
         places = everywhere(expected, _ROW)
         offsets = np.append(block.offsets, len(block.data))
         short = np.flatnonzero(block.sizes < _ROW.itemsize)
-        # bodies of less than a word: the inversion reaches into the row behind
+        # bodies of less than a word: the inversion reaches into the row after
         rows[short + 1, 0] ^= _ONES >> (8 * (block.sizes[short] - HEADER_SIZE)).astype(np.uint32)
         places[offsets] = rows.view(_ROW).ravel()
         everywhere(expected, HEADER_VOID)[offsets[short + 1]] = _void_rows(rows, 0, HEADER_VOID)[

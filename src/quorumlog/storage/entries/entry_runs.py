@@ -23,5 +23,5 @@ class EntryRun(msgspec.Struct, frozen=True):
         return self.first_index + self.count - 1
 
     def block(self) -> Block:
-        """Return the entries; their records say where each begins."""
+        """Return the entries; their records say where each starts."""
         return block_from_index_records(self.data, self.records)

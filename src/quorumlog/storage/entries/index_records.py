@@ -94,7 +94,7 @@ def differs(stored: Records, derived: Records) -> npt.NDArray[np.bool_]:
 
 
 def first_behind(index: FileSequence, position: int, first: int, last: int) -> int:
-    """Return the first of the entries first … last that begins at or behind a position.
+    """Return the first of the entries first … last that starts at or after a position.
 
     last + 1 if none does.
     """

@@ -15,11 +15,11 @@ from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Step, Write
 
 BLANK_RESERVE = 8
-"""Bytes that stay free behind the last entry of a data file, for a blank record."""
+"""Bytes that stay free after the last entry of a data file, for a blank record."""
 
 
 def blank_record(length: int) -> bytes:
-    """Return the begin of a blank record over so many bytes; the rest of it is zeros."""
+    """Return the start of a blank record over this many bytes; the rest of it is zeros."""
     return int(Magic.BLANK).to_bytes(4, "big", signed=True) + length.to_bytes(4, "big")
 
 
@@ -32,7 +32,7 @@ class PlacedRun(msgspec.Struct, frozen=True):
 
 
 def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[PlacedRun], Int64s]:
-    """Decide where entries of these sizes go behind a position; return runs and positions."""
+    """Decide where entries of these sizes go after a position; return runs and positions."""
     ends = np.cumsum(sizes)
     positions = ends - sizes
     size = int(ends[-1])

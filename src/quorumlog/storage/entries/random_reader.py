@@ -41,7 +41,7 @@ _POS_SIZE = struct.Struct(">qi")
 
 
 class DiskReader:
-    """Reads what is on disk; from any thread. `log_start` is where the log begins."""
+    """Reads what is on disk; from any thread. `log_start` is where the log starts."""
 
     def __init__(self, data: FileSequence, index: FileSequence, log_start: LogStart) -> None:
         self._data = data
@@ -154,7 +154,7 @@ class DiskReader:
         if header is None:
             return None
         chain = header.chain_crc
-        if _keeps_no_crc(header):  # the chain begins anew behind it
+        if _keeps_no_crc(header):  # the chain starts again after it
             return None if self._stated_before(before) else 0
         expected = self._expected_chain(before, header)
         return chain if expected == chain else None
@@ -217,7 +217,7 @@ class DiskReader:
         return numbered and placed and int(record["term"]) >= int(before["term"])
 
     def point_after(self, index: int) -> LogPoint | None:
-        """Return the point behind an entry whose header and index record agree; else None."""
+        """Return the point after an entry whose header and index record agree; else None."""
         header, record = self._header(index), record_at(self._index, index)
         if header is None or record is None or not self.is_where_stated(index):
             return None
@@ -243,7 +243,7 @@ class DiskReader:
         return Block(view[begin : begin + size], np.zeros(1, np.int64), np.array([size], np.int64))
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """Return where an entry begins and its size. Raises `CorruptionError`."""
+        """Return where an entry starts and its size. Raises `CorruptionError`."""
         record = record_at(self._index, index)
         if record is None or int(record["index"]) != index or int(record["size"]) < HEADER_SIZE:
             place = index * INDEX_RECORD_SIZE
@@ -329,7 +329,7 @@ class DiskReader:
 def _keeps_no_crc(header: EntryHeader) -> bool:
     """Whether it was written by DLedger; ours have none only where the chain CRC is damaged.
 
-    The chain CRC before tells which: behind an entry with CRCs there is none without.
+    The chain CRC before tells which: after an entry with CRCs there is none without.
     """
     return not header.chain_crc and not header.body_crc
 
@@ -377,7 +377,7 @@ def _headers_agree(
 
 
 def _fitting(view: memoryview, offset: int, count: int, bytes_max: int) -> int:
-    """Return how many of `count` index records from an offset on lie within so many bytes.
+    """Return how many of `count` index records from an offset on lie within this many bytes.
 
     At least one. By halving, since records of small entries would all be looked at otherwise.
     """

@@ -50,7 +50,7 @@ class ScannedRun:
 
     @property
     def end(self) -> int:
-        """Position behind the last entry."""
+        """Position after the last entry."""
         return self.position + len(self.block.data)
 
 
@@ -63,11 +63,11 @@ class Stop:
 
 
 class Scanner:
-    """Walks entries from a position on, checking everything that can be checked.
+    """Walks entries from a position on and checks everything that can be checked.
 
-    `index`, `term` and `chain_crc` are those of the entry before. index None: any may come first;
-    chain_crc None: it is not known. They, and `position`, follow the walk. `pos` in the headers is
-    not looked at: a follower keeps the leader's (spec 20 section 1).
+    `index`, `term` and `chain_crc` are those of the entry before; they and `position` move on with
+    the walk. With an index of None any entry may come first; a chain CRC of None is not known.
+    `pos` in the headers is ignored: a follower keeps the leader's (spec 20 section 1).
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Scanner:
         if self.stop is None:
             self.stop = Stop(self.position, "")
         elif not self.stop.reason and self.has_later_entries(self.stop.position):
-            # an empty rest with more files behind it is only legal if those are empty too
+            # an empty rest with more files after it is only legal if those are empty too
             self.stop = Stop(self.stop.position, "nothing here although later files have entries")
 
     def has_later_entries(self, position: int) -> bool:
-        """Whether a file behind the one with this position begins with anything."""
+        """Whether a file after the one with this position starts with anything."""
         for start in self._sequence.made_starts:
             if start > position:
                 _, view = self._sequence.map_at(start)

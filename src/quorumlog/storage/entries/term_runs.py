@@ -52,7 +52,7 @@ class TermRuns:
         return list(zip(self._terms, self._firsts, strict=True))
 
     def append(self, term: int, first_index: int) -> None:
-        """Entries of a term begin (or go on) at first_index."""
+        """Entries of a term start (or go on) at first_index."""
         if not self._terms or self._terms[-1] != term:
             self._terms.append(term)
             self._firsts.append(first_index)
@@ -64,7 +64,7 @@ class TermRuns:
             self._terms.pop()
 
     def remove_before(self, index: int) -> None:
-        """Forget everything before an index; its own run now begins with it."""
+        """Forget everything before an index; its own run now starts with it."""
         kept = bisect_right(self._firsts, index) - 1
         if kept >= 0:
             del self._terms[:kept]

@@ -1,4 +1,5 @@
-"""Files of the operating system: sequences of files of one size, mappings, free space, writes.
+"""Files of the operating system: sequences of files of one size, mappings, free space, write plans.
 
-Every file is opened through `os_files`. Nothing here knows what the bytes mean.
+Every file is opened through `os_files`, which names file and reason of each failure. Nothing here
+knows what the bytes mean.
 """

@@ -74,7 +74,7 @@ class FileSequence:
     def load(self, *, read_only: bool = False) -> None:
         """Take in the files that exist; what a crash left of files being made is removed.
 
-        What is no file of a sequence, or begins where none of it can, goes to `unknown_files`.
+        What is no file of a sequence, or starts where none of it can, goes to `unknown_files`.
         Raises `CorruptionError` for a file that is too large, a name that appears twice, and when
         it cannot be told which files belong together.
         """
@@ -141,7 +141,7 @@ class FileSequence:
         self._by_start[start] = file
 
     def set_origin(self, position: int) -> None:
-        """State where a file begins; the others lie whole file sizes away."""
+        """State where a file starts; the others lie whole file sizes away."""
         self._origin = position % self.file_size
 
     def leave_out(self, start: int) -> None:
@@ -157,7 +157,7 @@ class FileSequence:
         return list(self._in_the_way.values())
 
     def require_no_obstacle(self, start: int) -> None:
-        """Raise `NotAFileError` if something else lies where a file should begin that was made."""
+        """Raise `NotAFileError` if something else lies where a file should start that was made."""
         path = self._in_the_way.get(start)
         if path is not None and (obstacle := self._files.obstacle(path)):
             raise not_a_file(path, obstacle)
@@ -208,7 +208,7 @@ class FileSequence:
         return position - (position - self._origin) % self.file_size
 
     def places_behind(self, end: int) -> tuple[int, int]:
-        """Return where the entry behind such an end may begin: there, or in the next file."""
+        """Return where the entry after such an end may start: there, or in the next file."""
         return end, self.start_of(end) + self.file_size
 
     def file_at(self, position: int) -> SequenceFile:
@@ -247,7 +247,7 @@ class FileSequence:
             return start, view
 
     def was_read(self, size_bytes: int) -> None:
-        """Note that so many bytes of mapped files were looked at; on any thread."""
+        """Note that `size_bytes` of mapped files were looked at; on any thread."""
         with self._maps_lock:
             self._resident_bytes += size_bytes + READ_AROUND_BYTES
             if self._resident_bytes > RESIDENT_BYTES_MAX:
@@ -272,7 +272,7 @@ class FileSequence:
                 self._maps.pop(file.start, None)
 
     def drop_from(self, position: int) -> list[SequenceFile]:
-        """Take all files that begin at or behind a position out; return them, last first."""
+        """Take all files that start at or after a position out; return them, last first."""
         return self._drop([start for start in self.starts if start >= position])[::-1]
 
     def drop_before(self, position: int) -> list[SequenceFile]:

@@ -1,4 +1,4 @@
-"""The only door to the operating system's files.
+"""The only entry point to the operating system's files.
 
 `FileSystem` and `File` say what storage needs; `OsFileSystem` does it. Every failure becomes a
 `StorageError` that names file, operation and reason, and is never retried: after a failed write or
@@ -236,7 +236,7 @@ class SpareDescriptors:
         self.waits = 0
 
     def hold(self, count: int) -> None:
-        """Hold so many; as far as they can be had now, the rest later."""
+        """Hold `count` descriptors: as many as can be had now, the rest later."""
         with self._lock:
             self._wanted = count
             while len(self._held) > count:
@@ -320,7 +320,7 @@ class OsFile:
                 offset = self._write_vector(list(buffers[start : start + IO_VECTOR_MAX]), offset)
 
     def _write_vector(self, buffers: list[Buffer], offset: int) -> int:
-        """Write one vector whole, continuing after short writes; return the offset behind it."""
+        """Write one vector whole, continuing after short writes; return the offset after it."""
         left = sum(len(buffer) for buffer in buffers)
         while True:
             written = os.pwritev(self._descriptor, buffers, offset)

@@ -16,14 +16,14 @@ LEAST_BYTES = 4_096
 
 
 class Reserve:
-    """Of one group's directory. It keeps nothing but the file, so there may be several of one."""
+    """The reserve of one directory. Its only state is the file, so there may be several objects."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
 
     def keep(self, table_bytes: int) -> None:
-        """Have room for small files and a table of so many bytes, as far as there is room."""
+        """Have room for small files and a table of this many bytes, as far as there is room."""
         self._hold(RESERVE_BYTES + 2 * table_bytes)
 
     def use(self, write: Callable[[], None]) -> None:

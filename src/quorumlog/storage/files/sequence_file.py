@@ -12,7 +12,7 @@ ZERO_BYTES = 1024 * 1024
 
 
 def name_of(start: int) -> str:
-    """Return the name of the file that begins at a position (spec 20 section 3)."""
+    """Return the name of the file that starts at a position (spec 20 section 3)."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
@@ -61,14 +61,14 @@ class SequenceFile:
 
     @property
     def end(self) -> int:
-        """Position behind its last byte."""
+        """Position after its last byte."""
         return self.start + self.size
 
     def prepare(self) -> None:
         """Make the file, zero-filled and with all its room reserved, unless it is there.
 
         Not while its predecessor is. Raises `NoSpaceError` when the disk is full; then nothing is
-        left behind.
+        left after.
         """
         with self._making:
             if self._predecessor is not None and not self._predecessor.is_removed:

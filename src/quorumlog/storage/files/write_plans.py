@@ -1,8 +1,12 @@
 """Writes that were decided but not yet carried out, and how many are carried out together.
 
 A plan is a list of steps. A `Write` puts bytes into a file; neighbouring writes to one file become
-one pwritev, and each written data file is fsynced once at the end. Every other step is carried out
-where it stands, after the writes before it.
+one pwritev, and each written data file is fsynced once at the end of a group commit. An `Action` is
+carried out in its place, after the writes before it.
+
+Why plans: the log's thread decides what is written and goes on at once, while the disk thread joins
+the plans of all groups that wait, so that they share the fsyncs. Order is kept within a plan and
+between plans, because a later write may overwrite what an earlier one wrote.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +72,7 @@ class Write:
 
 @dataclass(slots=True)
 class Action:
-    """Anything that must happen between writes; makes itself durable."""
+    """Something else that must happen between writes; `action` makes its effects durable itself."""
 
     action: Callable[[], None]
 

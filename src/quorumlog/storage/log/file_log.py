@@ -328,7 +328,7 @@ class FileLog:
         )
 
     def _place_of(self, index: int) -> tuple[int, int]:
-        """Return where an entry begins, and its size."""
+        """Return where an entry starts, and its size."""
         with self._lock:
             cached = self._tail.run_at(index) if self._tail.holds(index) else None
         if cached is not None:

@@ -83,7 +83,7 @@ class Log(Protocol):
     def config_entries(self) -> list[tuple[int, bytes]]:
         """Return (index, body) of the newest committed CONFIG_CHANGE entry and of all later ones.
 
-        The former even if the log begins behind it.
+        The former even if the log starts after it.
         """
         ...
 
@@ -104,10 +104,10 @@ class Log(Protocol):
     ) -> WritePlan:
         """Remove everything up to before_begin_index; the log reads so at once.
 
-        Beyond the end the log becomes empty and goes on behind before_begin_index, whose term and
-        chain CRC (-1: not known) are then given, and the newest CONFIG_CHANGE entry up to there
-        (index, body) where it is known. Inside, only committed entries may go. Nothing
-        happens when the log begins behind it already.
+        If before_begin_index is beyond the end, the log becomes empty and goes on after it. The
+        caller then passes the term and chain CRC at that index (-1: not known) and, if it is known,
+        the newest CONFIG_CHANGE entry up to there as (index, body). If it is inside the log, only
+        committed entries may go. Nothing happens when the log starts after it already.
         """
         ...
 
@@ -155,7 +155,7 @@ class Log(Protocol):
     def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """Find out what is wrong with a damaged entry: repair its index record, or quarantine it.
 
-        Without `is_readable` the entry's bytes cannot be had at all and are not looked at.
+        Unless it `is_readable`, the disk does not give the entry's bytes, and they are not read.
 
         Raises `CorruptionError` when nobody can say any more which entry it was.
         """
@@ -165,7 +165,7 @@ class Log(Protocol):
         """Put entries of another replica in the place of damaged ones.
 
         Raises `CorruptionError`, and changes nothing, unless they are exactly those; it names the
-        entry behind them if they show that this one is damaged, too. Raises
+        entry after them if they show that this one is damaged, too. Raises
         `UnexpectedArgumentError` when such entries are not damaged here.
         """
         ...

@@ -5,14 +5,14 @@ from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
 
 class PendingWrites:
-    """A truncation lowers `point` in place."""
+    """Where a log ends once a staged write is durable; a truncation lowers `point` in place."""
 
     def __init__(self, point: LogPoint) -> None:
         self.point = point
         self._is_superseded = False
 
     def supersede(self, point: LogPoint) -> None:
-        """The log begins anew behind `point`, which is not durable yet."""
+        """The log starts again after `point`, which is not durable yet."""
         self._is_superseded = True
         self.point = point
 

@@ -24,7 +24,7 @@ def mark_pause_ms(config: GroupConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetentionInputs:
-    """What decides besides size: others need entries behind `applied_index` or `peers_have`.
+    """What decides besides size: others need entries after `applied_index` or `peers_have`.
 
     `age_ms` tells how old everything up to an index is at least, None if that is not known.
     `clock_is_steady`: the calendar's clock was not set lately, so that its hour can be believed.

@@ -40,7 +40,7 @@ def closed_until(
 
 
 def free_space_after(data: FileSequence, index: FileSequence, end: LogPoint) -> FreeSpace:
-    """Return what fits into files that are made, behind the end of the log."""
+    """Return what fits into files that are made, after the end of the log."""
     size = _made_behind(data, end.position)
     records = _made_behind(index, (end.index + 1) * INDEX_RECORD_SIZE)
     return FreeSpace(max(0, size - BLANK_RESERVE), records // INDEX_RECORD_SIZE)

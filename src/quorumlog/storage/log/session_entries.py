@@ -31,7 +31,7 @@ def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEn
 
 
 def torn_block(log: Log, first_index: int) -> int | None:
-    """Return where a block begins that does not end in the log; None: there is none such.
+    """Return where a block starts that does not end in the log; None: there is no such one.
 
     Looked for from first_index on: what is before it was durable as a whole.
     """

@@ -6,7 +6,7 @@
     <group>/snapshot/installing                                     being fetched from another
 
 A snapshot is written under another name, fsynced, and published by rename. What it is
-(`SnapshotMeta`) stands behind the data as JSON, with a footer of its length and CRC-32; the SHA-256
+(`SnapshotMeta`) stands after the data as JSON, with a footer of its length and CRC-32; the SHA-256
 in it is of the data, and checked whenever they are read.
 """
 
@@ -59,7 +59,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedData:
-    """Reads the data of a snapshot from begin to end; see `SnapshotReader`."""
+    """Reads the data of a snapshot from start to end; see `SnapshotReader`."""
 
     def __init__(self, file: File, size_bytes: int) -> None:
         self._file = file
@@ -170,7 +170,7 @@ class Installing:
         return self.size_bytes
 
     def publish(self) -> bool:
-        """Check all of it, make it durable and visible; False: it was damaged, begin again."""
+        """Check all of it, make it durable and visible; False: it was damaged, start again."""
         if SavedData(self._file, self.meta.size_bytes).digest() != self.meta.sha256:
             self._file.resize(0)
             self.size_bytes = 0
@@ -269,7 +269,7 @@ class Snapshots:
         return meta
 
     def checking(self, index: int) -> Checking:
-        """Begin to read a snapshot to see whether it is whole. Raises `CorruptionError`."""
+        """Start to read a snapshot to see whether it is whole. Raises `CorruptionError`."""
         meta = self.meta_of(index)
         return Checking(self._files.open(self.path_of(index), writable=False), meta)
 
@@ -299,12 +299,12 @@ class Snapshots:
     # -- making and removing ------------------------------------------------------------------
 
     def begin(self) -> Saving:
-        """Begin to write one; whatever was begun before is gone."""
+        """Start to write a snapshot; one that was half written before is gone."""
         self._files.make_directory(self.directory)
         return Saving(self, self._staged(SAVING))
 
     def install(self, meta: SnapshotMeta) -> Installing:
-        """Begin to fetch one, or go on where fetching the same one ended."""
+        """Start to fetch one, or go on where fetching the same one ended."""
         self._files.make_directory(self.directory)
         wanted = msgspec.json.encode(meta)
         noted = f"{self.directory}/{INSTALLING}{META_SUFFIX}"
@@ -354,7 +354,7 @@ class Snapshots:
         return self._files.open(path, create=True)
 
     def publish(self, file: File, meta: SnapshotMeta) -> None:
-        """Put what it is behind the data of a staged file, and give it its name, durably."""
+        """Put what it is after the data of a staged file, and give it its name, durably."""
         raw = msgspec.json.encode(meta)
         if len(raw) > META_BYTES_MAX:
             raise StorageError(f"{file.path}: what it is takes {len(raw)} bytes, too many")
@@ -370,7 +370,7 @@ class Snapshots:
     ) -> int:
         """Remove all but the newest `count` and those of `besides`, oldest first.
 
-        Those from which the log does not go on, which begins later, are of no use either, but the
+        Those from which the log does not go on, which starts later, are of no use either, but the
         newest stays. Return the index of the oldest of use; -1: there is none.
         """
         indexes = self.indexes()

@@ -244,7 +244,7 @@ def _note_opened(
     """Note what was found: from here on a crash must find the log as it was found now.
 
     Without room the next opening finds the same from what the last one noted, unless that tells
-    of a removal: what comes behind it now would be removed.
+    of a removal: what comes after it now would be removed.
     """
     before = notes.checkpoint
     try:

@@ -27,7 +27,7 @@ class CachedRun(msgspec.Struct, frozen=True):
         return self.first_index + self.block.count - 1
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """Return where an entry begins on disk, and its size."""
+        """Return where an entry starts on disk, and its size."""
         ordinal = index - self.first_index
         record = np.frombuffer(self.records, INDEX_RECORD_DTYPE, 1, ordinal * INDEX_RECORD_SIZE)[0]
         return int(record["pos"]), int(record["size"])
@@ -75,7 +75,7 @@ class TailCache:
         return self._runs[bisect_right(self._firsts, index, self._evicted) - 1]
 
     def oldest(self, count: int) -> list[CachedRun]:
-        """Return up to so many runs, oldest first."""
+        """Return up to `count` runs, oldest first."""
         return self._runs[self._evicted : self._evicted + count]
 
     def add(self, run: CachedRun) -> None:

@@ -1,4 +1,5 @@
-"""Small facts of a store that must survive: checkpoints, identity, damaged ranges, saved tables.
+"""Small facts of a store that must survive: checkpoints, damaged ranges, memberships, sessions.
 
-They are written whole or not at all, and checked when they are read.
+Each is a file that is replaced as a whole and checked when it is read; most have a copy. Entries
+and index records do not belong here.
 """

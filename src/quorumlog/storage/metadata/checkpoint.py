@@ -1,10 +1,10 @@
 """How much of a log is known to be good without reading it.
 
 `quorumlog.checkpoint` (slots, fsynced about once a second and before anything is removed) says
-where the log begins, and names a point up to which data and index are durable: opening reads only
-what lies behind it. `quorumlog.durable` is written after every group commit without fsync: it
-states only what was durable before, so it is never wrong, merely old; it tells a torn tail (behind
-it) from corruption (at or below it). It also says where the log begins, in case that the checkpoint
+where the log starts, and names a point up to which data and index are durable: opening reads only
+what lies after it. `quorumlog.durable` is written after every group commit without fsync: it
+states only what was durable before, so it is never wrong, merely old; it tells a torn tail (after
+it) from corruption (at or below it). It also says where the log starts, in case that the checkpoint
 is lost.
 """
 
@@ -45,7 +45,7 @@ class LogPoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogStart(msgspec.Struct, frozen=True, array_like=True):
-    """Where the log begins: at byte `position`, after an entry that is not there any more.
+    """Where the log starts: at byte `position`, after an entry that is not there any more.
 
     `chain_crc` of that entry, UNKNOWN_CRC if it was never noted.
     """
@@ -64,7 +64,7 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """What is durable. `is_end`: whatever lies behind `point` is being removed.
+    """What is durable. `is_end`: whatever lies after `point` is being removed.
 
     `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
     files that are there: one of them that is missing was lost.
@@ -117,7 +117,7 @@ class CheckpointFile:
 
 
 class DurableHint:
-    """What was durable, and where the log began, as of the last group commit that reached disk."""
+    """What was durable, and where the log started, at the last group commit that reached disk."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
@@ -126,7 +126,7 @@ class DurableHint:
         self._file: File | None = None
 
     def load(self) -> tuple[LogPoint, LogStart] | None:
-        """Return what was durable, and where the log began.
+        """Return what was durable, and where the log started.
 
         None if nothing was ever noted, or if the note itself is damaged.
         """

@@ -2,7 +2,7 @@
 
 The newest committed one counts, and every later one may: the log may have removed the former, and
 opening does not read back to it. The file beside the log is written before a checkpoint that goes
-past such an entry; what lies behind the checkpoint is read from the log itself.
+past such an entry; what lies after the checkpoint is read from the log itself.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class ConfigEntries:
             self.pairs.pop()
 
     def replace(self, pair: tuple[int, bytes] | None) -> None:
-        """The log begins anew behind this one, if it is known and newer than those here."""
+        """The log starts again after this one, if it is known and newer than those here."""
         if pair is not None and (not self.pairs or pair[0] > self.pairs[-1][0]):
             self.pairs = [pair]
 

@@ -60,7 +60,7 @@ class DamagedRanges:
         return None
 
     def next_from(self, index: int) -> int | None:
-        """Return the first damaged index at or behind an index, or None."""
+        """Return the first damaged index at or after an index, or None."""
         if self.range_at(index) is not None:
             return index
         place = bisect_right(self._firsts, index)

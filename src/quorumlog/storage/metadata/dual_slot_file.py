@@ -61,7 +61,7 @@ def restore(path: str, write: Callable[[], None]) -> bool:
 
 
 class _DualSlots:
-    """One file with so many slots; not made before it is first written."""
+    """One file with this many slots; not made before it is first written."""
 
     def __init__(self, files: FileSystem, path: str, slot_size: int, count: int) -> None:
         self._files = files

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreMetadata:
-    """Of one group. Written on the disk thread (or while the group is opened)."""
+    """The metadata files of one group; written on the disk thread, or while the group is opened."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._directory = directory

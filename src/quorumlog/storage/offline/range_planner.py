@@ -1,6 +1,6 @@
 """Dividing the entries of a store into ranges of its data files that can be read on their own.
 
-Little is read for that: how the files begin, the entries at the cuts, and what lies behind the last
+Little is read for that: how the files start, the entries at the cuts, and what lies after the last
 entry known to be good. A cut is made only at an entry whose header and index record agree, so what
 is damaged lies inside a range. Reads only, takes no lock, works while a node runs.
 """
@@ -22,7 +22,7 @@ from quorumlog.storage.recovery.damage_scan import DamageScan
 CUT_ATTEMPTS = 64
 """Entries looked at, one after the other, for one whose header and index record agree."""
 _INDEX_MAX = 1 << 40
-"""Above every index: where a search by halving begins when the end is not known."""
+"""Above every index: where a search by halving starts when the end is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedRun:
-    """Entries first … last from a position on; behind them, at the latest, `end` follows."""
+    """Entries first … last from a position on; after them, at the latest, `end` follows."""
 
     first: int
     last: int
@@ -91,7 +91,7 @@ def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
     """Return which entries a store holds, those up to a committed index if one is given.
 
     A torn tail is left out. None: there are none. Raises `CorruptionError` when entries at the
-    begin or at the end are damaged and their index records are, too.
+    start or at the end are damaged and their index records are, too.
     """
     begin = _begin_of(store)
     if begin is None:
@@ -158,7 +158,7 @@ def _begin_of_last_file(store: StoreFiles, begin: LogPoint) -> LogPoint:
 def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[int, int] | None:
     """Return index and position of the first entry of a data file, one of low … high.
 
-    The index is believed where it has an entry at the file's begin, or else a header there that is
+    The index is believed where it has an entry at the file's start, or else a header there that is
     followed by another entry. If neither is of use, it is the first entry whose header and index
     record agree. None: it has no entry, or it cannot be told.
     """
@@ -184,7 +184,7 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
 
 
 def _begins_with(data: FileSequence, start: int, first: int) -> bool:
-    """Whether the entry at the begin of a file is this one, as what follows it says, too."""
+    """Whether the entry at the start of a file is this one, as what follows it says, too."""
     count, scanner = 0, Scanner(data, start)
     for run in scanner:
         if run.first_index != first + count:
@@ -208,7 +208,7 @@ class PartitionSizing:
     bytes_min: int = 1
 
     def length(self, total: int) -> int:
-        """Return the length of the parts into which so many bytes are divided."""
+        """Return the length of the parts into which this many bytes are divided."""
         at_a_time = max(1, min(self.at_a_time, total // self.bytes_min))
         count = at_a_time * max(1, -(-total // (self.bytes_max * at_a_time)))
         return max(1, -(-total // count))
@@ -230,7 +230,7 @@ class RangePlanner:
         """Return ranges that hold the entries first … last, in order.
 
         They are cut where files end and, as far as an index allows cuts inside of files, at each
-        multiple of the shares' length, counted from the begin of the first.
+        multiple of the length of a partition, counted from the start of the first.
         """
         runs = [self._trimmed(run, first, last) for run in self._files() if run.last >= first]
         runs = [run for run in runs if run.first <= last]
@@ -262,7 +262,7 @@ class RangePlanner:
             yield _PlannedRun(first, last, position, data.start_of(position) + data.file_size)
 
     def _trimmed(self, run: _PlannedRun, first: int, last: int) -> _PlannedRun:
-        """Leave out what lies before `first` and behind `last`, as far as it is known where."""
+        """Leave out what lies before `first` and after `last`, as far as it is known where."""
         begin, position = run.first, run.position
         for index in range(min(first, run.last), max(begin, first - CUT_ATTEMPTS), -1):
             found = self._agreed_position(index, run)
@@ -275,7 +275,7 @@ class RangePlanner:
         return _PlannedRun(begin, stop, position, end)
 
     def _cut(self, run: _PlannedRun, length: int, until_first: int) -> list[_PlannedRun]:
-        """Cut a run `until_first` bytes behind its begin, and then after each `length` bytes."""
+        """Cut a run `until_first` bytes after its start, and then after each `length` bytes."""
         edges = [(run.first, run.position)]
         for target in range(run.position + until_first, run.end, length):
             edge = self._edge_behind(target, edges[-1][0] + 1, run)
@@ -288,7 +288,7 @@ class RangePlanner:
         ]
 
     def _edge_behind(self, target: int, low: int, run: _PlannedRun) -> tuple[int, int] | None:
-        """Return index and position of an entry at or behind a position where a cut is safe."""
+        """Return index and position of an entry at or after a position where a cut is safe."""
         index = first_behind(self._index, target, low, run.last)
         for candidate in range(index, min(index + CUT_ATTEMPTS, run.last + 1)):
             position = self._agreed_position(candidate, run)

@@ -47,7 +47,7 @@ from quorumlog.storage.offline.range_planner import FileRange
 
 RUN_ENTRIES = 32_768
 FIRST_RUN_ENTRIES = 1_024
-"""As many are looked at first; then twice as many as the run before turned out to have."""
+"""1,024 entries are tried first, then twice as many as the run before turned out to have."""
 INDEXED_MIN = 2
 """Index records that are believed without their headers; one alone may be wrong in its term."""
 QUARANTINED = "the replica has quarantined it as damaged"
@@ -59,8 +59,8 @@ DISAGREE = "header and index record disagree"
 class StoredRun:
     """Entries that follow one another, with good headers; the first is at byte `offset`.
 
-    `table`: the headers, back to back. `wrong` says of entries, by their place in the block, that
-    they are damaged, and how.
+    `table` has the headers, back to back. `wrong` has the damaged entries, by their place in the
+    block, and what is wrong with each.
     """
 
     first_index: int
@@ -74,8 +74,8 @@ class StoredRun:
 class IndexedRun:
     """Entries of which there are only index records; the first is, or should be, at byte `offset`.
 
-    With a `reason` their headers are damaged: a record of size 0 says that it is no use, either,
-    and without an offset it is not known where the first should be.
+    A `reason` says that their headers are damaged. A record of size 0 is damaged, too. Without an
+    offset nobody knows where the first entry should be.
     """
 
     first_index: int
@@ -166,7 +166,7 @@ class RangeReader:
         """Whether a flipped bit in these records would have shown.
 
         Their indexes and positions are known to follow one another. So they must have one term, and
-        the next entry must begin where the last of them ends.
+        the next entry must start where the last of them ends.
         """
         if len(records) < INDEXED_MIN or (records["term"] != records["term"][0]).any():
             return False

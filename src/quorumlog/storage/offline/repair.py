@@ -33,8 +33,8 @@ from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
 PIECE_BYTES = 1024 * 1024
 COMPARED_ENTRIES = 16
-"""So many of the oldest entries that two replicas have must be the same in both. One would do where
-there are CRCs: that of the chain covers all entries before."""
+"""The oldest 16 entries that two replicas have must be the same in both. One would do where there
+are CRCs: that of the chain covers all entries before."""
 _COMPARED = ("term", "size", "chain_crc", "body_crc")
 Progress = Callable[[int, int], None]
 
@@ -215,7 +215,7 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
         index = log.damaged.next_from(0)
         while index is not None:
             try:
-                carry_out(log.quarantine(index))  # behind what was repaired it may be whole now
+                carry_out(log.quarantine(index))  # after what was repaired it may be whole now
                 if log.damaged.range_at(index):
                     _take(reader, log, index)
             except (StorageError, RequestError) as error:
@@ -261,8 +261,8 @@ def truncate_store(
 ) -> int:
     """Remove from_index and all that follows; return how many entries that were.
 
-    Raises `IndexOutOfRangeError` when the log ends before from_index, `StorageError` when it begins
-    behind it or from_index is known to be committed.
+    Raises `IndexOutOfRangeError` when the log ends before from_index, `StorageError` when it starts
+    after it or from_index is known to be committed.
     """
     with opened_for_change(files, directory, data_directories, drops_foreign=True) as (
         log,

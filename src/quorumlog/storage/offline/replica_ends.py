@@ -1,4 +1,4 @@
-"""Where the log in a replica's files begins and ends, from what was noted and from the entries."""
+"""Where the log in a replica's files starts and ends, from what was noted and from the entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Tail:
 
 
 def entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
-    """Return (index, size) of the entry at a position, or behind a blank record there."""
+    """Return (index, size) of the entry at a position, or after a blank record there."""
     start, view = data.map_at(position)
     offset, limit = position - start, min(len(view), data.file_size - BLANK_SIZE_MIN)
     header = entry_header(view, offset + blank_length(view, offset), limit)
@@ -50,7 +50,7 @@ def begin_of(opened: StoreFiles, firsts: Sequence[tuple[int, int]]) -> int:
 
 
 def end_of(opened: StoreFiles) -> tuple[LogPoint, Tail | None]:
-    """Return where a log ends, as opening it would find, and what lies behind."""
+    """Return where a log ends, as opening it would find, and what lies after."""
     metadata = opened.metadata
     durable = metadata.durable or LogPoint()
     if metadata.checkpoint is not None and metadata.checkpoint.is_end:

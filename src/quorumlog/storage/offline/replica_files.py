@@ -44,7 +44,7 @@ class DataFile:
 class ReplicaPart:
     """Entries first … last of one replica and the files that hold them; travels to a task.
 
-    Reading begins at `walk_from`; the whole replica ends at `end_index`.
+    Reading starts at `walk_from`; the whole replica ends at `end_index`.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Replica:
     """What the files of one group directory hold, as seen once.
 
     `committed_index` is at least committed (-1: not known), `keeps_notes` whether it is written
-    down at all: stores of DLedger do not. `end_position` is the byte behind the last entry.
+    down at all: stores of DLedger do not. `end_position` is the byte after the last entry.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Replica:
         if lower > upper:
             return None
         walk_from = max(self.begin_index, lower - OVERLAP)
-        behind = upper + 1  # the entry behind tells whether the last one is in its place
+        behind = upper + 1  # the entry after tells whether the last one is in its place
         return ReplicaPart(
             self.name,
             walk_from,
@@ -278,9 +278,9 @@ def _first_entries(opened: StoreFiles, end_index: int) -> list[tuple[int, int]]:
 
 
 def cuts_of(files: FileSystem, replica: Replica, store: StoreDirectory, size: int) -> list[int]:
-    """Return the entries at which ranges of about `size` bytes of a replica begin, its first too.
+    """Return the entries at which ranges of about `size` bytes of a replica start, its first too.
 
-    By its index files where those are in order, else at the begin of data files only.
+    By its index files where those are in order, else at the start of data files only.
     """
     marks = replica.marks()
     cuts = [replica.begin_index]

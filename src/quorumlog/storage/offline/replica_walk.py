@@ -23,9 +23,9 @@ RUN_ENTRIES = 16_384
 RECORDS_MIN = 256
 """Index records looked at for one run, at least."""
 LOOK_BACK_ENTRIES = 65_536
-"""Index records looked at for an entry to begin with, if that of the wanted one is of no use."""
+"""Index records looked at for an entry to start with, if that of the wanted one is of no use."""
 RESYNC_ENTRIES = 4
-"""Entries behind a damaged one that are searched for byte by byte where the index does not help."""
+"""Entries after a damaged one that are searched for byte by byte where the index does not help."""
 
 MISSING = "missing"
 DAMAGED = "damaged"
@@ -130,7 +130,7 @@ class ReplicaWalk:
         return run
 
     def take(self, count: int, size: int) -> None:
-        """Go on behind `count` entries of `size` bytes in all, which lie together."""
+        """Go on after `count` entries of `size` bytes in all, which lie together."""
         self.at += count
         self._position += size
 
@@ -200,7 +200,7 @@ class ReplicaWalk:
         return header is not None and header.index == index
 
     def _entry_from(self, position: int) -> tuple[int, int] | None:
-        """Return (index, position) of the entry at a position or behind blank records there."""
+        """Return (index, position) of the entry at a position or after blank records there."""
         kept, self._position = self._position, position
         place = self.place()
         position, self._position = self._position, kept
@@ -268,7 +268,7 @@ class ReplicaWalk:
         self.chains = ()
 
     def _next_behind(self, index: int) -> tuple[int, int] | None:
-        """Return (index, position) of the next entry behind a bad one."""
+        """Return (index, position) of the next entry after a bad one."""
         last = self.part.last
         for found in self._indexed(index + 1, last) if index < last else ():
             if found[1] > self._position and self._is_entry(*found):

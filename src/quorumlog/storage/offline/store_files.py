@@ -119,7 +119,7 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
 
     None when there are none, or when the file that should hold the first of them is there at its
     full size: then it is a torn tail, or DLedger truncated the log. That leaves such records,
-    and if it was cut where a file begins, nothing but a committed index tells it from a loss.
+    and if it was cut where a file starts, nothing but a committed index tells it from a loss.
     """
     named = following_records(store.index, first)
     if not len(named):
@@ -143,7 +143,7 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
 def _doubtful_row(store: StoreFiles, run: ScannedRun) -> int:
     """Return the first entry without CRCs whose header tells other things than its index record.
 
-    -1: there is none such. The last ones of a store may not have their records yet.
+    -1: there is no such one. The last ones of a store may not have their records yet.
     """
     if run.checked or not len(store.index):
         return -1

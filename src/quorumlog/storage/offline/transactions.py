@@ -21,7 +21,7 @@ def transactions_of(
 ) -> TransactionTable:
     """Return the transactions of a store as its entries up to the end of `extent` have them.
 
-    From what was saved with the last checkpoint, and the headers of the entries behind it. A store
+    From what was saved with the last checkpoint, and the headers of the entries after it. A store
     without our identity was written by DLedger, which has none. Raises `StorageError` when
     what was saved cannot be read.
     """

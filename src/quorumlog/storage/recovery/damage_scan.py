@@ -23,7 +23,7 @@ from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogMetadata, LogP
 
 LOOK_AHEAD_ENTRIES = 4
 """Where it is not known what was durable last (stores of DLedger, a damaged hint), a whole
-entry so close behind a bad one is the sign of damage: a torn tail has nothing behind it."""
+entry so close after a bad one is the sign of damage: a torn tail has nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class DamageScan:
             )
 
     def _begin(self, position: int) -> Scanner:
-        """Begin a log of which nothing is known; index and header must agree on the first entry.
+        """Start a log of which nothing is known; index and header must agree on the first entry.
 
         The first header alone is not believed, unless there is no index: a flipped bit in it would
         make all that follows look wrong.
@@ -127,7 +127,7 @@ class DamageScan:
                 return
 
     def _end_of(self, run: ScannedRun, *, is_proven: bool) -> LogPoint:
-        """Return the point behind a run; where no chain CRC proves it, the noted one."""
+        """Return the point after a run; where no chain CRC proves it, the noted one."""
         end = LogPoint(run.last_index, run.end, run.last_chain_crc, run.last_term)
         noted = self._durable
         if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
@@ -168,7 +168,7 @@ class DamageScan:
         return next(iter(behind), None) is not None
 
     def _good_at(self, index: int) -> Scanner | None:
-        """Return a scanner in front of an entry behind the stop, if it is whole and where its
+        """Return a scanner in front of an entry after the stop, if it is whole and where its
         index record says.
         """
         record = record_at(self._index, index)
@@ -189,7 +189,7 @@ class DamageScan:
             return None
         return Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
 
-    # -- going on behind ------------------------------------------------------------------------
+    # -- going on after ------------------------------------------------------------------------
 
     def _resume(self) -> bool:
         """Note what is damaged; return whether good entries follow."""

@@ -136,7 +136,7 @@ def mismatch(
 
 
 def continues(block: Block, following: Block) -> bool:
-    """Whether the entry behind a block continues its chain CRC, or has none."""
+    """Whether the entry after a block continues its chain CRC, or has none."""
     stored = int(headers(following)[0]["chain_crc"])
     last = int(headers(block)[-1]["chain_crc"])
     return not stored or chain_crcs(following, last) == [stored]

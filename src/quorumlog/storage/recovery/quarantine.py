@@ -22,13 +22,15 @@ from quorumlog.storage.recovery.recovery import derived_records
 
 NEIGHBOURS_MAX = 512
 RECORDS_MAX = 65_536
-"""So many index records side by side may be damaged for entries to be found in the data alone."""
+"""Entries are found in the data alone if at most this many index records in a row are damaged."""
 NEIGHBOURS_BYTES = 4 * 1024 * 1024
-"""As many entries, or bytes, on either side of a damaged one are looked at with it, at once."""
+"""At most 512 entries, or 4 MiB, on either side of a damaged one are checked along with it."""
 
 
 class Quarantine:
-    """Of one log; makes the steps of a plan, and leaves carrying them out to it."""
+    """The part of a log that quarantines and repairs entries: it makes the steps of a write plan,
+    which the log hands to the disk thread.
+    """
 
     def __init__(
         self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: StoreMetadata
@@ -150,7 +152,7 @@ class Quarantine:
     ) -> list[Step]:
         """Return steps that write entries over damaged ones and note what is `left`; see `Log`.
 
-        `following` is the entry behind them, `end` where the log ends.
+        `following` is the entry after them, `end` where the log ends.
         """
         first = first_index_of(block)
         last = first + block.count - 1
@@ -202,7 +204,7 @@ class Quarantine:
         return True
 
     def _blanks(self, first: int, last: int, end_index: int) -> list[tuple[int, bytes]]:
-        """Return the blanks that belong behind entries where a file ends (spec 20 section 3.1)."""
+        """Return the blanks that belong after entries where a file ends (spec 20 section 3.1)."""
         records = records_of(self._index, first, min(last + 1, end_index))
         ends = (records["pos"].astype("int64") + records["size"]).tolist()
         return [
@@ -214,7 +216,7 @@ class Quarantine:
     def _damaged_behind(self, entry: int) -> CorruptionError:
         """The entries before it fit all that comes before them: so what does not fit is this one.
 
-        Its own header fits its index record; only the chain, which began anew behind what was
+        Its own header fits its index record; only the chain, which started again after what was
         damaged, could tell.
         """
         position = int(records_of(self._index, entry, entry)["pos"][0])

@@ -1,6 +1,6 @@
-"""Opening a log after whatever happened to it (spec 20 section 10, with its requirements).
+"""Opening a log after a crash or damage (spec 20 section 10, with its requirements).
 
-Reads from the last checkpoint on. What lies behind the last group commit that was reported durable
+Reads from the last checkpoint on. What lies after the last group commit that was reported durable
 and is no whole entry is a torn tail and is cut; the same at or below it is damage: it keeps its
 place and its identity, to be repaired. Index records are derived from the entries and written again
 where they differ. What a crash left half done of a truncation or a reset is finished.
@@ -47,8 +47,9 @@ _MAGICS = frozenset(map(int, Magic)) - {int(Magic.BLANK)}
 FILES_MADE_AT_ONCE = 2
 """How many files before one may be missing: they are made ahead by two threads."""
 STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
-"""How far behind the end left-over bytes are looked for. It bounds the time of opening, not safety:
-left-over entries further on do not continue the chain CRC of what is written before them."""
+"""Left-over bytes are looked for this far after the end. The limit bounds the time of opening and
+takes nothing from safety: entries left further on do not continue the chain CRC of what is written
+before them, so no later opening takes them for entries of this log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A log that can be used: where it begins and ends, and what of it is damaged.
+    """A log that can be used: where it starts and ends, and what of it is damaged.
 
     `config_entries`: (index, body) of the CONFIG_CHANGE entries among those that were read.
     """
@@ -97,8 +98,8 @@ def derived_records(run: ScannedRun) -> Records:
 class Recovery:
     """One opening of a log of which `metadata` was saved before.
 
-    With `drops_foreign`, entries that another program wrote behind ours are cut like a torn tail.
-    With `reads_all` the whole log is read, not only what lies behind the checkpoint.
+    With `drops_foreign`, entries that another program wrote after ours are cut like a torn tail.
+    With `reads_all` the whole log is read, not only what lies after the checkpoint.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Recovery:
     def _leave_out_unconnected(self, metadata: LogMetadata) -> None:
         """Leave files alone that lie where we leave none.
 
-        Files are made in order, and removed in an order that leaves no hole behind the end. Before
+        Files are made in order, and removed in an order that leaves no hole after the end. Before
         the log's first file there are others only if a removal did not end.
         """
         log_start, durable = metadata.log_start, metadata.durable
@@ -218,7 +219,7 @@ class Recovery:
         if durable.index >= first:
             places = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
             gaps = self._index.gaps(*places)
-            # the last index file is derived from the entries behind the checkpoint anyway
+            # the last index file is derived from the entries after the checkpoint anyway
             index_lost = bool(gaps)
             if index_lost and lost:
                 raise self._beyond_repair(self._data.path_at(lost[0][0]))
@@ -285,7 +286,7 @@ class Recovery:
         return LogPoint(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
 
     def _named_behind(self, end: LogPoint) -> Records:
-        """Return the index records behind the end, as far as each begins where it may."""
+        """Return the index records after the end, as far as each starts where it may."""
         named = following_records(self._index, end.index + 1)
         ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
         for row, position in enumerate(named["pos"].tolist()):
@@ -294,7 +295,7 @@ class Recovery:
         return named
 
     def _require_no_later_index(self, end: LogPoint) -> None:
-        """Raise `CorruptionError` if a log that seems empty has an index that begins later."""
+        """Raise `CorruptionError` if a log that seems empty has an index that starts later."""
         begins = next(iter(self._index.starts), 0) // INDEX_RECORD_SIZE
         is_empty = end.index < 0 and not len(self._data)
         if is_empty and begins and len(following_records(self._index, begins)):
@@ -385,7 +386,7 @@ class Recovery:
         return LogPoint(run.last_index - 1, position, 0, term), stop
 
     def _found_start(self) -> LogStart:
-        """Where a log begins of which nothing was noted: at its first entry."""
+        """Where a log starts of which nothing was noted: at its first entry."""
         if self._first is None:
             return LogStart()
         index, position = self._first
@@ -394,7 +395,7 @@ class Recovery:
     # -- cutting ----------------------------------------------------------------------------
 
     def _cut(self, position: int, stop: Stop) -> int:
-        """Remove what lies behind the last good entry; return how many bytes were not blank."""
+        """Remove what lies after the last good entry; return how many bytes were not blank."""
         dirty = 0
         self._leave_out_foreign(self._data, position, self._may_follow)
         for later in self._data.drop_from(max(position, 1)):
@@ -413,7 +414,7 @@ class Recovery:
     def _leave_out_foreign(
         self, sequence: FileSequence, end: int, may_follow: Callable[[int, memoryview], bool]
     ) -> None:
-        """Leave files behind the end alone that we did not make: their size or content tells."""
+        """Leave files after the end alone that we did not make: their size or content tells."""
         checkpoint = self._metadata.checkpoint
         if checkpoint is not None and checkpoint.is_end:
             return  # what is being removed may be anything that was written
@@ -424,7 +425,7 @@ class Recovery:
                     sequence.leave_out(start)
 
     def _may_follow(self, _: int, view: memoryview) -> bool:
-        """Whether a data file begins with zeros, or with an entry that comes after the last one.
+        """Whether a data file starts with zeros, or with an entry that comes after the last one.
 
         A crash leaves any sectors of a write that it cut short, or the first bytes of a header.
         """
@@ -434,7 +435,7 @@ class Recovery:
         return int(head["magic"]) in _MAGICS and int(head["index"]) > self._end_index
 
     def _may_follow_in_index(self, start: int, view: memoryview) -> bool:
-        """Whether an index file begins with zeros, or with the record that belongs there."""
+        """Whether an index file starts with zeros, or with the record that belongs there."""
         record = np.frombuffer(view, INDEX_RECORD_DTYPE, 1)[0]
         if not record["index"] and not record["term"]:
             return int(record["magic"]) in {0, *_MAGICS}
