@@ -73,7 +73,7 @@ class CleanStop:
 
 
 async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
-    """Stop the leader with SIGTERM beside appends in flight, until its process is gone.
+    """Stop the leader with SIGTERM while appends are in flight, until its process is gone.
 
     Afterwards it is back.
     """

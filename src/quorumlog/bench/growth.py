@@ -44,9 +44,9 @@ LOOKS = 10
 
 @asynccontextmanager
 async def _cluster(bench: Bench, name: str, **layout: object) -> AsyncIterator[LocalCluster]:
-    """Make a cluster beside the one that is measured, start it, and leave nothing of it.
+    """Make and start a cluster next to the one that is measured, and remove it afterwards.
 
-    Where a case fails, what there is is left to whoever made the directory of both (`guarded`).
+    If a case fails, its files are removed by the caller, who made the directory (`guarded`).
     """
     directory = bench.own_cluster().directory.parent / name
     cluster = LocalCluster.create(directory, **layout)  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ async def read_entries(log: Client, first: int, last: int) -> Sample:
 
 
 async def read_blocks(log: Client, first: int, last: int) -> Sample:
-    """Read a range as blocks whose entries are told apart but not touched, one consumer."""
+    """Read a range as blocks with one consumer, which counts entries but does not touch them."""
 
     async def fetch(begin: int, end: int, wait_ms: int) -> FetchedBlock:
         return await log.fetch(

@@ -1,4 +1,4 @@
-"""Processor time and memory of the processes of nodes, as /proc tells them."""
+"""Processor time and memory of the processes of nodes, read from /proc."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""`quorumlog bench`: what a cluster does on this machine, beside what the machine does itself."""
+"""`quorumlog bench`: measures a cluster on this machine, and the machine's own limits."""
 
 import sys
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     try:
         with ending_in_order(), _target(directory, servers, group) as (target, disk):
             uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
-    finally:  # where a case fails, what was measured before it is told all the same
+    finally:  # if a case fails, the figures of those before it are printed all the same
         if figures and not as_json:
             print_table(COLUMNS, [row(figure) for figure in figures])
     if plot is not None:

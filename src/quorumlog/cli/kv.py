@@ -38,7 +38,7 @@ def put_command(
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a value; tell the one before."""
+    """Give a key a value; print the one before."""
     target = find_target(directory, servers, group, timeout)
     raw, new = os.fsencode(key), os.fsencode(value)
     _print_previous(_run(target, lambda kv: kv.put(raw, new)), as_json)
@@ -77,7 +77,7 @@ def delete_command(
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a key, if there is one; tell its value."""
+    """Remove a key, if there is one; print its value."""
     target = find_target(directory, servers, group, timeout)
     raw = os.fsencode(key)
     _print_previous(_run(target, lambda kv: kv.delete(raw)), as_json)

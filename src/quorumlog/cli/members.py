@@ -134,7 +134,7 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
 
 
 def _has_become_voter(client: SyncClient, node: str, timeout_s: float) -> bool:
-    """Wait until a member votes, telling how far it is behind; False if it does not in time."""
+    """Wait until a member votes, and print how far it lags; False if it does not in time."""
     begun = noted = time.monotonic()
     told = None
     while True:

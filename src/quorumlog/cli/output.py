@@ -36,7 +36,7 @@ def print_line(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Tell people something that is no part of the result: one line on standard error."""
+    """Print a line for people that is not part of the result, on standard error."""
     print(f"quorumlog: {text}", file=sys.stderr, flush=True)
 
 

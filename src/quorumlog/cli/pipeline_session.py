@@ -56,7 +56,7 @@ def pipeline_target(
 
 @contextmanager
 def spark_needed() -> Iterator[None]:
-    """Import what needs Spark within; a user without it is told what to install."""
+    """Import what needs Spark within; if it is missing, the error says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -126,7 +126,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 
 @contextmanager
 def _reading(target: Target, read_from: str) -> Iterator[SyncClient]:
-    """Give a client; while there is no leader, tell how to read all the same."""
+    """Yield a client; if there is no leader, the error says how to read all the same."""
     try:
         with target.client() as client:
             yield client

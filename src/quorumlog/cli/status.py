@@ -117,7 +117,7 @@ def _print_histories(target: Target, *, as_json: bool) -> None:
 
 
 def answering(target: Target, replicas: list[StatusResponse]) -> list[StatusResponse]:
-    """Return those replicas that told their status. Raises `CommandError` when none did."""
+    """Return the replicas that reported their status. Raises `CommandError` when none did."""
     known = [status for status in replicas if answered(status)]
     if not known:
         raise _nobody(target, [f"{status.address}: {status.text}" for status in replicas])
@@ -129,12 +129,12 @@ def _nobody(target: Target, told: list[str]) -> CommandError:
 
 
 def answered(status: StatusResponse) -> bool:
-    """Whether a replica told its status; else `text` says why not."""
+    """Whether a replica reported its status; else `text` says why not."""
     return status.code == ResponseCode.SUCCESS
 
 
 def leader_lags(replicas: list[StatusResponse]) -> dict[str, int]:
-    """Return node id → entries that it is behind, as the leader of the highest term sees it."""
+    """Return node id → entries that it lags, as the leader of the highest term sees it."""
     leaders = [status for status in replicas if status.role == Role.LEADER.value]
     if not leaders:
         return {}

@@ -9,7 +9,7 @@ from quorumlog.model.limits import Limits
 
 
 def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
-    """Return the bytes of any buffer; whatever is not `bytes` already is copied.
+    """Return the bytes of any buffer; all but `bytes` is copied.
 
     Raises `UnexpectedArgumentError`, naming `what` it is and its type, for everything else: text,
     numbers, objects in an array. `also` names other types that the caller allows.

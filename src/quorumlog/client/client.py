@@ -466,7 +466,7 @@ class Client:
 
         Args:
             address: the server to ask, once; None: the first one that answers.
-            group: the only group to tell of; "": all that the server hosts.
+            group: the group to describe; "": all that the server hosts.
 
         Raises:
             RequestError: no server answered within `timeout_ms`, or the one at `address` did not.

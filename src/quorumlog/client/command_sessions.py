@@ -26,7 +26,7 @@ class CommandSession:
 
 
 class CommandSessions:
-    """Those of one client; the one that was used last is used next."""
+    """The sessions of one client; the one that was used last is used next."""
 
     def __init__(self) -> None:
         self._free: list[CommandSession] = []

@@ -84,7 +84,7 @@ class ServerConnection:
         self.node_id = ""
 
     async def open(self, timeout_s: float, resolver: Resolver | None = None) -> None:
-        """Connect and shake hands; `resolver` looks up names of hosts.
+        """Connect and exchange Hellos; `resolver` looks up names of hosts.
 
         Raises `NetworkError`, or `WrongClusterError` for a server of another cluster.
         """
@@ -257,7 +257,7 @@ class ServerConnection:
                 )
 
     def abort(self, reason: str) -> None:
-        """End the connection at once; whoever waits is told `reason` (its subject: the server)."""
+        """End the connection at once; waiting requests fail with `reason`, a verb phrase."""
         if self._opening is not None and not self._opening.expired():
             self._opening.reschedule(asyncio.get_running_loop().time())
         if self._connection is not None:

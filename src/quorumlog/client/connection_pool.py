@@ -23,7 +23,7 @@ REFUSED_MAX = 64
 
 
 class ServerObserver(Protocol):
-    """What a pool tells of servers."""
+    """The owner of a pool, which learns from it about servers."""
 
     def unreachable(self, address: str) -> None:
         """No connection can be made to a server, or it is about to stop."""

@@ -120,8 +120,8 @@ class KV:
     """Keys and values of a client's group.
 
     All calls are bounded and retried as the client's are, and raise `RequestError` as they do:
-    whoever changes something learns in `outcome` whether that happened. `UnexpectedArgumentError`:
-    a key, value or bound cannot be, or the group is none of the key-value machine. Keys and values
+    the `outcome` of such an error says whether a change happened. `UnexpectedArgumentError`: a key,
+    value or bound is not allowed, or the group does not run the key-value machine. Keys and values
     are copied before a call returns, so buffers may be used again at once.
     """
 
@@ -248,8 +248,8 @@ class KV:
         """Yield the items from `begin` to before `end` (None: to the last) in order of their keys.
 
         With `prefix`, only keys that start with it; with `limit`, at most this many. They come in
-        pages, each of one state of the machine: a later page may show changes made after an
-        earlier one.
+        pages. Each page shows one state of the machine, so a later page may include changes that
+        were made after an earlier one was read.
         """
         first, last = _range(begin, end, prefix)
         return self._scan(first, last, limit, reverse=reverse, linearizable=linearizable)

@@ -25,9 +25,9 @@ CANCEL_SECONDS = 5.0
 class LoopThread:
     """An event loop in a thread of its own.
 
-    It runs what it is given in order, so whatever was given before `stop` has begun, and is ended,
-    before the loop stops; nothing is given after that. A forked child has no such thread: there all
-    calls raise `RequestError`, except `stop`, which does nothing.
+    It runs calls in the order in which they come. Calls that came before `stop` have started by
+    then, and are cancelled before the loop stops; later ones are refused. A forked child has no
+    such thread: there all calls raise `RequestError`, except `stop`, which does nothing.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class LoopThread:
         return tasks[0].result()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Start a coroutine there and return its future, which is told of errors.
+        """Start a coroutine there and return its future, which also carries its error.
 
         Raises `QuorumlogError` after `stop`.
         """
@@ -106,7 +106,7 @@ class LoopThread:
             return not self._is_stopping
 
     def stop(self) -> None:
-        """End whatever still runs there, the loop and the thread."""
+        """Cancel what still runs there, then end the loop and the thread."""
         if not self._process.is_this:
             return
         with self._lock:

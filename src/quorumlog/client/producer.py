@@ -186,10 +186,10 @@ class Producer:
     def send_batch(
         self, bodies: Iterable[Buffer], channels: Iterable[int] | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Take many entries, waiting whenever the buffer is full; `flush` tells of errors.
+        """Take many entries, waiting whenever the buffer is full; `flush` raises errors.
 
-        `channels`: one for each body; without, they go to the producer's. If one of a list cannot
-        be taken, none is; of an iterator, those before it are. Raises as `send`.
+        `channels`: one for each body; without it the producer's channel is used. If one body of a
+        list is refused, none is taken; of an iterator, those before it are. Raises as `send`.
         """
         if hasattr(bodies, "__len__"):
             bodies, channels = self._checked_batch(bodies, channels)
@@ -249,7 +249,7 @@ class Producer:
         await self._sender.flush()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush (unless told not to) and end. Raises the error that ended the producer.
+        """Flush (unless `flush` is False) and end. Raises the error that ended the producer.
 
         What was not delivered by then fails, as does every later `send`. In a forked child nothing
         is done, which is an error if it should flush: what was sent is for the parent to deliver.

@@ -200,7 +200,7 @@ class _Outbox:
 
 
 _unclosed: set[_Outbox] = set()
-"""Those that still have to be closed, by whom ever."""
+"""The producers that nobody has closed yet."""
 
 
 def _finish_all() -> None:
@@ -246,8 +246,8 @@ class SyncProducer:
     `flush` or `close`, and says how many entries, and which, are not known to be stored.
 
     Differences: `send` returns nothing, as it would have to wait for a place, and there is no
-    `send_nowait`, as it could not see how full the buffer in the other thread is. What `failure`
-    and `undelivered` tell is in the error that the next call raises.
+    `send_nowait`, as it could not see how full the buffer in the other thread is. There is no
+    `failure` and no `undelivered`: the error that the next call raises says the same.
 
     A `SyncProducer` that nobody closes still delivers its entries when it is dropped or the
     interpreter exits, for at most 10 s (`EXIT_SECONDS`); what is missing then is logged as an

@@ -69,8 +69,7 @@ class Transactions:
 
     A batch is written by producers, one for each of its partitions, wherever they run; a partition
     may be written by several attempts. `commit` names the attempts that count. A `batch_id` ends
-    once: `init` tells a writer that was restarted which one ended last, so that it is not written
-    again.
+    once: `init` returns which one ended last, so that a restarted writer does not write it again.
 
     Args:
         client: the client of the group; it stays open.

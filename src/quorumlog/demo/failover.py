@@ -61,9 +61,7 @@ def _wait_for_leader(client: SyncClient, killed: str) -> tuple[str, int]:
 
 
 def _wait_for_catch_up(client: SyncClient, node_id: str) -> int:
-    """Wait until the node holds what was committed when it was first seen; return how far it was
-    behind then.
-    """
+    """Wait until the node holds what was committed when it was first seen; return its lag then."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     target: int | None = None
     behind = 0

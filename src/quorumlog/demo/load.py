@@ -151,7 +151,7 @@ def load(
     half_way: Callable[[], "Future[None]"],
     console: Console,
 ) -> Loaded:
-    """Append all bodies; after the first half call `half_way`, which works beside the load.
+    """Append all bodies; after the first half call `half_way`, while the load goes on.
 
     Raises `RequestError` when records cannot be delivered, and what the work of `half_way` raises.
     """

@@ -30,7 +30,7 @@ class StepFailed(Exception):  # noqa: N818  (says which step, in a person's word
 
 @contextmanager
 def _step(console: Console, number: int, title: str) -> Iterator[None]:
-    """Announce a step; whatever goes wrong in it is told with its title."""
+    """Announce a step; an error in it is reported with its title."""
     console.print(f"\n[bold]{number}. {title}[/bold]")
     try:
         yield

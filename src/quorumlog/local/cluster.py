@@ -61,7 +61,7 @@ class LocalCluster:
         nodes.
 
         Node n0 listens on first_port, n1 on the next and so on, and their admin ports are 100
-        higher; None: whatever ports are free.
+        higher; None: any free ports.
         Raises `ConfigError` when a name or size cannot be used.
         """
         layout = Layout(directory)
@@ -195,11 +195,10 @@ class LocalCluster:
     ) -> list[str]:
         """Start all nodes that do not run and wait until every group has a leader.
 
-        Returns the nodes that were started; `starting` is told of them before, when their ports
-        have been found free. A port that is in use is an error, and nothing is started. A node that
-        ends again is an error with its last words, as is a group without a leader after
-        `timeout_s`. When all that are not ready say that they will not be without help, such as a
-        copied cluster, that is an error at once.
+        Returns the nodes that were started; `starting` is called with them before, once their ports
+        have been found free. If a port is in use, it raises and starts nothing. It also raises if a
+        node ends again, with the node's last words, and if a group has no leader after `timeout_s`;
+        at once, if every node that is not ready says that it needs help, as in a copied cluster.
         """
         with self._layout.locked():
             running = self.running()

@@ -1,4 +1,4 @@
-"""Nodes that must not outlive whoever started them: a guard ends them, whatever ended that process.
+"""A guard for nodes that must not outlive the process that started them, however that one ended.
 
 `LocalCluster` starts nodes that live on by themselves, which is what `quorumlog cluster up` is for.
 Where they are only a part of a run (the bench, the demonstration, tests) a second process waits at
@@ -78,7 +78,7 @@ def guarded(directory: str | Path, *, remove: bool = False) -> Iterator[Guard]:
 
 @contextmanager
 def guarded_directory(prefix: str) -> Iterator[Guard]:
-    """Make a temporary directory that goes, with all nodes below it, as `guarded` tells."""
+    """Make a temporary directory that is removed with all nodes below it; see `guarded`."""
     with guarded(tempfile.mkdtemp(prefix=prefix), remove=True) as guard:
         yield guard
 

@@ -13,8 +13,8 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 class GroupHealth(msgspec.Struct, frozen=True):
     """One replica as its node describes it; `leader` is the leader it believes in.
 
-    `misplaced`: its log has it at another address, so it takes no part. Of a group whose data could
-    not be opened only role, health and text are told.
+    `misplaced`: its log has it at another address, so it takes no part. If the data of a group
+    could not be opened, only role, health and text are set.
     """
 
     healthy: bool
@@ -27,7 +27,7 @@ class GroupHealth(msgspec.Struct, frozen=True):
 
     @property
     def first_line(self) -> str:
-        """`text` without what else it tells, such as a traceback."""
+        """`text` without its further lines, such as a traceback."""
         return self.text.partition("\n")[0]
 
 

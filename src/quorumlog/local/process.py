@@ -21,7 +21,7 @@ LOG_MODE = 0o600
 
 
 class ProcessId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pid together with when that process began, which tells it from a later one."""
+    """A pid with the start time of its process, which distinguishes it from a later one."""
 
     pid: int
     begun: str

@@ -1,4 +1,4 @@
-"""One client connection: requests in, answers out, in whatever order they are ready."""
+"""One client connection: requests in, answers out, in the order in which they are ready."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -222,9 +222,9 @@ class ClientRequests:
             )
 
     def _placed_replica(self, group: str) -> Replica:
-        """Return one that may tell a client where to go.
+        """Return a replica that may redirect a client.
 
-        A copy of a replica would send it to the original.
+        A copied replica may not: it would send the client to the cluster that it was copied from.
         """
         replica = self._replica(group)
         if replica.placement.misplaced_text:

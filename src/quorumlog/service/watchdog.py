@@ -1,12 +1,12 @@
-"""Finds what makes the event loop stand still, with the place in the code. For tests and searches.
+"""Finds calls that block the event loop, with their place in the code. For tests and searches.
 
 A machine that is busy with other things makes a loop late as well. So a turn of the loop is a
 finding only if its thread used that much processor time itself, or if it was seen within a call
-that blocks, and was not merely waiting for a processor. What the scheduler says it waited for one
-is taken off, of all threads of the process, as the one that holds the interpreter's lock may be
-the one that waits; and so is the time in which this watcher's own thread did not run, as in a
-stopped process. A wait in code of the event loop itself cannot be told from having nothing to do:
-there only processor time counts.
+that blocks, and was not merely waiting for a processor. The time that the scheduler reports as
+waiting for one is subtracted. It is summed over all threads of the process, since the waiting
+thread may hold the interpreter's lock. The time in which this watcher's own thread did not run is
+subtracted, too, as in a stopped process. A wait in code of the event loop itself looks like having
+nothing to do, so there only processor time counts.
 """
 
 import asyncio

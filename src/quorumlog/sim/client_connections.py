@@ -22,8 +22,8 @@ from quorumlog.sim.simulation_clock import SimulationClock
 class ClientConnections:
     """What all clients of a cluster share.
 
-    `asked` are all values ever sent, `refused` those of which a client was told that they were not
-    stored, `floor` is the highest index acknowledged so far, `appended` counts acknowledged values.
+    `asked` are all values ever sent, `refused` those whose appends were answered as not stored,
+    `floor` is the highest index acknowledged yet, `appended` counts acknowledged values.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ClientConnections:
         return answered
 
     def acknowledged(self, append: Append, first_index: int, last_index: int) -> None:
-        """A client was told where its append is."""
+        """A client's append was acknowledged, with its index."""
         append.first_index = first_index
         for invariant in self._invariants:
             invariant.acknowledged(append)

@@ -1,4 +1,4 @@
-"""What simulated clients asked for and what they were told: values that invariants judge."""
+"""The requests of simulated clients and their answers: values that invariants judge."""
 
 from dataclasses import dataclass, field
 

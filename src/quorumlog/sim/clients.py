@@ -1,4 +1,4 @@
-"""Simulated clients: they append unique values, read, and remember what they were told."""
+"""Simulated clients: they append unique values, read, and remember the answers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -62,7 +62,7 @@ class Clients:
 
     @property
     def refused(self) -> set[bytes]:
-        """Values of which a client was told that they were not stored."""
+        """Values whose appends were answered as not stored."""
         return self._connections.refused
 
     @property

@@ -46,14 +46,14 @@ class _Session:
     waiting: _Sent | None = None
 
     def answered(self, sent: _Sent) -> None:
-        """A command was executed; it may be told more than once."""
+        """A command was executed; its answer may arrive more than once."""
         if self.waiting is sent:
             self.waiting = None
             self.next_sequence += 1
 
 
 class Commands:
-    """The commands of all clients. `history` holds operations whose outcome a client was told."""
+    """The commands of all clients. `history` holds operations whose outcome a client knows."""
 
     def __init__(
         self, connections: ClientConnections, state_machine: str, *, has_sessions: bool

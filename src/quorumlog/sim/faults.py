@@ -117,7 +117,7 @@ class Faults:
         )
 
     def end(self) -> None:
-        """Stop all faults and start whatever is down; called again until everything runs."""
+        """Stop all faults and start all nodes that are down; called again until everything runs."""
         self.is_on = False
         cluster = self._cluster
         cluster.network.calm()
@@ -314,9 +314,10 @@ class Faults:
     def _flip(self, node: SimulatedNode, names: list[str]) -> None:
         """Flip a bit of a data file, where entries are likely to be.
 
-        Not together with a loss of power, which takes index records of the last second as well:
-        a replica that can tell neither from header nor from index which entry it was stays down,
-        and what no checkpoint covers looks torn. So, while it runs, only in files that one covers.
+        Never together with a loss of power, which also takes index records of the last second: a
+        replica that can identify a damaged entry neither by header nor by index stays down, and
+        damage after the checkpoint looks like a torn tail. So bits flip only while the replica
+        runs, and only in files that a checkpoint covers.
         """
         random = self._random
         if names:

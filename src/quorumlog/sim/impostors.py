@@ -3,8 +3,8 @@
 They carry what no member can mean here and now, so nothing durable may come of them: offers to
 restart the log elsewhere that the leader did not make, answers to questions that nobody asked,
 digests that nobody asked for, and terms that no group reaches. Forgeries of what a member could
-mean cannot be told apart without authentication. It has a random source and times of its
-own, so that it does not change what else happens in a run.
+mean cannot be distinguished without authentication. The impostors have a random source and times of
+their own, so that they do not change what else happens in a run.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class Impostors:
         kinds = (self._offer, self._answer, self._beat, self._vote, self._digest)
         make = self._random.choice(kinds)
         sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
-        # one that knows no term yet takes the group's, whatever it is
+        # a node that knows no term yet accepts any as the group's
         if node.is_up and not node.running.is_broken and node.core.term > 0:
             self._say(node, sender, make)
         self._speak_later()

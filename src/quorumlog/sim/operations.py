@@ -25,9 +25,10 @@ class Operation:
 
     `value` is what is put, set or added; `expected` what a compare-and-set compares with.
     `result`: what a get read; whether a compare-and-set took place, or a delete found something;
-    the total after an add. None, other than from a get: not told. `returned` None: the outcome is
-    unknown, it may have happened at any time since, or never. What certainly did not happen belongs
-    in no history. Operations that only touch (one returned when the other was invoked) overlap.
+    the total after an add. None of any operation but a get: the result is not known. `returned`
+    None: the outcome is unknown, and it may have happened at any time since, or never. Operations
+    that certainly did not happen are left out of a history. Two operations of which one returned
+    at the moment in which the other was invoked overlap.
     """
 
     client: int

@@ -67,7 +67,7 @@ def run_seed(
     nodes: int = 3,
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
 ) -> Outcome:
-    """Simulate a group of `nodes` founders: `seconds` of faults, then until it has healed."""
+    """Simulate a group of `nodes` founders: `seconds` of faults, then until it has recovered."""
     machine = _machine(seed)
     retention = _retention(seed) or ({} if machine else _ages(seed))
     cluster = cluster_type(

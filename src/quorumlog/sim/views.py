@@ -34,7 +34,7 @@ class ClientsView(Protocol):
 
     @property
     def refused(self) -> set[bytes]:
-        """Values of which a client was told that they were not stored."""
+        """Values whose appends were answered as not stored."""
         ...
 
     @property

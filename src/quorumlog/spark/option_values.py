@@ -1,4 +1,4 @@
-"""Options as Spark hands them over: all of them strings, their names in any case."""
+"""Options as Spark passes them: all values are strings, and names may be in any case."""
 
 import re
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 A frame may grow while there is room. Without room it waits, and only the one that came first goes
 on, so that one is always finished; and of those that hold memory the ones whose bytes do not come
-are ended. Of unread answers, the connection goes first that is furthest behind with reading.
+are ended. If unread answers take too much memory, the connection that reads slowest is ended first.
 """
 
 import asyncio
@@ -131,8 +131,8 @@ class FrameMemory:
 class AnswerMemory:
     """Memory for unread answers of some connections.
 
-    A connection that has something to read is behind by the time since then, less what its bytes
-    take at `bytes_per_second_min`: a few bytes now and then are not reading.
+    A connection's lag is the time since it has had something to read, less the time that the bytes
+    it read take at `bytes_per_second_min`: reading a few bytes now and then does not help.
     """
 
     def __init__(self, bytes_max: int, unread_s: float, bytes_per_second_min: int) -> None:
@@ -157,7 +157,7 @@ class AnswerMemory:
         self.used -= left
 
     def look(self) -> None:
-        """End connections that are too far behind. To be called now and then."""
+        """End connections that lag too far. To be called now and then."""
         now = asyncio.get_running_loop().time()
         self._refresh(now)
         for holder, (_, _, since) in list(self._unread.items()):

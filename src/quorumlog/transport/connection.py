@@ -68,7 +68,7 @@ class _Greeting:
     check: "Callable[[Hello], ConnectionHandler]"
 
     def refusal(self, text: str) -> Hello:
-        """Return what the other side is told when it is refused."""
+        """Return the message that the other side gets when it is refused."""
         own = self.own_hello
         code = ResponseCode.UNEXPECTED_MEMBER
         return Hello(cluster=own.cluster, node_id=own.node_id, role=own.role, code=code, text=text)
@@ -94,8 +94,8 @@ class Connection(asyncio.BufferedProtocol):
     """Either side of a connection.
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
-    `RemoteProtocolError` with what to tell the other side. `share`: what it has of the memory and
-    time of all connections that a node accepted; None: it may use what it likes.
+    `RemoteProtocolError` with the text for the other side. `share`: what all connections that a
+    node accepted share, which bounds the memory and time of each; None: no bounds.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume(UNREAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the handler once."""
+        """Call the handler's `closed`, once."""
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
@@ -379,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         try:
             self._write(message, correlation_id, attachments)
-        except RuntimeError as error:  # uvloop has closed it, and told nobody
+        except RuntimeError as error:  # uvloop has closed it without a call of connection_lost
             self.reason = self.reason or str(error)
             self.connection_lost(None)
             return False
@@ -490,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
 
 def _keep_alive(stream: asyncio.Transport) -> None:
     own_socket = stream.get_extra_info("socket")
-    with suppress(OSError, ValueError):  # closed already: that will be told
+    with suppress(OSError, ValueError):  # closed already: connection_lost follows
         own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE:
             if hasattr(socket, name):

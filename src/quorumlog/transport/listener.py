@@ -1,7 +1,7 @@
 """Accepting connections of peers and clients on one port.
 
-Connections are accepted here and not by the event loop's server: that one gives up, or tries again
-without a pause, when no file descriptor is free, and it accepts whatever comes.
+Connections are accepted here and not by the event loop's server. When no file descriptor is free,
+that one gives up, or tries again without a pause; and it cannot bound the number of connections.
 """
 
 import asyncio
@@ -105,9 +105,9 @@ class Listener:
         self._look_later()
 
     async def dismiss_clients(self, within_s: float) -> None:
-        """Listen no more, tell clients that this node stops, and wait for them to go.
+        """Stop listening, send clients a notice that this node stops, and wait for them to go.
 
-        Requests that they have sent are answered meanwhile. Peers stay.
+        Requests that they have sent are still answered. Peers stay connected.
         """
         if not self._sockets:
             return
@@ -205,7 +205,7 @@ class Listener:
 
     def _adopt(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
-        with suppress(OSError):  # closed already: that will be told
+        with suppress(OSError):  # closed already: connection_lost follows
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = asyncio.get_running_loop().create_task(self._connect(accepted))
         self._adopting.add(task)
@@ -284,7 +284,7 @@ class Listener:
         return self._handler_for(hello)
 
     def _bound_peer(self, hello: Hello) -> None:
-        """A peer that connects again and again leaves its earlier connections behind."""
+        """Close the connection that was silent for longest if a peer has too many."""
         key = (hello.node_id, hello.role)
         known = [
             connection

@@ -22,7 +22,7 @@ it can has nothing more to be read now and then, too."""
 
 
 class Pace:
-    """What one connection's slices left behind; `now` in seconds."""
+    """Whether one connection's slices left requests over; `now` in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -40,7 +40,7 @@ class Pace:
         self._busy_until = self._now() + BUSY_FOR_S
 
     def slice_ended(self, *, leaves_something: bool) -> None:
-        """Note whether a slice left requests behind for which there was no time."""
+        """Note whether a slice left requests over for which there was no time."""
         if not leaves_something:
             self._behind_since = 0.0
             self._prompt_slices += 1

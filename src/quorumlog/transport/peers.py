@@ -44,7 +44,7 @@ VISITORS_MAX = 32
 
 
 class LinkWatcher(Protocol):
-    """The part of a node that is told of links."""
+    """The part of a node that is called when links open and close."""
 
     def peer_connected(self, peer_id: str) -> None:
         """A bulk link is up (again): what was on its way before may be lost."""
@@ -55,7 +55,7 @@ class LinkWatcher(Protocol):
         ...
 
     def introductions(self, peer_id: str, group: str | None = None) -> Sequence[Introduction]:
-        """Return what to tell a peer of this node and its groups, or of one group."""
+        """Return the messages that introduce this node and its groups, or one group, to a peer."""
         ...
 
     def inbox_of(self, hello: Hello) -> ConnectionHandler:
@@ -155,7 +155,7 @@ class _Link:
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
-        self.connection = connection  # before anyone is told that it can be used
+        self.connection = connection  # set before the watcher is called, which may send at once
         self._is_welcome = True
         self.introduce()
         if self._is_bulk:
@@ -270,7 +270,7 @@ class PeerLinks:
         for peer_id in sorted(set(self.addresses) - needed):
             if peer_id in self._left:
                 continue
-            if self._running:  # a member that was just removed is told so before the link goes
+            if self._running:  # the link stays until a member that was just removed knows it
                 self._left[peer_id] = None
                 asyncio.get_running_loop().call_later(LEFT_S, self._leave, peer_id)
             else:

@@ -1,7 +1,7 @@
-"""Names of hosts: looked up beside the loop, each name by one thread at a time.
+"""Looks up names of hosts on threads of its own, each name on one thread at a time.
 
-A lookup may hang for as long as a name server does not answer. On the loop's own threads a few of
-them would keep every other lookup waiting, and each attempt would leave one more behind.
+A lookup may hang for as long as a name server does not answer. On the loop's own threads a few such
+lookups would keep all others waiting, and each new attempt would occupy one more thread.
 """
 
 import asyncio

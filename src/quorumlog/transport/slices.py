@@ -6,10 +6,10 @@ from quorumlog.transport.turns import Kind
 
 
 class Slices:
-    """Slices of a connection that a node accepted, and what each of them leaves behind.
+    """Slices of a connection that a node accepted, and whether each of them leaves requests over.
 
-    Connections of members and those that a node makes itself have none: their frames are handled
-    as they come.
+    Connections of members, and those that a node makes itself, have no slices: their frames are
+    handled as they come.
     """
 
     def __init__(self, share: Share) -> None:
@@ -50,7 +50,7 @@ class Slices:
         return self._turns.is_slice_over()
 
     def left(self, *, something: bool | None = None) -> None:
-        """Note whether the slice left requests behind; None: as far as the last read tells."""
+        """Note whether the slice left requests over; None: as the last read suggests."""
         self._pace.slice_ended(leaves_something=self._has_more if something is None else something)
 
     def granted(self, *, is_idle: bool) -> None:

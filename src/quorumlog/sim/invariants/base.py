@@ -23,7 +23,7 @@ class Invariant:
         """A node sends a message to a peer."""
 
     def acknowledged(self, append: Append) -> None:
-        """A client was told that its append is kept."""
+        """A client's append was acknowledged."""
 
     def read(self, read: Read) -> None:
         """A client's read was answered."""

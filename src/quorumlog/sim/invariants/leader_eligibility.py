@@ -1,4 +1,4 @@
-"""Leaders are fit to lead: their disk answers, they are voters, and hand-overs end in time."""
+"""Leaders are eligible: their disk answers, they are voters, and transfers end in time."""
 
 from quorumlog.model.codes import Role
 from quorumlog.node.node import LEAVE_MS

@@ -1,7 +1,7 @@
 """No entry is removed for its age before the retention time has truly passed.
 
-Truly means in the time of the simulation, whatever clocks show. Elapsed time is all that replicas
-may count, and their clocks run wrong by up to a tenth.
+The true time is that of the simulation; the nodes' clocks may show another. Replicas may count only
+elapsed time, and their clocks run wrong by up to a tenth.
 """
 
 from quorumlog.sim.invariants.base import Invariant

@@ -56,7 +56,7 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSource:
-    """A group as its servers have it. `leader_only=False`: read from whatever replica answers."""
+    """A group as its servers have it. `leader_only=False`: any replica that answers is read."""
 
     servers: str
     group: str

@@ -37,7 +37,7 @@ def run_with_progress(
 
 @contextmanager
 def _told(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
-    """Report what Spark Connect tells of the job with `count` tasks."""
+    """Report the progress that Spark Connect reports of the job with `count` tasks."""
 
     def heard(stages: Iterable[Any] | None, *_: object, **__: object) -> None:
         for stage in stages or ():

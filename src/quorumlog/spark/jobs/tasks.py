@@ -47,7 +47,8 @@ def cores_of(spark: "SparkSession") -> int:
     """Return how many tasks Spark runs at a time by default."""
     if not is_remote(spark):
         return spark.sparkContext.defaultParallelism
-    # a client of Spark Connect is not told; a range without a number of partitions has as many
+    # a client of Spark Connect cannot ask for it, but a range without a number of partitions has
+    # exactly as many
     numbers = spark.range(RANGE_TO_COUNT).selectExpr("spark_partition_id() AS partition")
     return numbers.distinct().count()
 

@@ -1,4 +1,4 @@
-"""Writing rows to the log, each once, whatever is run again.
+"""Writes rows to the log, each once, even if tasks or whole batches run again.
 
 Every task writes its rows as an attempt at its partition of the batch; the driver ends the batch by
 naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
@@ -64,7 +64,7 @@ class WrittenPart:
 
 @dataclass
 class TaskCommitMessage(WriterCommitMessage):
-    """What a task wrote of a batch; `context` is None and `parts` is empty for at-least-once."""
+    """The part of a batch that a task wrote; for at-least-once `context` is None, `parts` empty."""
 
     context: WriteContext | None
     parts: tuple[WrittenPart, ...]
@@ -248,7 +248,7 @@ def _by_group(
 
 
 class LogWriter(DataSourceArrowWriter):
-    """Writes a batch; without a name of the user's it has one of its own, and is written once."""
+    """Writes a batch once; it gets a random transactional id if the user named none."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -295,9 +295,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def context_of(local_property: Callable[[str], str | None]) -> WriteContext:
-    """Return which batch of which query a task writes, as Spark's local properties tell.
+    """Return which batch of which query a task writes, from Spark's local properties.
 
-    Raises `UnexpectedArgumentError` if this Spark does not tell.
+    Raises `UnexpectedArgumentError` if this Spark does not set them.
     """
     found = {name: local_property(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)}
     missing = [name for name, value in found.items() if not value]

@@ -72,14 +72,14 @@ class Cluster(Protocol):
         ...
 
     def record(self, group: str, index: int) -> IndexRecord:
-        """Return the leader's index record of a committed entry, whatever transaction it is of.
+        """Return the leader's index record of a committed entry, even of a rejected one.
 
         Raises `IndexRemovedError`, `IndexOutOfRangeError`.
         """
         ...
 
     def report(self, group: str, reader: str, index: int) -> None:
-        """Tell the leader that a reader has done with everything before an index."""
+        """Report to the leader that a reader has processed everything before an index."""
         ...
 
     def blocks(
@@ -259,9 +259,9 @@ async def blocks_of(
 ) -> AsyncGenerator[FetchedBlock, None]:
     """Yield entries first … last in blocks, the next one already on its way.
 
-    They were committed when the read was planned, so a replica that does not have them is behind:
-    it is asked again for `patience_ms` after the last block, then `IndexOutOfRangeError` is raised.
-    Whether entries were removed is for the leader to say.
+    They were committed when the read was planned, so a replica without them lags. It is asked again
+    for up to `patience_ms` after the last block; then `IndexOutOfRangeError` is raised. Only the
+    leader can say that entries were removed.
     """
     clock = now_ms or (lambda: asyncio.get_running_loop().time() * 1_000)
 

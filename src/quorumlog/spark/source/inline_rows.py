@@ -1,7 +1,7 @@
 """Inline rows: small batches of a stream travel to Spark with their plan (decision 0018).
 
-A task in Python costs Spark some 70 ms, whatever it reads. The process that plans batches can read
-a few entries itself meanwhile; Spark keeps them where its tasks find them, and starts no Python.
+A task in Python costs Spark some 70 ms, however little it reads. The process that plans batches can
+read a few entries itself in that time; Spark passes them to its tasks, which then need no Python.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ _TAKES_ROWS: type | None = getattr(datasource_internal, "_SimpleStreamReaderWrap
 class InlineRows(DataSourceStreamReader):
     """A stream reader that can return the rows of a small batch with its plan.
 
-    Spark takes inline rows from one kind of reader only, a private one that reports no latest
-    offset, so that nobody would know how far a query is behind. Hence a reader is of that kind only
-    from the moment in which rows are attached until Spark takes them, in the same call.
+    Spark takes inline rows from one kind of reader only: a private class that reports no latest
+    offset, so that nobody could see how far a query lags. So a reader belongs to that class only
+    from the moment in which rows are attached until Spark takes them, within the same call.
     """
 
     _inline_rows: list[pa.RecordBatch] | None = None

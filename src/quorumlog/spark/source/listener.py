@@ -25,9 +25,10 @@ _LABELS = ("query", "group")
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How a query stands with one group: it has done with everything before `index`.
+    """The lag of a query in one group: it has processed everything before `index`.
 
-    `servers` of the cluster, and the name under which it is reported there; empty: not known.
+    `servers` are those of the cluster; `reader` is the name under which the position is reported
+    there. Either is empty if it is not known.
     """
 
     query: str
@@ -41,10 +42,10 @@ class GroupLag:
 class PositionListener(StreamingQueryListener):
     """Reports to the log how far each query that reads it has come; driver only.
 
-    Spark tells a listener when a batch has ended, so positions are exact, also that of the last
-    batch. They go by the option `readerName`, else the query's name, else its id, which is in the
-    checkpoint: a query that is started again takes its place.
-    `quorumlog.spark.session` adds one.
+    Spark calls a listener when a batch has ended, so positions are exact, even that of the last
+    batch. Each is reported under the option `readerName`, else the query's name, else its id. The
+    id is in the checkpoint, so a query that is started again keeps its name.
+    `quorumlog.spark.session` adds such a listener.
     `servers`: where to report instead of to the servers that the query reads from.
     """
 
@@ -66,7 +67,7 @@ class PositionListener(StreamingQueryListener):
         """A query began; its first progress says where."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Tell how far a query has come."""
+        """Report how far a query has come."""
         progress, run_id = event.progress, str(event.progress.runId)
         query = progress.name or str(progress.id)
         for source in progress.sources:
@@ -88,7 +89,7 @@ class PositionListener(StreamingQueryListener):
         self._not_before_s.pop(run_id, None)
 
     def _tell(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
-        """Tell others than the log how a query stands."""
+        """Report a query's lag to others than the log."""
 
     def _report(self, run_id: str) -> None:
         waiting = self._unreported.get(run_id, {})
@@ -105,11 +106,11 @@ class PositionListener(StreamingQueryListener):
 
 
 class LagListener(PositionListener):
-    """Reports every query that reads from the log how far behind it is; driver only.
+    """Reports the lag of every query that reads from the log; driver only.
 
     spark.streams.addListener(LagListener())
 
-    It prints a line a progress to `output` (None: nothing), keeps the gauges
+    It prints a line for each progress event to `output` (None: nothing), keeps the gauges
     `quorumlog_query_position` and `quorumlog_query_entries_behind` (labels query and group) in
     `registry`, which `prometheus_client.start_http_server` serves, and reports the position to the
     cluster, where `quorumlog status` shows it (see `PositionListener`, also for `servers`).

@@ -1,7 +1,7 @@
-"""Where a read is in each group: offsets as Spark keeps them, and whether the log still fits them.
+"""The position of a read in each group, as Spark keeps it, and whether the log still matches it.
 
 An offset in a checkpoint is {"<group>": {"index": i, "term": t}}: i is the first entry not read, t
-the term of entry i - 1, -1 if that is not known. The term tells a rewritten log from the one read.
+the term of entry i - 1, -1 if that is not known. The term shows whether the log was rewritten.
 """
 
 import logging

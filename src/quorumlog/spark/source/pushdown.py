@@ -95,9 +95,9 @@ def _bounds_of(pushed: Filter, values: list[int]) -> tuple[int | None, int | Non
 def offers_filters() -> bool:
     """Whether Spark is about to offer filters to a reader.
 
-    It does so with spark.sql.python.filterPushdown.enabled; without, it refuses any reader that
-    takes them, and does not tell its settings to the process that makes the reader. What tells is
-    which of Spark's modules that process runs.
+    It does so if spark.sql.python.filterPushdown.enabled is set, and otherwise refuses any reader
+    that takes filters. The process that makes the reader does not see that setting; but to offer
+    filters, Spark runs a module of its own there.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return FILTER_PLANNER in sys.modules or (main is not None and main.name == FILTER_PLANNER)

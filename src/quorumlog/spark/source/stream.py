@@ -191,8 +191,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Latest | None:  # noqa: N802
         """Return the end of the log as last seen, for the progress of the query.
 
-        Its index less that of the end of the batch is how many entries the query is behind. A
-        listener is told nothing but progress, so it also says where and by which name to report.
+        Its index less that of the end of the batch is how many entries the query lags. A listener
+        sees nothing but progress, so the offset also says where and by which name to report.
         """
         if not self._bounds:
             return None
@@ -239,7 +239,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         if self._pinned is not None:
             beyond = min(beyond, self._pinned.setdefault(group, beyond))
         first = max(position.index, bounds.begin)
-        if self._options.fail_on_data_loss:  # else it is told when the batch is planned
+        if self._options.fail_on_data_loss:  # else it is logged when the batch is planned
             self._losses.first_kept(group, position.index, bounds.beyond - 1, bounds.begin)
         if bounds.begin == bounds.beyond > position.index:  # all that was left is gone
             return OffsetPosition(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
@@ -316,9 +316,10 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         return IndexRange(group, losses.first_kept(group, since.index, last, bounds.begin), last)
 
     def commit(self, end: OffsetJson) -> None:
-        """Report how far the query has come, if it has a name: a process that plans knows no other.
+        """Report how far the query has come, if `readerName` is set: no other name is known here.
 
-        Spark says so one batch late, and never of the last one: a `LagListener` tells it exactly.
+        Spark commits a batch when it plans the next one, and never the last one; a `LagListener`
+        reports exact positions.
         """
         name = self._options.reader_name
         if not name:
@@ -355,10 +356,10 @@ def _limited_by_bytes(
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stands for a reader with wrong options: raises their error in whatever Spark calls first.
+    """Stands for a reader with wrong options: the first method that Spark calls raises their error.
 
-    When no reader is made at all, PySpark hides the reason behind an `UnboundLocalError`: it stops
-    the reader that it does not have.
+    If making the reader raised it, PySpark would hide it: it stops the reader that it does not
+    have, and fails with an `UnboundLocalError`.
     """
 
     def __init__(self, error: UnexpectedArgumentError) -> None:

@@ -109,7 +109,7 @@ def _packed(ranges: list[StoreRange], sizing: PartitionSizing) -> list[StorePart
     before = 0
     for one in ranges:
         size = _bytes_of(one)
-        middle = (before + size // 2) // length  # a cut is at an entry, up to one beside its place
+        middle = (before + size // 2) // length  # cuts lie between entries, so up to one entry off
         partitions.setdefault(middle, StorePartition([])).ranges.append(one)
         before += size
     return list(partitions.values())
@@ -120,7 +120,7 @@ def _bytes_of(one: StoreRange) -> int:
 
 
 def _range(options: StoreOptions, directory: str, extent: Extent, begin: int) -> tuple[int, int]:
-    """Return the first and the last entry to read; `begin` is the first that can be."""
+    """Return the first and the last entry to read; `begin` is the first that can be read."""
     available = f"{directory} has {begin} to {extent.last}"
     if extent.last < begin:
         available = f"{directory} has no entries"

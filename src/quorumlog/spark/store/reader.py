@@ -52,7 +52,7 @@ class StoreReader(DataSourceReader):
 
     def _rows(self, one: StoreRange) -> Iterator[pa.RecordBatch]:
         options, part, wanted = self._options, one.part, frozenset(self._columns)
-        # index records tell neither NOOPs of the original nor bookkeeping entries
+        # index records show neither DLedger's NOOPs nor bookkeeping entries
         checks = Checks(
             crcs=options.verify_crc,
             bodies=bool(wanted & BODY_COLUMNS),

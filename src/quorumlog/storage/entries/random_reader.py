@@ -110,12 +110,13 @@ class DiskReader:
         return wrong
 
     def continues(self, index: int, header: EntryHeader) -> tuple[bool, int | None]:
-        """Whether an entry with this header may follow, and which chain CRC it is proven by.
+        """Whether an entry with this header may follow, and which chain CRC proves it.
 
-        The entry before may be damaged in its chain CRC, or elsewhere: what continues either the
-        one it states or the one it should state is proven, but for a chance of 2**-32. What
-        continues neither is not served, since nothing else tells of a wrong channel or chain CRC.
-        Nothing proves one that carries no CRC, nor what follows no chain CRC that is known.
+        The entry before may be damaged, in its chain CRC or elsewhere. An entry that continues the
+        chain CRC that the one before states, or should state, is proven (but for a chance of
+        2**-32). One that continues neither is not served, since nothing else would show that its
+        channel or chain CRC is wrong. An entry without CRC cannot be proven, nor can one before
+        which no chain CRC is known.
         """
         before, stored = index - 1, header.chain_crc
         if _keeps_no_crc(header):
@@ -180,9 +181,9 @@ class DiskReader:
         return header if header is not None and header.index == index else None
 
     def _header_in_place(self, index: int) -> EntryHeader | None:
-        """Return what lies where the header of an entry belongs, whatever it says.
+        """Return the bytes where the header of an entry belongs, without checking them.
 
-        Where that is, its index record and the one before it tell; either may be damaged.
+        Its index record and the one before it both say where that is; either may be damaged.
         """
         header = self._header(index)
         if header is not None:
@@ -233,7 +234,7 @@ class DiskReader:
         return (header.size, header.term) == (int(record["size"]), int(record["term"]))
 
     def unchecked(self, index: int) -> Block:
-        """Return an entry as it lies there. Raises `CorruptionError` if nothing tells where."""
+        """Return an entry unchecked. Raises `CorruptionError` if its place is not known."""
         position, size = self.place_of(index)
         header = self._header_at(position)
         start, view = self._data.map_at(position) if header is not None else (0, memoryview(b""))
@@ -329,7 +330,7 @@ class DiskReader:
 def _keeps_no_crc(header: EntryHeader) -> bool:
     """Whether it was written by DLedger; ours have none only where the chain CRC is damaged.
 
-    The chain CRC before tells which: after an entry with CRCs there is none without.
+    The chain CRC before it decides: after an entry with CRCs there is none without.
     """
     return not header.chain_crc and not header.body_crc
 
@@ -351,7 +352,7 @@ def _is_sound(
 ) -> tuple[bool, int | None]:
     """Whether all is as it should be, seen without a look at each entry; and the last chain CRC.
 
-    False when in doubt: entries with CRCs beside entries without.
+    False when in doubt: where entries with and without CRCs are mixed.
     """
     words = header_words(block)
     checked = words[:, CHAIN_CRC] | words[:, BODY_CRC]

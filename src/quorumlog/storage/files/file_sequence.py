@@ -72,11 +72,11 @@ class FileSequence:
     # -- taking in what exists ----------------------------------------------------------------
 
     def load(self, *, read_only: bool = False) -> None:
-        """Take in the files that exist; what a crash left of files being made is removed.
+        """Take in the files that exist, and remove files that a crash left half made.
 
-        What is no file of a sequence, or starts where none of it can, goes to `unknown_files`.
-        Raises `CorruptionError` for a file that is too large, a name that appears twice, and when
-        it cannot be told which files belong together.
+        A file that does not belong to the sequence, or whose position no file of it can have, goes
+        to `unknown_files`. Raises `CorruptionError` for a file that is too large, for a name that
+        appears twice, and when it is not clear which files belong together.
         """
         for directory in self.directories:
             for name in self._files.names(directory):

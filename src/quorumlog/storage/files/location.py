@@ -1,4 +1,4 @@
-"""Telling where a group's files are, and whether that is here: the same files, not only a path.
+"""Says where a group's files are, and whether this process sees the same files, not just a path.
 
 Two processes see the same files if one kernel knows their directories by the same numbers. A path
 may lead elsewhere in another container, and a file system that is mounted on several machines may

@@ -138,7 +138,7 @@ class FileSystem(Protocol):
         ...
 
     def replace(self, source: str, target: str) -> None:
-        """Give source the name target, whatever had it before."""
+        """Rename source to target; a file of that name is replaced."""
         ...
 
     def remove(self, path: str) -> None:
@@ -166,7 +166,7 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def storage_error(path: str, operation: str, error: OSError) -> StorageError:
-    """Return the error that tells what the operating system refused to do, to which file."""
+    """Return the error that says what the operating system refused to do, to which file."""
     kind: type[StorageError] = StorageError
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = NoSpaceError

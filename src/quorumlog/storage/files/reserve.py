@@ -27,7 +27,7 @@ class Reserve:
         self._hold(RESERVE_BYTES + 2 * table_bytes)
 
     def use(self, write: Callable[[], None]) -> None:
-        """Write something that is written anew from its beginning; with the reserve if need be.
+        """Run a write that replaces a whole file; it may use the reserve if the disk is full.
 
         Raises `NoSpaceError` when there is no room even so.
         """

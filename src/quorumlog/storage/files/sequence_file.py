@@ -1,4 +1,4 @@
-"""One file of a sequence: made at its full size, beside its name, before it is first written."""
+"""One file of a sequence: made at its full size under another name, then renamed and written."""
 
 from collections.abc import Sequence
 from threading import Lock

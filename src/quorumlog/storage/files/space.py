@@ -22,7 +22,7 @@ def used_ratio(space: Space) -> float:
 class DiskState:
     """What a group's disks allow. Texts are empty where there is nothing to say.
 
-    `deletes_old`: old files may go at any hour. `deletes_any`: files may go whatever their age.
+    `deletes_old`: old files may go at any hour. `deletes_any`: files of any age may go.
     `is_tight`: append only into files that are made already.
     """
 

@@ -37,7 +37,7 @@ class WritePlan(Protocol):
         ...
 
     def completed(self) -> None:
-        """Tell the owner that the write is durable; called on the owner's thread, in order."""
+        """Note that the write is durable; called on the owner's thread, in order."""
         ...
 
 

@@ -222,8 +222,8 @@ class FileLog:
         check(self.before_begin_index < from_index <= self.end_point.index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
         old_end, end = self.end_point, self._point_before(from_index)
-        # Everything in memory says at once what the log will be: entries that follow are staged
-        # before the write below has even begun.
+        # Memory shows the truncated log at once: the entries that replace the removed ones are
+        # staged before the disk thread has carried out the cut below.
         with self._lock:
             self._tail.truncate(from_index)
         self._runs.truncate(from_index)
@@ -266,7 +266,8 @@ class FileLog:
             chain_crc = UNKNOWN_CRC if known is None else known
         emptied = before_begin_index >= self.end_point.index
         if emptied:
-            # The log goes on in a new file: no byte of what it held can be taken for what follows.
+            # The log goes on in a new file. In the old one, bytes of removed entries would lie
+            # after the new end, and opening after a crash might take them for entries.
             position = self._data.start_of(self.end_point.position) + self._data.file_size
             end = LogPoint(before_begin_index, position, chain_crc, before_begin_term)
         else:
@@ -279,6 +280,7 @@ class FileLog:
             self._runs.clear()
             self._configs.replace(config)
             self.end_point = self._durable = end
+            # Writes that still wait hold removed entries: none may note its old end as durable.
             for item in self._staged:
                 item.supersede(end)
         else:

@@ -57,7 +57,7 @@ class HardStateStore:
         return self._slots.exists()
 
     def establish(self) -> None:
-        """Save what `load` returns: from now on a missing file is a loss, not a beginning."""
+        """Save what `load` returns: from now on a missing file is a loss, not a new replica."""
         state = self.load()
         if not self.exists():
             self._slots.write(msgspec.msgpack.encode((state.term, state.vote)))

@@ -1,4 +1,4 @@
-"""What the rest of the program asks of a log, whatever it is kept in.
+"""What the rest of the program asks of a log, in files or in memory.
 
 All methods of a `Log` are called from one thread and return at once: writes come back as a
 `WritePlan`, which another thread carries out with `execute` (many plans at a time, one fsync), and
@@ -83,7 +83,7 @@ class Log(Protocol):
     def config_entries(self) -> list[tuple[int, bytes]]:
         """Return (index, body) of the newest committed CONFIG_CHANGE entry and of all later ones.
 
-        The former even if the log starts after it.
+        The committed one is returned even if the log starts after it.
         """
         ...
 
@@ -92,7 +92,7 @@ class Log(Protocol):
         ...
 
     def truncate(self, from_index: int) -> WritePlan:
-        """Remove from_index and all after it. The log reads as truncated at once."""
+        """Remove from_index and all after it. Readers see the truncated log at once."""
         ...
 
     def reset(
@@ -102,7 +102,7 @@ class Log(Protocol):
         chain_crc: int = -1,
         config: tuple[int, bytes] | None = None,
     ) -> WritePlan:
-        """Remove everything up to before_begin_index; the log reads so at once.
+        """Remove everything up to before_begin_index; readers see the shorter log at once.
 
         If before_begin_index is beyond the end, the log becomes empty and goes on after it. The
         caller then passes the term and chain CRC at that index (-1: not known) and, if it is known,
@@ -171,7 +171,7 @@ class Log(Protocol):
         ...
 
     def is_in_memory(self, first_index: int) -> bool:
-        """Whether `read` from first_index will touch no disk; not of what was removed."""
+        """Whether `read` from first_index touches no disk; False for removed entries."""
         ...
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:

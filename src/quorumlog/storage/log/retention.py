@@ -26,8 +26,8 @@ def mark_pause_ms(config: GroupConfig) -> int:
 class RetentionInputs:
     """What decides besides size: others need entries after `applied_index` or `peers_have`.
 
-    `age_ms` tells how old everything up to an index is at least, None if that is not known.
-    `clock_is_steady`: the calendar's clock was not set lately, so that its hour can be believed.
+    `age_ms` returns how old all entries up to an index are at least, None if that is not known.
+    `clock_is_steady`: nobody set the wall clock lately, so the hour that it shows can be believed.
     """
 
     age_ms: Callable[[int], int | None]

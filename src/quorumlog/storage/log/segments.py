@@ -58,7 +58,7 @@ def _made_behind(sequence: FileSequence, position: int) -> int:
 def upcoming_files(data: FileSequence, index: FileSequence, end: LogPoint) -> list[Preparable]:
     """Return files not yet made: the one that is written next, and once it is half full the next.
 
-    They are taken into their sequence here, and made later, beside the appends.
+    They join their sequence here; a thread makes them later, while appends go on.
     """
     wanted: list[Preparable] = []
     for sequence, position in ((data, end.position), (index, (end.index + 1) * INDEX_RECORD_SIZE)):

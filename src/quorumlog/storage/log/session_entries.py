@@ -1,8 +1,8 @@
-"""The entries of a log that lead blocks, and a block of which a crash left only the beginning.
+"""The session entries, which lead blocks, and blocks of which a crash left only the first part.
 
 A producer's blocks are pushed, written and acknowledged as a whole
-(`node/replica/push_batching.py`), so nobody was ever promised a part of one. It is removed when the
-log is opened: else the entries that are there would be stored again with the rest.
+(`node/replica/push_batching.py`), so nobody was ever promised a part of one. Opening removes such a
+part: else the producer, which sends the whole block again, would store those entries twice.
 """
 
 from quorumlog.model.errors import CorruptionError

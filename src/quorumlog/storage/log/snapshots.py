@@ -26,10 +26,10 @@ DIRECTORY = "snapshot"
 SAVING = "saving"
 INSTALLING = "installing"
 META_SUFFIX = ".json"
-"""Of the file beside `installing` that says what is being fetched."""
+"""The name of the file next to `installing` that says what is being fetched."""
 PREFIX = "snapshot_"
 QUARANTINED_PREFIX = "aside_"
-"""Of the name of one that is used only if there is no other source of the state."""
+"""Starts the name of a snapshot that is used only if the state has no other source."""
 QUARANTINED_MAX = 4
 """Kept of those, the newest."""
 DIGITS = 20
@@ -44,8 +44,8 @@ class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot holds: everything up to last_included_index, whose term and chain CRC follow.
 
     `config` is the newest CONFIG_CHANGE entry among it as (index, body), where that is known;
-    `digest` what the machine says of its state; `sha256` is of the `size_bytes` bytes of data. The
-    last `kept_bytes` of them are what the replica keeps beside the machine's state.
+    `digest` is the machine's digest of its state; `sha256` is of the `size_bytes` bytes of data.
+    The last `kept_bytes` of them are what the replica keeps in addition to the machine's state.
     """
 
     last_included_index: int
@@ -191,7 +191,7 @@ class Installing:
 
 
 class Snapshots:
-    """Those of one group. Not made before there is one; `report` is told of broken ones."""
+    """The snapshots of one group. The first makes the directory; `report` gets broken ones."""
 
     def __init__(self, files: FileSystem, directory: str, report: Callable[[str], None]) -> None:
         self._files = files
@@ -239,7 +239,7 @@ class Snapshots:
         return None
 
     def has(self, index: int) -> bool:
-        """Whether a snapshot lies here, be it whole or not."""
+        """Whether a snapshot lies here, whole or not."""
         return index in self.indexes()
 
     def meta_of(self, index: int) -> SnapshotMeta:

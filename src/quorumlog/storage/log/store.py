@@ -59,7 +59,7 @@ class OpenedGroup:
     close: Callable[[], None]
     incarnation: int = 0
     snapshots: Snapshots | None = None
-    """Of the group's state machine; None: it has none."""
+    """The snapshots of the group's state machine; None: it has none."""
     sessions: bytes | None = None
     """The producer sessions that the last checkpoint left."""
     sessions_lost: bool = False
@@ -114,7 +114,8 @@ def open_group(
     remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
     noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
     committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
-    # what a checkpoint without producers tells of holds up to there, not up to a younger snapshot
+    # without saved sessions no producer had appended up to the checkpoint; of entries that only a
+    # later snapshot covers this says nothing
     known_until = log.before_begin_index if notes.has_lost_sessions else noted
     sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
     if notes.has_lost_sessions:
@@ -241,10 +242,10 @@ def open_log(  # noqa: PLR0913
 def _note_opened(
     directory: str, notes: StoreMetadata, log: FileLog, checkpoint: Checkpoint
 ) -> None:
-    """Note what was found: from here on a crash must find the log as it was found now.
+    """Note what opening found, so that opening after a crash finds the same log.
 
-    Without room the next opening finds the same from what the last one noted, unless that tells
-    of a removal: what comes after it now would be removed.
+    On a full disk the older note may stay: opening finds the same from it, unless it says that a
+    removal was under way. Then opening would also remove what is appended from now on.
     """
     before = notes.checkpoint
     try:
@@ -259,7 +260,7 @@ def _note_opened(
 
 
 def _check_memberships(directory: str, notes: StoreMetadata, recovered: Recovered) -> None:
-    """Raise `CorruptionError` if who the members are was lost with the entries that told of it."""
+    """Raise `CorruptionError` if the entries that said who the members are were lost."""
     committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
     found = any(index <= committed for index, _ in recovered.config_entries)
     if notes.has_lost_memberships and recovered.log_start.before_begin_index >= 0 and not found:

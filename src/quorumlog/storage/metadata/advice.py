@@ -1,4 +1,4 @@
-"""What people are told to do about damage, in one place, since wrong advice loses data."""
+"""Advice to operators about damage, all in one place, since wrong advice loses data."""
 
 EMPTYING_IS_SAFE_WHEN = (
     "Removing this replica's directory, to have it filled again, is safe only while every other "

@@ -3,9 +3,9 @@
 `quorumlog.checkpoint` (slots, fsynced about once a second and before anything is removed) says
 where the log starts, and names a point up to which data and index are durable: opening reads only
 what lies after it. `quorumlog.durable` is written after every group commit without fsync: it
-states only what was durable before, so it is never wrong, merely old; it tells a torn tail (after
-it) from corruption (at or below it). It also says where the log starts, in case that the checkpoint
-is lost.
+states only what was durable already, so it may be old but is never wrong. It distinguishes a torn
+tail (after it) from corruption (at or below it). It also says where the log starts, in case the
+checkpoint is lost.
 """
 
 import struct
@@ -64,10 +64,10 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """What is durable. `is_end`: whatever lies after `point` is being removed.
+    """What is durable. `is_end`: everything after `point` is being removed.
 
     `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
-    files that are there: one of them that is missing was lost.
+    files that exist: if one of them is missing later, it was lost.
     """
 
     log_start: LogStart

@@ -1,8 +1,8 @@
 """The CONFIG_CHANGE entries of a log that may still count, kept apart from it.
 
-The newest committed one counts, and every later one may: the log may have removed the former, and
-opening does not read back to it. The file beside the log is written before a checkpoint that goes
-past such an entry; what lies after the checkpoint is read from the log itself.
+The newest committed one counts, and every later one may. The log may have removed the former, and
+opening does not read back that far, so a file of their own keeps them. It is written before any
+checkpoint that goes past such an entry; entries after the checkpoint are read from the log itself.
 """
 
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class ConfigEntries:
 
 
 class ConfigEntriesFile:
-    """Those of one group on disk; not made before there is one."""
+    """The CONFIG_CHANGE entries of one group on disk; the first of them makes the file."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._slots = DualSlotFile(files, directory, FILE_NAME, slot_size=SLOT_SIZE, mirrored=True)

@@ -1,4 +1,4 @@
-"""What only stores of DLedger have (spec 20 sections 3 and 9)."""
+"""Files that only stores of DLedger have (spec 20 sections 3 and 9)."""
 
 import re
 

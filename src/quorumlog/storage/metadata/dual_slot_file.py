@@ -61,7 +61,7 @@ def restore(path: str, write: Callable[[], None]) -> bool:
 
 
 class _DualSlots:
-    """One file with this many slots; not made before it is first written."""
+    """One file with a number of slots; the first write makes it."""
 
     def __init__(self, files: FileSystem, path: str, slot_size: int, count: int) -> None:
         self._files = files
@@ -97,7 +97,7 @@ class _DualSlots:
             self._file.sync()
 
     def _create(self, slot: bytes) -> None:
-        """Write a new file beside, then give it its name: it is never seen half made."""
+        """Write a new file under another name, then rename it: nobody ever sees it half made."""
         beside = f"{self.path}.new"
         file = self._files.open(beside, create=True)
         try:
@@ -128,7 +128,7 @@ class _DualSlots:
 
 
 class DualSlotFile:
-    """One value at a path. Not made before the first write. `is_lost`: `read_or_lose` lost it."""
+    """One value at a path; the first write makes its files. `is_lost`: `read_or_lose` lost it."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class DualSlotFile:
         self.is_lost = False
 
     def exists(self) -> bool:
-        """Whether there is a file of it, whatever is in it."""
+        """Whether one of its files exists, readable or not."""
         return self._pair.exists() or any(mirror.exists() for mirror in self._mirrors)
 
     def read(self, *, read_only: bool = False) -> bytes | None:

@@ -1,6 +1,6 @@
-"""The producer sessions of a group on disk: replaced as a whole, beside the checkpoint.
+"""The producer sessions of a group on disk: replaced as a whole, next to the checkpoint.
 
-Two files hold them: what the log has removed is known from nowhere else.
+Two files hold them, because nothing else knows the sessions of entries that the log has removed.
 """
 
 import logging
@@ -33,10 +33,10 @@ class SessionFile:
         self.half_saved: bytes | None = None
         """What is in one file only."""
         self.size_bytes = 0
-        """Of what was saved last."""
+        """The committed index of what was saved last."""
 
     def exists(self) -> bool:
-        """Whether there is a file of them, whatever is in it."""
+        """Whether one of their files exists, readable or not."""
         return any(self._files.exists(path) for path in self._paths)
 
     def load(self, *, read_only: bool = False) -> bytes | None:

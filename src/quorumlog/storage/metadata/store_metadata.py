@@ -1,7 +1,7 @@
-"""The small files beside a log: its checkpoint, its durable hint, and what of it is damaged.
+"""The small files of a log: its checkpoint, its durable hint, and the list of its damage.
 
-One that is damaged or gone does not keep a replica from opening: what it told is found out anew,
-and `lost` names what can only be found by reading the whole log, or nowhere here.
+A replica opens even if one of them is damaged or gone: opening finds out anew what the file said.
+`lost` names what can be found only by reading the whole log, or not at all on this node.
 """
 
 import logging

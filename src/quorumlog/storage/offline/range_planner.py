@@ -40,9 +40,9 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Entries first … last, which lie in the bytes begin … end - 1 of one data file.
+    """Entries first … last, which are the bytes begin … end - 1 of one data file.
 
-    `start` is the position in the log of the file's first byte. Those before `wanted` need only be
+    `start` is the position in the log of the file's first byte. Entries before `wanted` are only
     walked over. `chain_before` is the chain CRC of the entry before the first, None if it is not
     known; `index_files` have (position, path); `damaged` are ranges that the replica quarantined.
     """
@@ -158,9 +158,9 @@ def _begin_of_last_file(store: StoreFiles, begin: LogPoint) -> LogPoint:
 def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[int, int] | None:
     """Return index and position of the first entry of a data file, one of low … high.
 
-    The index is believed where it has an entry at the file's start, or else a header there that is
-    followed by another entry. If neither is of use, it is the first entry whose header and index
-    record agree. None: it has no entry, or it cannot be told.
+    The index is believed if it has an entry at the file's start; else a header there, if another
+    entry follows it. If neither helps, the first entry whose header and index record agree is
+    taken. None: the file has no entry, or its first one is not known.
     """
     data, index = store.data, store.index
     stated = None
@@ -184,7 +184,7 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
 
 
 def _begins_with(data: FileSequence, start: int, first: int) -> bool:
-    """Whether the entry at the start of a file is this one, as what follows it says, too."""
+    """Whether the entry at the start of a file is this one; the entry after it must agree."""
     count, scanner = 0, Scanner(data, start)
     for run in scanner:
         if run.first_index != first + count:

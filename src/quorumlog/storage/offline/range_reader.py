@@ -163,10 +163,10 @@ class RangeReader:
     # -- good entries -----------------------------------------------------------------------------
 
     def _is_in_order(self, records: Records) -> bool:
-        """Whether a flipped bit in these records would have shown.
+        """Whether a flipped bit in these records would have been noticed.
 
-        Their indexes and positions are known to follow one another. So they must have one term, and
-        the next entry must start where the last of them ends.
+        The caller knows that their indexes and positions follow one another. What is left to check:
+        they have one term, and the next entry starts where the last of them ends.
         """
         if len(records) < INDEXED_MIN or (records["term"] != records["term"][0]).any():
             return False

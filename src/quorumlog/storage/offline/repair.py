@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class RepairReport:
-    """What was damaged and is whole now, what still is damaged, and why."""
+    """Which entries were repaired, which are still damaged, and why."""
 
     found: list[tuple[int, int]]
     left: list[tuple[int, int]]
@@ -181,7 +181,7 @@ def _check_same_log(
                 own = headers(log.read(compared, compared, PIECE_BYTES).block())[0]
                 other = headers(reader.read(compared, compared, PIECE_BYTES).block())[0]
             except (StorageError, RequestError):
-                continue  # what is damaged tells nothing
+                continue  # a damaged entry proves nothing
             # one of them may have been written by DLedger, without CRCs
             stated = _COMPARED if own["chain_crc"] and other["chain_crc"] else _COMPARED[:2]
             if any(own[name] != other[name] for name in stated):

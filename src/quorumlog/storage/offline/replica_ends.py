@@ -18,7 +18,7 @@ FILES_LOOKED_AT = 3
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What follows the last entry, if it is not empty; opening the store would cut it."""
+    """Bytes that follow the last entry; opening the store would cut them."""
 
     path: str
     offset: int
@@ -34,7 +34,7 @@ def entry_at(data: FileSequence, position: int) -> tuple[int, int] | None:
 
 
 def begin_of(opened: StoreFiles, firsts: Sequence[tuple[int, int]]) -> int:
-    """Return the first entry of a log, also where it is damaged but the index tells which it is."""
+    """Return the first entry of a log, even a damaged one that only the index identifies."""
     if opened.metadata.log_start is not None:
         return opened.metadata.log_start.before_begin_index + 1
     known = [first for _, first in firsts if first >= 0]

@@ -33,7 +33,7 @@ class StoreDirectory:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file: position of its first byte, and its first entry (-1: it cannot be told)."""
+    """A data file: position of its first byte, and its first entry (-1: not known)."""
 
     start: int
     path: str
@@ -74,10 +74,10 @@ class ReplicaPart:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What the files of one group directory hold, as seen once.
+    """The content of the files of one group directory, as seen once.
 
-    `committed_index` is at least committed (-1: not known), `keeps_notes` whether it is written
-    down at all: stores of DLedger do not. `end_position` is the byte after the last entry.
+    Entries up to `committed_index` are committed (-1: not known). `keeps_notes`: whether the store
+    notes it at all; DLedger's stores do not. `end_position` is the byte after the last entry.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Replica:
         if lower > upper:
             return None
         walk_from = max(self.begin_index, lower - OVERLAP)
-        behind = upper + 1  # the entry after tells whether the last one is in its place
+        behind = upper + 1  # the entry after the last one proves whether that one is in its place
         return ReplicaPart(
             self.name,
             walk_from,

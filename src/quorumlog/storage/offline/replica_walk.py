@@ -1,4 +1,4 @@
-"""Reading one replica's entries in order, and past whatever of them is damaged or missing."""
+"""Reads one replica's entries in order, and goes on after damaged and missing ones."""
 
 import re
 import struct
@@ -35,7 +35,7 @@ _INDEX = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class WalkFinding:
-    """What is wrong with entries first … last of one replica; where the first lies, or should.
+    """A fault of entries first … last of one replica, and where the first lies or should lie.
 
     Faults of one `kind` and `reason` are of one sort; `detail` says more of the first entry.
     """

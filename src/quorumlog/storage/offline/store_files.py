@@ -115,11 +115,11 @@ def scan_store(
 
 
 def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionError | None:
-    """Return what tells of entries from `first` on that the index names and no data file holds.
+    """Return the evidence of entries from `first` on that the index names and no data file holds.
 
-    None when there are none, or when the file that should hold the first of them is there at its
-    full size: then it is a torn tail, or DLedger truncated the log. That leaves such records,
-    and if it was cut where a file starts, nothing but a committed index tells it from a loss.
+    None if there are none, or if the file that should hold the first of them has its full size:
+    then this is a torn tail, or DLedger truncated the log and left such records. If DLedger cut
+    the log where a file starts, only a committed index distinguishes this from a loss.
     """
     named = following_records(store.index, first)
     if not len(named):
@@ -141,9 +141,9 @@ def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionE
 
 
 def _doubtful_row(store: StoreFiles, run: ScannedRun) -> int:
-    """Return the first entry without CRCs whose header tells other things than its index record.
+    """Return the first entry without CRCs whose header contradicts its index record, or -1.
 
-    -1: there is no such one. The last ones of a store may not have their records yet.
+    The last entries of a store may not have their records yet.
     """
     if run.checked or not len(store.index):
         return -1

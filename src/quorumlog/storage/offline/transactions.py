@@ -1,4 +1,4 @@
-"""What became of the transactions in a store, without its node: as a replica would derive it."""
+"""Derives what became of the transactions in a store, as a replica would, but without its node."""
 
 from quorumlog.model.errors import StorageError, UnexpectedArgumentError
 from quorumlog.sessions.entries import system_entries_in

@@ -89,7 +89,7 @@ def verify_store(
 ) -> StoreReport:
     """Read every byte of a store and return what it holds and what is wrong.
 
-    `progress` is told bytes read and bytes in all. Raises `StorageError` when there is no store.
+    `progress` is called with bytes read and bytes in all. Raises `StorageError` without a store.
     """
     report = StoreReport(directory)
     _small_files(files, directory, report)
@@ -211,7 +211,7 @@ def _count(report: StoreReport, run: ScannedRun) -> None:
 def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> None:
     """Compare index records with the entries."""
     if not len(store.index):
-        return  # told once
+        return  # reported once
     derived = derived_records(run)
     stored = records_of(store.index, run.first_index, run.last_index)
     for row in np.flatnonzero(differs(stored, derived)).tolist():

@@ -1,5 +1,5 @@
-"""After a crash or damage: where a log ends is found, and damage is named, quarantined, repaired.
+"""After a crash or damage, finds where a log ends, and names, quarantines and repairs damage.
 
-`recovery` opens a log, `damage_scan` tells a torn tail from damage, and `diagnosis` says what is
-wrong with one entry. Changes to a log that is in use go through `log`.
+`recovery` opens a log, `damage_scan` distinguishes a torn tail from damage, and `diagnosis` says
+what is wrong with one entry. Changes to a log that is in use go through `log`.
 """

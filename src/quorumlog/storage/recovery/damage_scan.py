@@ -44,7 +44,7 @@ class Damage:
 
 
 class DamageScan:
-    """One walk from `start` on, which tells damage from a torn tail by what `metadata` says of it.
+    """One walk from `start` on; `metadata` decides what is damage and what a torn tail.
 
     While it yields good runs, `damages` fills; in the end `stop` says why nothing follows and
     `end` where the log ends.
@@ -183,7 +183,7 @@ class DamageScan:
         found = next(iter(probe), None)
         if found is None or found.position != position:
             return None
-        # with the chain unknown, header and index record must tell the same of the first one
+        # with the chain unknown, header and index record of the first one must agree
         header = headers(found.block)[0]
         if any(int(header[name]) != int(record[name]) for name in ("size", "index", "term")):
             return None
@@ -258,7 +258,7 @@ class DamageScan:
         return records
 
     def _derivable(self, resumed: int, term: int) -> bool:
-        """Whether one damaged entry fills all between the good ones, which have one term."""
+        """Whether one damaged entry fills the gap between good entries of the same term."""
         same_file = self._data.start_of(resumed) == self._data.start_of(self.stop.position)
         fits = resumed - self.stop.position >= HEADER_SIZE
         return same_file and fits and term == self._scanner.term

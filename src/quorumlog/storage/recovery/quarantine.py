@@ -28,8 +28,9 @@ NEIGHBOURS_BYTES = 4 * 1024 * 1024
 
 
 class Quarantine:
-    """The part of a log that quarantines and repairs entries: it makes the steps of a write plan,
-    which the log hands to the disk thread.
+    """The part of a log that quarantines and repairs entries.
+
+    It makes the steps of write plans, which the disk thread carries out.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class Quarantine:
     def _derived_again(self, entry: int, last: int) -> Records | None:
         """Return the index record of an entry among many whose records are damaged, by its data.
 
-        They are read from the last entry on that header and record still tell of, and every CRC
-        fits; None if that does not reach the entry.
+        Reading starts at the last entry before them whose header and record agree, and goes on
+        while every CRC fits. None if it does not get as far as the entry.
         """
         log_start = self._reader.log_start
         point = log_start.point
@@ -214,10 +215,10 @@ class Quarantine:
         ]
 
     def _damaged_behind(self, entry: int) -> CorruptionError:
-        """The entries before it fit all that comes before them: so what does not fit is this one.
+        """The entries before this one continue the chain, so the one that does not fit is this one.
 
-        Its own header fits its index record; only the chain, which started again after what was
-        damaged, could tell.
+        Its own header fits its index record. Only the chain, which started again after the damage,
+        could show that it is wrong.
         """
         position = int(records_of(self._index, entry, entry)["pos"][0])
         reason = "it does not continue the chain CRC of the entry that belongs before it"

@@ -206,7 +206,7 @@ class Recovery:
             index_gaps, data_gaps = self._gaps_between(self._index), self._gaps_between(self._data)
             if data_gaps and (index_gaps or not len(self._index)):
                 raise self._beyond_repair(self._data.path_at(data_gaps[0]))
-            for start in data_gaps:  # its entries are damaged, and the index tells which they are
+            for start in data_gaps:  # the index still names the gap's entries: they are quarantined
                 self._restore(self._data, start)
             return bool(index_gaps)
         lost: list[tuple[int, int]] = []
@@ -240,7 +240,7 @@ class Recovery:
         return held
 
     def _note_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
-        """Entries in lost bytes are damaged; the index tells which they are."""
+        """Note the entries in lost bytes as damaged; the index names them."""
         for begin, end in lost:
             low = first_behind(self._index, begin, first, last)
             record = record_at(self._index, low - 1) if low > first else None
@@ -414,7 +414,7 @@ class Recovery:
     def _leave_out_foreign(
         self, sequence: FileSequence, end: int, may_follow: Callable[[int, memoryview], bool]
     ) -> None:
-        """Leave files after the end alone that we did not make: their size or content tells."""
+        """Leave files after the end alone whose size or content shows that we did not make them."""
         checkpoint = self._metadata.checkpoint
         if checkpoint is not None and checkpoint.is_end:
             return  # what is being removed may be anything that was written

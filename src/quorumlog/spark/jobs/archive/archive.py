@@ -55,10 +55,10 @@ def archive(  # noqa: PLR0913  (named options of a public entry point)
 
     `directory` must be seen by driver and executors under the same path. `partition_by`: "day" puts
     files into `day=YYYY-MM-DD` (UTC, when they were archived), "range" names them by their indexes
-    only; an archive stays as it was begun. A file has about `file_bytes` of entries before
-    compression; with `compact`, neighbouring small files are merged, and the old ones removed by a
-    run that comes `keep_replaced_s` later. With `leader_only=False` any replica is read. Entries
-    that retention removed first are an error or, with `fail_on_data_loss=False`, a gap in the
+    only; an archive keeps the choice of its first run. A file has about `file_bytes` of entries
+    before compression; with `compact`, neighbouring small files are merged, and a run that comes
+    `keep_replaced_s` later removes the old ones. With `leader_only=False` any replica is read.
+    Entries that retention removed first are an error or, with `fail_on_data_loss=False`, a gap in the
     manifest. `timeout_ms` is how long an outage is ridden out; `progress` is called after each
     round with the entries done and all.
 

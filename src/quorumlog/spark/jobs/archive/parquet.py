@@ -27,7 +27,7 @@ _DAY = re.compile(r"day=\d{4}-\d\d-\d\d")
 class ArchiveFileWriter:
     """One file of rows of entries first … last; there is none if no row comes.
 
-    Its name tells the range, and is one that no other attempt at the range gives: a task that is
+    Its name states the range, and every attempt at the range uses another name: a task that is
     repeated, or was thought dead, never touches a file that the manifest names.
     """
 

@@ -146,7 +146,7 @@ class ArchiveComparison:
         absent = np.setdiff1d(mine, theirs)
         for begin, end in self._absent_blocks(block, first, last):
             absent = absent[(absent < begin) | (absent > end)]
-        if not self._is_unreadable:  # that was told of the whole file
+        if not self._is_unreadable:  # else the whole file was reported already
             self._report_each(MISSING, ROW_MISSING, absent)
         reason = "there is no such entry for readers"
         self._report_each(EXTRA, reason, np.setdiff1d(theirs, mine))

@@ -202,10 +202,10 @@ def _judged(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:
 
 
 def _tails(replicas: Sequence[Replica]) -> list[Finding]:
-    """Return what follows the last entries of replicas.
+    """Return findings about bytes after the last entries of replicas.
 
-    A torn end is what a crash leaves. But a store that keeps no notes cannot tell it from damage of
-    what was acknowledged; so it counts if the others have entries there.
+    A crash leaves a torn end. But in a store without notes it looks like damage of acknowledged
+    entries, so there it counts as a fault if other replicas have entries in its place.
     """
     longest = max((replica.end_index for replica in replicas), default=-1)
     found = []

@@ -341,7 +341,7 @@ def _compare_entries(found: Sequence[Rows]) -> None:
 
 
 def _identity(rows: Rows, row: int) -> bytes:
-    """Return what tells an entry from others; bodies that carry no CRC are taken as they are."""
+    """Return what identifies an entry; a body without CRC stands for itself."""
     header = rows.table[row]
     if header["chain_crc"] or header["body_crc"]:
         return bytes(header.tobytes())

@@ -98,7 +98,7 @@ def _identity(files: FileSystem, directory: str) -> Identity | None:
         if has_identity(files, directory):
             return read_identity(files, directory)
     except CorruptionError:
-        pass  # told when the replica is looked at
+        pass  # reported when the replica itself is audited
     return None
 
 

@@ -139,9 +139,9 @@ class ArchiveFacts:
 class AuditReport:
     """What an audit of entries first_index … last_index found.
 
-    `findings` are the first of `findings_total`; `counts` are entries by kind of finding, of all;
-    `dropped` findings (by kind) were too many to be told one by one. `faults_total` counts findings
-    of kinds that Raft does not allow.
+    `findings` are the first of `findings_total`; `counts` are the entries of all findings, by kind;
+    `dropped` findings (by kind) were too many to be listed one by one. `faults_total` counts
+    findings of kinds that Raft does not allow.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Where an export goes: made beside its path under another name, then given the path at once."""
+"""The output of an export: written under another name next to its path, then renamed at once."""
 
 import os
 import re
@@ -22,8 +22,8 @@ _COPY_BYTES = 1024 * 1024
 class ExportOutput:
     """One export's output at `path`, a directory or (`single_file`) a file.
 
-    Until it is published everything is in `directory`, beside the path; what an export that died
-    left there is removed by the next one of the same path. Use it as a context.
+    Until it is published everything is in `directory`, next to the path. Files that an export left
+    there when it died are removed by the next export to the same path. Use it as a context.
     """
 
     def __init__(self, path: Path, *, single_file: bool, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""An archive appended to a log again: same entries, same order, once, and proved by a digest.
+"""Appends an archive to a log again: same entries, same order, once, and proved by a digest.
 
     replay("/archive/flights", "h:p,h:p,h:p", "flights-again")
 
@@ -46,10 +46,10 @@ COLUMNS = ("channel", "body", "body_crc")
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did. `digest` is that of the archive and of the group alike (`EntryDigest`).
+    """The result of a replay. Archive and group have the same `digest` (`EntryDigest`).
 
-    `entries` of the archive, `found_entries` of them were in the group before, the others were
-    appended; the group ends at `last_index` now.
+    The archive has `entries`; `found_entries` of them were in the group before, and the others were
+    appended. The group now ends at `last_index`.
     """
 
     directory: str
@@ -72,9 +72,9 @@ def replay(
 ) -> ReplayResult:
     """Append what an archive holds to a group that is empty or holds its first entries.
 
-    Bodies and channels are kept; indexes and terms are the group's own. With `allow_gaps` an
-    archive is taken in which entries are missing. `progress` is told entries in the group, of so
-    many. Nobody else may append meanwhile.
+    Bodies and channels are kept; indexes and terms are the group's own. With `allow_gaps` entries
+    may be missing from the archive. `progress` is called with the number of entries that the group
+    has and that it will have. Nobody else may append meanwhile.
 
     Raises `PipelineError` when the group holds something else, the archive is damaged, or the
     digests differ at the end; `RequestError` after an outage longer than `timeout_ms`.

@@ -1,7 +1,7 @@
-"""What a log holds: entries, sizes, terms and rates; of a live group, or of a store's files.
+"""Describes what a live group or a store's files hold: entries, sizes, terms and rates.
 
-The entries carry no time. How fast they came is known only where a store's data files tell when
-they were written last; of a live group, and of a store that was copied, nothing is said of it.
+Entries carry no time. Rates over time come from the times at which a store's data files were last
+written, so a live group, or a store that was copied, has none.
 """
 
 import math
@@ -102,11 +102,11 @@ class Period:
 
 @dataclass(slots=True)
 class LogStats:
-    """What entries first_index … last_index of a log are.
+    """A description of entries first_index … last_index of a log.
 
     `bytes` are of all entries with their headers; sizes (`smallest` … `largest`, `mean`, `p50`,
     `p99`, `sizes`) are of the bodies of users' entries. p50 and p99 are right within 0.8 %.
-    `damaged` entries could not be read. `periods` are empty where nothing tells the time.
+    `damaged` entries could not be read. `periods` are empty where no times are known.
     """
 
     source: str
@@ -304,10 +304,10 @@ def _vote(files: FileSystem, directory: str) -> tuple[int, str] | None:
 
 
 def periods_of(files: FileSystem, replica: Replica) -> list[Period]:
-    """Return when the entries of a store were written, as its data files' times tell.
+    """Return when the entries of a store were written, by the times of its data files.
 
-    What a file holds was written since the one before was written last. Of the first file nothing
-    is known, nor of all if the times do not follow each other: then the store was copied.
+    The entries of a file were written after the last write to the file before it. Nothing is known
+    of the first file, nor of any if the times are not in order: then the store was copied.
     """
     known = [file for file in replica.data_files if file.first_index >= 0]
     times = [files.modified_ms(file.path) for file in known]
