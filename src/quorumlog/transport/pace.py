@@ -2,7 +2,7 @@
 
 A client that waits for its answers leaves nothing over, except for a moment. How much of the loop's
 time it takes says less: one that appends 200 times a second takes more than each of 300 pipelines.
-Of one that sends large frames nothing that is left can be seen.
+Of a connection that sends large frames, requests that are left over cannot be seen.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,11 @@ class Pace:
         return self._now() < self._busy_until
 
     def received_of_large_frame(self) -> None:
-        """Note a piece of a large frame: what its sender leaves behind cannot be seen, so it counts
-        as busy, and small requests of others go first."""
+        """Note a piece of a large frame.
+
+        What else its sender has under way cannot be seen, so the connection counts as busy, and
+        small requests of others go first.
+        """
         self._busy_until = self._now() + BUSY_FOR_S
 
     def slice_ended(self, *, leaves_something: bool) -> None:

@@ -52,7 +52,7 @@ class _Scratch(threading.local):
         self.zeros: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 
     def of(self, length: int) -> npt.NDArray[np.uint8]:
-        """Return `length` zeros; whoever changes them makes them zeros again."""
+        """Return `length` zeros; the caller makes them zeros again after changing them."""
         if len(self.zeros) < length:
             self.zeros = np.zeros(length, dtype=np.uint8)
         return self.zeros[:length]
@@ -75,8 +75,8 @@ def header_words(block: Block) -> Words:
 def header_table(words: Words) -> npt.NDArray[Any]:
     """Return rows of `header_words` as a structured array of `HEADER_DTYPE` over the same bytes.
 
-    Where several columns are looked at, this is several times as fast as `headers`, whose rows lie
-    as far apart as the entries: each is a cache miss for each column.
+    If several columns are read, this is several times as fast as `headers`, whose rows lie as far
+    apart as the entries: there each row costs a cache miss for each column.
     """
     return words.view(HEADER_DTYPE).ravel()
 
@@ -131,9 +131,10 @@ def wrong_crcs(
 ) -> Iterator[tuple[int, str]]:
     """Yield the place in the block of each entry whose CRCs are wrong, and the reason.
 
-    For when `all_agree` says no: it goes one by one. `chain_before` is the chain CRC of the entry
-    before the block; None: it is not known. Nor is that of an entry whose chain CRC is wrong, so
-    nothing is said of the chain CRC of the next. Entries of DLedger carry no CRCs.
+    This is for blocks of which `all_agree` is False: it checks entries one by one. `chain_before`
+    is the chain CRC of the entry before the block; None: it is not known. After an entry with a
+    wrong chain CRC the right one is not known either, so that of the next entry is not judged.
+    Entries of DLedger carry no CRCs.
     """
     table, data, chain = headers(block), block.data, chain_before
     chains, body_crcs = table["chain_crc"].tolist(), table["body_crc"].tolist()

@@ -96,7 +96,7 @@ def differs(stored: Records, derived: Records) -> npt.NDArray[np.bool_]:
 def first_behind(index: FileSequence, position: int, first: int, last: int) -> int:
     """Return the first of the entries first … last that starts at or after a position.
 
-    last + 1 if none does.
+    If none does, last + 1 is returned.
     """
     low, high = first, last + 1
     while low < high:

@@ -146,7 +146,7 @@ class DiskReader:
     def chain_before(self, index: int) -> int | None:
         """Return the chain CRC of the entry before `index`; None if it cannot be relied on.
 
-        It can if it follows from the one before it: else either of the two may be damaged.
+        It can be relied on if it follows from the one before it: else either may be damaged.
         """
         before = index - 1
         if before <= self.log_start.before_begin_index:
@@ -328,7 +328,7 @@ class DiskReader:
 
 
 def _keeps_no_crc(header: EntryHeader) -> bool:
-    """Whether it was written by DLedger; ours have none only where the chain CRC is damaged.
+    """Whether DLedger wrote an entry; one of ours lacks CRCs only if its chain CRC is damaged.
 
     The chain CRC before it decides: after an entry with CRCs there is none without.
     """
@@ -350,7 +350,7 @@ def _are_sound(block: Block, records: Words, first_index: int, chain: int | None
 def _is_sound(
     block: Block, records: Words, first_index: int, chain: int | None
 ) -> tuple[bool, int | None]:
-    """Whether all is as it should be, seen without a look at each entry; and the last chain CRC.
+    """Whether all entries are good, checked together; and the last chain CRC.
 
     False when in doubt: where entries with and without CRCs are mixed.
     """
@@ -380,7 +380,7 @@ def _headers_agree(
 def _fitting(view: memoryview, offset: int, count: int, bytes_max: int) -> int:
     """Return how many of `count` index records from an offset on lie within this many bytes.
 
-    At least one. By halving, since records of small entries would all be looked at otherwise.
+    At least one fits. It halves the range, so that not every record of small entries is read.
     """
     unpack = _POS_SIZE.unpack_from
     limit = unpack(view, offset + 4)[0] + bytes_max

@@ -56,7 +56,7 @@ class ScannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why reading ended: nothing more is there (`reason` empty), or what lies there is no entry."""
+    """Why reading ended: at the last entry (`reason` empty), or at bytes that are no entry."""
 
     position: int
     reason: str

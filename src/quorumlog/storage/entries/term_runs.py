@@ -33,7 +33,7 @@ class TermRuns:
         return runs
 
     def search(self, first: int, last: int, term_at: Callable[[int], int]) -> None:
-        """Find the runs of entries first … last, which follow, and whose terms never fall."""
+        """Find and add the runs of the next entries, first … last; terms never fall."""
         index = first
         while index <= last:
             term = term_at(index)

@@ -98,7 +98,7 @@ class FileSequence:
     def _leave_out_misplaced(self) -> None:
         """Leave files alone that do not lie whole file sizes away from most others.
 
-        Files of the log have their full size, so others do not count if there are such.
+        Files of the log have their full size, so if any file has it, only those are counted.
         """
         whole = [start for start, file in self._by_start.items() if self._is_whole(file)]
         origins = Counter(start % self.file_size for start in whole or self._by_start)
@@ -145,7 +145,7 @@ class FileSequence:
         self._origin = position % self.file_size
 
     def leave_out(self, start: int) -> None:
-        """Leave a file alone that is none of the sequence though it has such a name."""
+        """Leave a file alone that has the name of a file of the sequence but is not part of it."""
         with self._maps_lock:
             self._maps.pop(start, None)
         changed = dict(self._by_start)
@@ -153,7 +153,7 @@ class FileSequence:
         self._by_start = changed
 
     def in_the_way(self) -> list[str]:
-        """Return the paths of what has the name of a file of the sequence and is none."""
+        """Return the paths of files that have a name of the sequence but are not part of it."""
         return list(self._in_the_way.values())
 
     def require_no_obstacle(self, start: int) -> None:
@@ -208,7 +208,7 @@ class FileSequence:
         return position - (position - self._origin) % self.file_size
 
     def places_behind(self, end: int) -> tuple[int, int]:
-        """Return where the entry after such an end may start: there, or in the next file."""
+        """Return where the entry after an end may start: at that end, or in the next file."""
         return end, self.start_of(end) + self.file_size
 
     def file_at(self, position: int) -> SequenceFile:

@@ -24,7 +24,7 @@ def location_of(paths: Sequence[str]) -> StoreLocation | None:
 
 
 def is_here(location: StoreLocation) -> bool:
-    """Whether a group's directories are those here that have the paths, and may be looked into."""
+    """Whether the paths here name a group's own directories, and this process may read them."""
     if location.machine != machine_id():
         return False
     try:

@@ -225,7 +225,8 @@ def is_out_of_descriptors(error: OSError) -> bool:
 class SpareDescriptors:
     """Descriptors held open so that storage can open files when nothing else can be opened.
 
-    One object for the process (`SPARES`), as descriptors are the process's. Any thread may call it.
+    There is one object for the process (`SPARES`), since descriptors belong to the process. Any
+    thread may call it.
     """
 
     def __init__(self) -> None:
@@ -244,7 +245,7 @@ class SpareDescriptors:
         self._refill()
 
     def wait_on_this_thread(self) -> None:
-        """Let this thread wait without an end: for the disk thread, on which others wait anyhow."""
+        """Let this thread wait without a bound: for the disk thread, which has to go on."""
         self._patient.is_endless = True
 
     def use(self, path: str, call: Callable[[], T]) -> T:
@@ -286,7 +287,7 @@ class SpareDescriptors:
         return 0.0
 
     def _give(self) -> bool:
-        """Close one of them, for whoever needs it; False if none is held."""
+        """Close a spare descriptor, so that another file can be opened; False if none is held."""
         with self._lock:
             if self._held:
                 os.close(self._held.pop())
@@ -378,9 +379,9 @@ class OsFile:
 
 
 def release_pages(view: memoryview) -> None:
-    """Count the bytes of a mapped file as this process's memory no longer.
+    """Stop counting the bytes of a mapped file as memory of this process.
 
-    They stay in the system's page cache and valid: whoever still looks at them finds them there.
+    They stay in the system's page cache and remain valid for readers that still use them.
     """
     if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         view.obj.madvise(mmap.MADV_DONTNEED)
@@ -396,7 +397,7 @@ def remove_tree(path: str) -> None:
 
 
 def machine_id() -> str:
-    """Return what this machine goes by until it is restarted; empty if the system does not say."""
+    """Return an id of this machine until it restarts; empty if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -405,7 +406,7 @@ def machine_id() -> str:
 
 
 def device_and_inode(path: str) -> tuple[int, int]:
-    """Return what the kernel knows a directory by. Raises `StorageError`."""
+    """Return the kernel's numbers of a directory. Raises `StorageError`."""
     with _named(path, "stat"):
         found = os.stat(path)
     return found.st_dev, found.st_ino
@@ -428,15 +429,15 @@ class OsLock:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open something without waiting: to open a FIFO would take until somebody else opens it."""
+    """Open a file without waiting: opening a FIFO would wait until somebody else opens it."""
     flags |= os.O_NONBLOCK
     return SPARES.use(path, lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
 
 def move_aside(files: FileSystem, path: str) -> str:
-    """Give something that stands in the way of a file another name, durably; return that.
+    """Rename something that is in the way of a file, durably; return the new name.
 
-    It may be somebody's, so it is not removed. Raises `StorageError` if it cannot be moved.
+    It may belong to somebody, so it is not removed. Raises `StorageError` if it cannot be moved.
     """
     what = files.obstacle(path) or "a file that is not ours"
     directory, _, name = path.rpartition("/")

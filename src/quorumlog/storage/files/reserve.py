@@ -1,4 +1,4 @@
-"""Room on disk that is kept for what must be saved when there is no other: `quorumlog.reserve`."""
+"""`quorumlog.reserve`: room for small files that must be saved even when the disk is full."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Reserve:
         self._path = f"{directory}/{FILE_NAME}"
 
     def keep(self, table_bytes: int) -> None:
-        """Have room for small files and a table of this many bytes, as far as there is room."""
+        """Reserve room for small files and a table of this many bytes, as far as there is any."""
         self._hold(RESERVE_BYTES + 2 * table_bytes)
 
     def use(self, write: Callable[[], None]) -> None:

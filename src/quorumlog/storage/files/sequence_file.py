@@ -33,7 +33,7 @@ class SequenceFile:
 
     `prepare` may be called on any thread, the other writing methods on the disk thread only.
     `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
-    `in_the_way` is the path of something that has the file's name and is none of ours.
+    `in_the_way` is the path of something that has the file's name but is not ours.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class SequenceFile:
     def prepare(self) -> None:
         """Make the file, zero-filled and with all its room reserved, unless it is there.
 
-        Not while its predecessor is. Raises `NoSpaceError` when the disk is full; then nothing is
-        left after.
+        It is not made while its predecessor exists. Raises `NoSpaceError` when the disk is full,
+        and leaves nothing half made.
         """
         with self._making:
             if self._predecessor is not None and not self._predecessor.is_removed:
@@ -115,7 +115,7 @@ class SequenceFile:
     def zero(self, position: int, until: int) -> None:
         """Zero from a position of the sequence on up to another or the file's end; durable.
 
-        In place: a file that is mapped by readers must never shrink, not even for a moment.
+        This happens in place: a file that readers have mapped must never shrink, even briefly.
         """
         file = self.writable()
         offset, end = position - self.start, min(until, self.end) - self.start
@@ -141,7 +141,7 @@ class SequenceFile:
             file.close()
 
     def settle(self) -> None:
-        """Make what will be read what the disk holds.
+        """Make reads return what the disk holds.
 
         After a failed fsync the page cache may show bytes that never reached the disk
         (RELIABILITY 2.2).

@@ -83,12 +83,12 @@ class Checkpointer:
         cut: Callable[[], None],
         completed: Callable[[], None],
     ) -> Plan:
-        """Return the write that makes the log's ends those of a checkpoint, and removes the rest.
+        """Return the write that checkpoints the log's new ends, and removes the rest.
 
-        `cut` removes it, on the disk thread; `damaged` is what is damaged of what stays. The first
-        of two checkpoints is the point of no return: a crash before it leaves the log as it was,
-        and after it the next opening finishes the removal. The second one says that it is done,
-        so that later entries are not taken for what was to be removed.
+        `cut` removes it, on the disk thread; `damaged` are the damaged entries that stay. The first
+        of two checkpoints is the point of no return: after a crash before it the log is as it was,
+        and after a later crash the next opening finishes the removal. The second one says that the
+        removal is done, so that opening does not take later entries for removed ones.
         """
         point = checkpoint.point
         index, data = self._covered_files(point)

@@ -307,7 +307,7 @@ class FileLog:
         self._index.forget_maps(index_files)
 
     def _plan_removal(self, cut: Callable[[], None]) -> WritePlan:
-        """Return the write that makes the log's present ends durable, then removes the rest."""
+        """Return the write that makes the log's new ends durable, then removes the rest."""
         end, begin = self.end_point, self.before_begin_index + 1
         self._noted_damage = self._noted_damage.within(begin, end.index)
         self._staged.append(PendingWrites(end))

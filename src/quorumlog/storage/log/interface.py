@@ -120,13 +120,13 @@ class Log(Protocol):
         ...
 
     def segments(self) -> list[Segment]:
-        """Return what `reset` can remove whole, oldest first; never the newest data."""
+        """Return the segments that `reset` can remove, oldest first; never the newest data."""
         ...
 
     def closed_index(self) -> int:
         """Return the last index in data files that no append touches any more.
 
-        before_begin_index while there is only one data file.
+        It is before_begin_index while there is only one data file.
         """
         ...
 
@@ -155,9 +155,9 @@ class Log(Protocol):
     def quarantine(self, index: int, *, is_readable: bool = True) -> WritePlan:
         """Find out what is wrong with a damaged entry: repair its index record, or quarantine it.
 
-        Unless it `is_readable`, the disk does not give the entry's bytes, and they are not read.
+        If `is_readable` is False, the disk cannot read the entry's bytes, and nobody tries to.
 
-        Raises `CorruptionError` when nobody can say any more which entry it was.
+        Raises `CorruptionError` when it is no longer known which entry it was.
         """
         ...
 
@@ -190,8 +190,8 @@ class Log(Protocol):
     def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
         """Have `to_save` asked, before each checkpoint, for the producer sessions to go with it.
 
-        None: what was returned last will do; the log saves that until it is durable. Kept in
-        memory only where the log is.
+        If it returns None, nothing has changed: the log saves the last value until that is durable.
+        A log in memory keeps it in memory.
         """
         ...
 

@@ -148,9 +148,9 @@ def claim_group_directory(
 
 
 def _clear_obstacles(files: FileSystem, directory: str) -> None:
-    """Move away what lies where a small file must be: such a file counts as lost.
+    """Rename anything that is in the place of a small file; that file then counts as lost.
 
-    Raises `NotAFileError`, and moves nothing, if a file would be lost that has no other copy.
+    Raises `NotAFileError`, and moves nothing, if the file has no other copy.
     """
     for name in _KNOWN_FROM_NOWHERE_ELSE:
         paths = (f"{directory}/{name}", f"{directory}/{name}{COPY}")

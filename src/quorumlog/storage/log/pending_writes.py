@@ -1,4 +1,4 @@
-"""The end of a log as a staged write leaves it, and what may be said of it once it is durable."""
+"""The end of a log after a staged write, and what is noted of it once the write is durable."""
 
 from quorumlog.storage.metadata.checkpoint import LogPoint, LogStart
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
@@ -12,12 +12,12 @@ class PendingWrites:
         self._is_superseded = False
 
     def supersede(self, point: LogPoint) -> None:
-        """The log starts again after `point`, which is not durable yet."""
+        """Report `point` as the end, without a hint: the reset to it is not durable yet."""
         self._is_superseded = True
         self.point = point
 
     def note_durable(self, notes: StoreMetadata, log_start: LogStart) -> None:
-        """The write is durable; on the disk thread, while the log may go on."""
+        """Write a hint: the write is durable. Called on the disk thread, while the log goes on."""
         point = self.point  # read first: `supersede` sets the two in the other order
         if not self._is_superseded:
             notes.write_hint(point, log_start)

@@ -18,13 +18,13 @@ PAUSE_MS_MAX = HOUR_MS
 
 
 def mark_pause_ms(config: GroupConfig) -> int:
-    """Return after how long group time is written down again: a restart of all loses no more."""
+    """Return how often group time is recorded: a restart of all nodes loses at most this much."""
     return min(PAUSE_MS_MAX, config.reserved_ms // PAUSES_A_PERIOD)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionInputs:
-    """What decides besides size: others need entries after `applied_index` or `peers_have`.
+    """What decides besides size: entries after `applied_index` or `peers_have` are still needed.
 
     `age_ms` returns how old all entries up to an index are at least, None if that is not known.
     `clock_is_steady`: nobody set the wall clock lately, so the hour that it shows can be believed.
@@ -46,9 +46,9 @@ def last_to_remove(
 ) -> int | None:
     """Return the last index that may be removed now, or None.
 
-    `segments` are the oldest of a log of `size_bytes`. Never beyond what is committed and applied,
-    nor what a live peer still needs (unless it lags by more than the budget). A disk that is too
-    full gives up one segment at a time, since the next look may find that enough.
+    `segments` are the oldest of a log of `size_bytes`. Entries stay that are not both committed and
+    applied, or that a live peer still needs (unless it lags by more than the budget). From a disk
+    that is too full one segment is removed at a time, since that may be enough.
     """
     last = None
     is_time = disk.deletes_old or moment.hour_of_day in config.delete_hours

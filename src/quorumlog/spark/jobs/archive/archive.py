@@ -58,9 +58,9 @@ def archive(  # noqa: PLR0913  (named options of a public entry point)
     only; an archive keeps the choice of its first run. A file has about `file_bytes` of entries
     before compression; with `compact`, neighbouring small files are merged, and a run that comes
     `keep_replaced_s` later removes the old ones. With `leader_only=False` any replica is read.
-    Entries that retention removed first are an error or, with `fail_on_data_loss=False`, a gap in the
-    manifest. `timeout_ms` is how long an outage is ridden out; `progress` is called after each
-    round with the entries done and all.
+    Entries that retention removed first are an error or, with `fail_on_data_loss=False`, a gap in
+    the manifest. Outages of up to `timeout_ms` are waited for; `progress` is called after each
+    round with the number of entries done and of all.
 
     Raises `PipelineError` when the directory holds something else or a task fails, `RequestError`
     when no server answers, `StorageError` when files cannot be written, `StoreLockedError` while
