@@ -1,8 +1,9 @@
-"""How much each client may have under way to the log, if several append at the same time.
+"""How much each client may have under way when several append at the same time.
 
-A log stores in the order in which entries come, so an append waits for all that came before it. One
-connection alone may fill what may wait for a majority; of several each has a share of much less, or
-those who send as fast as they can would have all others wait for seconds.
+A log stores entries in the order in which they arrive, so an append waits for all that arrived
+before it. A single connection may use the whole space for appends that wait for a majority. When
+there are several, each gets a much smaller share: otherwise clients that send as fast as they can
+would make all others wait for seconds.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class AppendShares:
             self._change(who, -block_bytes - REQUEST_BYTES)
 
     def forget(self, who: object) -> None:
-        """A connection has ended: what it left under way counts as nobody's."""
+        """A connection has ended: its unanswered appends count against no share any more."""
         self._under_way.pop(who, None)
         self._heard.pop(who, None)
 

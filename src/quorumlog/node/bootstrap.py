@@ -1,4 +1,4 @@
-"""From an opened group to the core's view of it, the same for real and simulated nodes."""
+"""How an opened group becomes the core's configuration and state, in real and simulated nodes."""
 
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError, UnexpectedArgumentError

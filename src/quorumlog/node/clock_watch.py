@@ -1,8 +1,8 @@
-"""Whether the calendar's clock of this machine can be believed: it must not leap.
+"""Whether the wall clock of this machine can be trusted: it must not jump.
 
-Its hour decides when old files are removed. How old they are is no matter of this clock
-(`group_time`), so a leap deletes nothing; it shows that something is wrong with the machine, and
-cleaning by age rests until the clock has gone evenly for a while.
+Its hour decides when old files are removed. Their age does not come from this clock
+(`group_time`), so a jump deletes nothing. It shows that something is wrong with the machine, so
+cleaning by age pauses until the clock has run evenly for a while.
 """
 
 STEP_MS = 60_000
@@ -23,7 +23,7 @@ class ClockWatch:
     def look(self, now_ms: int, wall_ms: int) -> int:
         """Compare both clocks; return by how much the wall clock was set since the last look.
 
-        0 if it was not: whoever looks first after a step is told of it.
+        It returns 0 if the clock was not set; a step is reported to the first caller after it only.
         """
         offset_ms = wall_ms - now_ms
         before_ms, self._offset_ms = self._offset_ms, offset_ms
@@ -35,5 +35,5 @@ class ClockWatch:
         return step_ms
 
     def rests_ms(self, now_ms: int, settle_ms: int) -> int:
-        """Return how long it is still to be mistrusted, `settle_ms` from the last step on."""
+        """Return for how long the clock is still mistrusted: `settle_ms` after its last step."""
         return max(0, self._stepped_ms + settle_ms - now_ms) if self.steps else 0

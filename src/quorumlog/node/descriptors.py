@@ -54,7 +54,7 @@ def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
 
 
 def _divided(config: NodeConfig, limit: int) -> DescriptorPlan:
-    """Return a plan in which all that is left is for connections: below 0 if it is too little."""
+    """Return a plan that leaves the remainder to connections: below 0 if `limit` is too low."""
     groups = config.groups
     stored = [group for group in groups if group.store_type == "FILE"]
     maps_max = max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, len(stored)))))
@@ -83,6 +83,6 @@ def raise_limit(config: NodeConfig) -> tuple[int, int]:
     if soft != resource.RLIM_INFINITY and target > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-        except (OSError, ValueError):  # some systems have a lower bound that they do not tell
+        except (OSError, ValueError):  # some systems have a lower limit that they do not report
             return before, before
     return before, present_limit()

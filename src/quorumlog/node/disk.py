@@ -33,7 +33,7 @@ class Submission:
 
 
 def report_commit(batch: Sequence[Submission]) -> None:
-    """Tell the owners that a group commit is done."""
+    """Report a completed group commit to the owners of its writes."""
     owners: dict[WriteOwner, None] = {}
     for item in batch:
         item.plan.completed()
@@ -44,12 +44,12 @@ def report_commit(batch: Sequence[Submission]) -> None:
 
 
 class DiskWorker:
-    """Owns the thread. Made, used and told of results on the loop's thread.
+    """The disk thread and its queue. All public methods run on the event loop's thread.
 
-    `call_soon_threadsafe` brings a call back to the loop's thread; `observe_commit` is told seconds
-    and bytes of each group commit (on the disk thread), `on_failure` the first failure. With
-    `sync_interval_ms` above 0 writes are reported before they are fsynced, and an fsync follows
-    within that time (unsafe).
+    `call_soon_threadsafe` brings a call back to the loop's thread. `observe_commit` gets the
+    seconds and bytes of each group commit (on the disk thread), `on_failure` the first failure.
+    With `sync_interval_ms` above 0 writes are reported before they are fsynced, and an fsync
+    follows within that time (unsafe).
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DiskWorker:
     def stop(self) -> None:
         """Write what is queued, then end the thread; returns when it has ended.
 
-        From now on owners are told of nothing: they are about to be closed.
+        From now on owners get no reports: they are about to be closed.
         """
         self._is_stopped = True
         self._queue.put(None)
@@ -95,7 +95,7 @@ class DiskWorker:
             self._queue.put(Submission(owner, token, plan))
 
     def _run(self) -> None:
-        """Take all that is queued, write it, fsync once, report; until told to stop."""
+        """Write everything that is queued, fsync once and report it, until `stop` is called."""
         SPARES.wait_on_this_thread()
         dirty_since: float | None = None
         running = True

@@ -1,7 +1,7 @@
 """How many groups of a node campaign at a time.
 
-When all groups of a node look for leaders at once (at its start, or when another node dies) and
-there are many, no vote comes back within the time-out, and all begin again for ever.
+If all groups of a node campaigned at once (at its start, or when another node dies) and there are
+many, no vote would come back within the time-out, and all of them would start over for ever.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ AGAIN_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Taken until a time; `refusals` counts those before it, `again` repeated requests since."""
+    """A place, taken until a time. `refusals` is the node's count of refusals when it was taken,
+    `again` how often the group has asked since.
+    """
 
     until_ms: int
     refusals: int
@@ -24,11 +26,12 @@ class _Place:
 
 
 class ElectionThrottle:
-    """Decides which groups of a node may campaign. A place is left when the campaign is over, or
-    lost after a time-out.
+    """Decides which groups of a node may campaign. A group holds its place until its campaign is
+    over or a time-out has passed.
 
-    Whoever asks again and again did not win, and may never (a group whose other members are down):
-    it leaves its place if anybody was refused meanwhile, and half of the places to the others.
+    A group that keeps asking has not won, and may never win (its other members may be down). So it
+    loses its place if another group was refused meanwhile, and then gets one again only while fewer
+    than `FAILED_MAX` are taken.
     """
 
     def __init__(self) -> None:
@@ -37,7 +40,7 @@ class ElectionThrottle:
         self._refusals = 0
 
     def admits(self, group: str, now_ms: int, timeout_ms: int) -> bool:
-        """Whether a group may begin to campaign now; if so it has its place."""
+        """Whether a group may campaign now; if so, it takes a place."""
         places, until_ms = self._places, now_ms + timeout_ms
         known = places.get(group)
         if known is None:
@@ -64,6 +67,6 @@ class ElectionThrottle:
         return len(places) < most
 
     def over(self, group: str) -> None:
-        """A group does not campaign any more."""
+        """A group has stopped campaigning, and its place is free."""
         self._places.pop(group, None)
         self._failed.discard(group)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class WriteOwner(Protocol):
-    """Whoever submits writes, and is told how they went."""
+    """The owner of submitted writes, to which their results are reported."""
 
     def written(self, token: int | None, plan: WritePlan) -> None:
         """The plan is durable (or, with flush=async, written); called in order of submission."""
@@ -63,7 +63,7 @@ class Network(Protocol):
         ...
 
     def meet(self, group: str, addresses: Mapping[str, str]) -> None:
-        """The group's members and their addresses are these from now on."""
+        """Set the group's members and their addresses."""
         ...
 
 
@@ -81,7 +81,7 @@ class Executor(Protocol):
 
 
 class Observer(Protocol):
-    """Is told durations, for metrics."""
+    """Receives durations, for metrics."""
 
     def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
         """An append was acknowledged `seconds` after it was accepted."""
@@ -93,7 +93,7 @@ class QuiescibleReplica(Protocol):
 
     @property
     def config(self) -> GroupConfig:
-        """Its group."""
+        """The configuration of its group."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class QuiescibleReplica(Protocol):
         ...
 
     def step(self, event: Event) -> None:
-        """Hand an event to the core, and carry out the effects."""
+        """Pass an event to the core, and carry out the effects."""
         ...
 
 
@@ -132,16 +132,17 @@ class _NoLiveness:
 class Environment:
     """Everything that one replica needs from outside.
 
-    `now_ms` and `now_us` are one monotonic clock. `wall_ms` and `hour_of_day` are of the calendar
-    and may jump (`clocks` notices): they decide at which hour old files go and are shown to people,
-    never how old something is. `defer` calls a function soon, after what is being handled now.
+    `now_ms` and `now_us` read one monotonic clock. `wall_ms` and `hour_of_day` read the wall clock,
+    which may jump (`clocks` notices that): it decides at which hour old files are removed and is
+    shown to people, but never decides how old something is. `defer` calls a function soon, after
+    what is being handled now.
     `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an earlier one replaces a
     later). `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats
-    it comes from where the question went. `machines` runs state machines; `remake` closes one that
-    is damaged and opens an empty one in its place (None: there is no such thing). `broken` is told
-    why the replica stopped permanently. `is_same_place` tells whether two addresses lead to the
-    same place (None: names have no answer yet); `is_here`, without a lookup, whether this node is
-    at one.
+    it comes from where the question went. `machines` runs state machines; `remake` closes a damaged
+    one and opens an empty one in its place (None: not available here). `broken` is called with the
+    reason when the replica has stopped permanently. `is_same_place` says whether two addresses lead
+    to the same place (None: the names are not resolved yet); `is_here` says, without a lookup,
+    whether this node is at an address.
     """
 
     disk: Disk

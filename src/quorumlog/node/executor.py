@@ -1,4 +1,4 @@
-"""Threads for what may take its time (cold files, state machines): the loop never waits."""
+"""Threads for work that may take long (cold files, state machines): the loop never waits."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class ThreadExecutor:
         def finish(future: Future[T]) -> None:
             self._waiting -= 1
             if self._is_stopped:
-                return  # who asked is closed
+                return  # the owner is closed
             error = future.exception()
             if error is None:
                 done(future.result())
@@ -63,6 +63,6 @@ class ThreadExecutor:
             self._loop.call_soon_threadsafe(finish, future)
 
     def stop(self) -> None:
-        """Wait for what runs; drop what is queued. Nobody is told of either any more."""
+        """Wait for running work and drop what is queued; neither is reported any more."""
         self._is_stopped = True
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 class Groups:
-    """What a node serves. `failed` are the groups whose data cannot be opened, with the reason.
+    """The groups of a node. `failed` maps each group whose data cannot be opened to the reason.
 
-    `environment` is what all replicas share; each gets a timer of its own, from `new_timer`.
+    All replicas share `environment`, but each gets a timer of its own from `new_timer`.
     `replicas` is filled while groups are opened. At most `maps_max` data files are mapped.
     """
 
@@ -58,7 +58,7 @@ class Groups:
             try:
                 await self._add_group(files, group)
             except StoreLockedError:
-                raise  # the configuration names what is another's
+                raise  # the configuration names another group's directory
             except StorageError as error:
                 if len(self.failed) + 1 == len(self._config.groups):
                     raise  # there is nothing to serve
@@ -79,7 +79,7 @@ class Groups:
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
     async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
-        # what takes long, or waits for a disk, keeps no signal from being noticed
+        # opening may take long or wait for a disk: on a thread it does not delay signals
         opened = await asyncio.to_thread(self._open_group, files, group)
         try:
             machine = await asyncio.to_thread(open_machine, group, self._directory_of(group))

@@ -1,7 +1,8 @@
-"""Heartbeats of all groups between two nodes, joined: one message for those of one moment.
+"""Heartbeats of all groups between two nodes, joined: those of one moment share one message.
 
-The leaders of a node beat at the same moments (multiples of the interval, `raft/leadership.py`),
-and a node's replicas are woken in one go (`node/timers.py`), so what they send can be gathered.
+The leaders of a node send heartbeats at the same moments (multiples of the interval,
+`raft/leadership.py`), and the timers of all its replicas fire together (`node/timers.py`), so their
+messages can be gathered.
 """
 
 from collections.abc import Callable, Mapping, Sequence

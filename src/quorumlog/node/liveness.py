@@ -1,10 +1,10 @@
-"""Beats between nodes: one message for the heartbeats of all idle groups (decision 0012).
+"""Node heartbeats: one message stands for the heartbeats of all quiescent groups (decision 0012).
 
-A node tells each peer which groups it leads, and in which terms; only what changed is sent, until
-the peer has acknowledged it. As long as its beats come, the peer's replicas of these groups wait
-for no heartbeats; as long as the answers come, its own replicas of them send none. Whatever is in
-doubt (silence, another process, a group that follows somebody else) ends the rest of the groups
-concerned: then their own heartbeats and time-outs decide, as they do without any of this.
+A node reports to each peer which groups it leads, and in which terms; it sends only changes, until
+the peer has acknowledged them. While its node heartbeats arrive, the peer's replicas of these
+groups expect no heartbeats of their own; while the answers arrive, the leaders on this node send
+none. Any doubt (silence, a new process, a group that follows another leader) wakes up the groups
+concerned: then their own heartbeats and time-outs decide, as they do without this module.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ ENDED = -1
 
 
 class LivenessNetwork(Protocol):
-    """Carries beats to peers; may lose them."""
+    """Carries node heartbeats to peers; may lose them."""
 
     def send(self, peer_id: str, message: NodeMessage) -> bool:
         """Send, or return False when that is impossible now."""
@@ -45,7 +45,7 @@ class LivenessNetwork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A group that this node leads, as it was when all there was to know about it was known."""
+    """A group that this node leads, and its state when it became ready to quiesce."""
 
     term: int
     membership_index: int
@@ -54,7 +54,7 @@ class _Claim:
 
 @dataclass(slots=True)
 class _PeerView:
-    """What one peer is told and knows. `changes`: group → (version, term), by version."""
+    """What one peer was sent, and has acknowledged. `changes`: group → (version, term)."""
 
     changes: dict[str, tuple[int, int]] = field(default_factory=dict)
     version: int = 0
@@ -66,7 +66,7 @@ class _PeerView:
     strays: frozenset[str] = frozenset()
 
     def change(self, group: str, term: int) -> None:
-        """Say something else of a group from now on."""
+        """Report another term of a group from now on."""
         self.version += 1
         self.changes.pop(group, None)
         self.changes[group] = (self.version, term)
@@ -77,7 +77,7 @@ class _PeerView:
         return list(takewhile(lambda change: change[1] > version, newest_first))[::-1]
 
     def confirms(self, group: str) -> bool:
-        """Whether the peer follows in this group, as far as its last answer says."""
+        """Whether the peer follows in this group, according to its last answer."""
         is_sure = not self.is_silent and len(self.strays) < STRAYS_MAX
         version, _ = self.changes[group]
         return is_sure and version <= self.acknowledged and group not in self.strays
@@ -85,7 +85,7 @@ class _PeerView:
 
 @dataclass(slots=True)
 class _RemoteLeaderView:
-    """What one peer says that it leads. `unsettled`: groups that do not rest with it here."""
+    """The groups that one peer says it leads. `unsettled`: those that are not quiescent here."""
 
     run: int
     interval_ms: int
@@ -98,9 +98,10 @@ class _RemoteLeaderView:
 
 
 class NodeLiveness:
-    """What one node and its peers tell each other about the groups that they lead.
+    """What one node and its peers report to each other about the groups that they lead.
 
-    `run` numbers the process, by chance and above 0. All methods run on the event loop's thread.
+    `run` is a random number above 0 that identifies the process. All methods run on the event
+    loop's thread.
     """
 
     def __init__(
@@ -136,25 +137,26 @@ class NodeLiveness:
 
     @property
     def quiescent_count(self) -> int:
-        """How many groups rest here: led by this node, or following one that beats."""
+        """How many groups are quiescent here: led by this node, or by one that sends heartbeats."""
         return len(self._quiescent) + len(self._settled)
 
     def _patience_ms(self, interval_ms: int) -> int:
-        """Return how long a silence is no sign of anything: below every time-out.
+        """Return how long a peer may be silent before it is doubted: less than every time-out.
 
-        Not by much: a busy machine must not wake a thousand groups, which make it busier still.
+        It is only a little less: a busy machine must not wake up a thousand groups, which would
+        make it busier still.
         """
         return max(interval_ms * 3 // 2, self._timeout_ms * PATIENCE_PERCENT // 100)
 
     # -- replicas -----------------------------------------------------------------------------
 
     def quiesce(self, replica: QuiescibleReplica) -> None:
-        """A leader asks, now and then, whether it may rest: once all live peers vouch for it.
+        """A leader asks, now and then, whether it may quiesce: it may once all live peers confirm.
 
-        A peer whose node answers, but which does not (its disk may be slow), goes on to be asked:
-        it rests with the beats of this node, and so would not tell that it needs something.
-        Its followers rest before, as soon as it is ready: while everything is busy, one beat
-        arrives in time where a thousand heartbeats do not.
+        If a peer's node answers but its replica does not (its disk may be slow), the replica is
+        still asked: it is quiescent on the heartbeats of this node, and so would not say that it
+        needs something. Followers quiesce earlier than the leader, as soon as it is ready: on a
+        busy machine one node heartbeat arrives in time where a thousand heartbeats do not.
         """
         core, group = replica.core, replica.config.group
         if core.is_quiescent or not core.is_ready:
@@ -182,7 +184,7 @@ class NodeLiveness:
             self._peer_views.setdefault(peer, _PeerView()).change(group, core.term)
 
     def stepped(self, replica: QuiescibleReplica) -> None:
-        """A replica's state may have changed: say no longer what is not so any more."""
+        """A replica's state may have changed: withdraw what is no longer true."""
         core, group = replica.core, replica.config.group
         claim = self._claims.get(group)
         if claim is not None:
@@ -197,15 +199,15 @@ class NodeLiveness:
             if remote_leader is not None:
                 self._remote_leaders[remote_leader].unsettled[group] = None
         elif group not in self._quiescent and group not in self._settled:
-            # nobody would wake it: it must not rest
+            # no peer would wake it up, so it must not quiesce
             replica.step(Unquiesced(self._now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Beat when it is time, and see who has fallen silent."""
+        """Send node heartbeats when they are due, and notice which peers have fallen silent."""
         now_ms = self._now_ms()
-        # after a pause of my own, what others sent meanwhile must be read before it is missed
+        # after a pause of this process, first read what arrived meanwhile: peers are not silent yet
         was_awake = now_ms - self._next_ms <= self._interval_ms
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._interval_ms
@@ -243,7 +245,7 @@ class NodeLiveness:
     # -- what this node leads -----------------------------------------------------------------
 
     def _send_heartbeat(self, peer: str, peer_view: _PeerView) -> None:
-        """Say what changed; nothing when the peer knows that nothing is left to say."""
+        """Send what has changed, or nothing once the peer knows that this node leads no group."""
         changes = peer_view.changes_after(peer_view.acknowledged)
         if not changes and not peer_view.changes:
             return
@@ -269,7 +271,7 @@ class NodeLiveness:
             base = version
 
     def _answered(self, answer: NodeHeartBeatResponse) -> None:
-        """Wake the groups for which the peer does not confirm any more."""
+        """Wake up the groups for which the peer does not confirm any more."""
         peer_view = self._peer_views.get(answer.local_id)
         if peer_view is None or answer.run != self._run:
             return
@@ -285,7 +287,7 @@ class NodeLiveness:
         for group, version, term in peer_view.changes_after(before):
             if term == ENDED and version <= peer_view.acknowledged:
                 del peer_view.changes[group]
-        # one that was silent is back, or has started again: leaders must look where it is
+        # a silent peer is back or has restarted: leaders must find out how far its logs go
         if peer_view.is_silent or peer_view.acknowledged < before:
             peer_view.is_silent = False
             self._wake_leaders(answer.local_id)
@@ -306,7 +308,7 @@ class NodeLiveness:
     # -- what other nodes lead ----------------------------------------------------------------
 
     def received(self, message: NodeMessage) -> None:
-        """Take a message of a peer, whose identity was checked."""
+        """Handle a message of a peer whose identity was checked."""
         if isinstance(message, NodeHeartBeatResponse):
             self._answered(message)
         elif isinstance(message, NodeHeartBeat):
@@ -355,7 +357,7 @@ class NodeLiveness:
         remote_leader.version = beat.version
 
     def _settle(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
-        """Have those groups rest that follow the peer in the term it named."""
+        """Quiesce the groups that follow the peer in the term that it named."""
         for group in list(remote_leader.unsettled):
             replica = self._replicas.get(group)
             if replica is None:
@@ -382,19 +384,19 @@ class NodeLiveness:
         self._network.send(peer, answer)
 
     def _unsettle(self, peer: str, remote_leader: _RemoteLeaderView, group: str) -> None:
-        """Have a group wait for heartbeats again, from when the peer was last heard of."""
+        """Have a group expect heartbeats again, counted from when the peer was last heard."""
         if self._settled.get(group) == peer:
             del self._settled[group]
             remote_leader.unsettled[group] = None
             self._replicas[group].step(Unquiesced(remote_leader.heard_ms))
 
     def _doubt(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
-        """Nothing is known of the peer at present."""
+        """Treat nothing of what the peer said as valid at present."""
         remote_leader.is_silent = True
         for group in remote_leader.claims:
             self._unsettle(peer, remote_leader, group)
 
     def _forget(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
-        """What the peer said cannot be told any more: it must say everything again."""
+        """Forget what the peer said: it must report everything again."""
         self._doubt(peer, remote_leader)
         remote_leader.claims, remote_leader.unsettled, remote_leader.version = {}, {}, 0

@@ -1,4 +1,4 @@
-"""How late the event loop is: what runs on it too long keeps everything else from running."""
+"""How late the event loop is: anything that runs on it too long delays everything else."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ class LoopLag:
         return max((lag for at, lag in list(self._recent) if at >= since), default=0.0)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to measure."""
         due = time.monotonic() + LOOK_S
         self._timer = self._loop.call_later(LOOK_S, self._look, due)
 
@@ -41,6 +41,6 @@ class LoopLag:
         self.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()

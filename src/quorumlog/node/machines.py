@@ -38,8 +38,8 @@ def machine_class(name: str) -> type[StateMachine]:
 def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
     """Return a replica's machine; None for a plain log.
 
-    All that is in its directory can be made again from snapshot and log: what cannot be opened is
-    removed.
+    Everything in its directory can be derived again from snapshot and log, so a directory that
+    cannot be opened is removed.
     """
     if not config.state_machine:
         return None
@@ -67,7 +67,7 @@ def remake_machine(
     """Return an empty machine in the place of a damaged one; on the machine's thread."""
     try:
         machine.close()
-    except Exception as error:  # whatever it holds is given up
+    except Exception as error:  # whatever it still holds is discarded
         text = "a damaged state machine cannot be closed"
         log_event(logger, logging.WARNING, text, group=config.group, reason=describe_error(error))
     directory = f"{group_directory}/{DIRECTORY}"

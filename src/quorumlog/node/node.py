@@ -60,19 +60,19 @@ def monotonic_ms() -> int:
 
 
 def wall_ms() -> int:
-    """Milliseconds of the calendar's clock."""
+    """Milliseconds of the wall clock."""
     return time.time_ns() // 1_000_000
 
 
 def hour_of_day() -> int:
-    """Hour of the day where this node stands."""
+    """Hour of the day in this node's time zone."""
     return time.localtime().tm_hour
 
 
 class Node:
-    """Start and stop order of everything a node consists of.
+    """Starts and stops everything that a node consists of, in the right order.
 
-    `client_handler` makes the handler for a client's connection, `failure` resolves with the reason
+    `client_handler` makes the handler for a client's connection. `failure` resolves with the reason
     when the node can no longer be trusted and must exit. Groups whose data cannot be opened do not
     keep the others from being served.
     """
@@ -260,7 +260,7 @@ class Node:
             await self._groups.open()
             self.lag.start()
             self._disk.start()
-            await self._places.settle()  # a copy must not send clients to the original meanwhile
+            await self._places.settle()  # a copied directory must not misdirect clients meanwhile
             await self.listener.start()
             for replica in self.replicas.values():
                 replica.start()
@@ -292,10 +292,10 @@ class Node:
         self._groups.close()
 
     async def leave(self) -> None:
-        """Hand over leadership of all groups at the same time, and answer what was appended.
+        """Transfer leadership of all groups at the same time, and answer what was appended.
 
-        The node goes on to follow, and to tell clients who leads now, until it is stopped. Groups
-        in which nobody else could lead are not waited for.
+        The node goes on following, and directs clients to the new leaders, until it is stopped. It
+        does not wait for groups in which no other member could lead.
         """
         staying = list(self.replicas.values())
         for replica in staying:
@@ -311,7 +311,7 @@ class Node:
             )
 
     async def _settle(self) -> None:
-        """Let the disk report what is under way, so that the last checkpoint names all of it."""
+        """Let the disk finish the writes under way, so that the last checkpoint covers them."""
         deadline = monotonic_ms() + SETTLE_MS
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
             replica.core.durable_index < replica.log.end_index or replica.maintenance.is_busy
@@ -357,7 +357,7 @@ class Node:
         ]
 
     def _places_known(self) -> None:
-        """Names of hosts were looked up."""
+        """Host names were resolved: check the addresses of all replicas again."""
         for replica in self.replicas.values() if self._takes_part else ():
             replica.check_addresses()
 

@@ -28,7 +28,7 @@ class PeerHandlerCounters:
 
 
 class _Known(NamedTuple):
-    """What a peer said of one of its groups."""
+    """What a peer said about one of its groups."""
 
     identity: bytes
     membership_index: int
@@ -37,7 +37,7 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvents:
-    """Who is told that a peer connected, and that such a connection ended; who knows members."""
+    """Callbacks for connections of peers that open and close, and the check of who is a member."""
 
     opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     closed: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
@@ -45,11 +45,11 @@ class ConnectionEvents:
 
 
 class PeerHandler:
-    """Handles one connection of a peer; who it is comes from its handshake, never from a message
-    (RELIABILITY 8.2 rule 3).
+    """Handles one connection of a peer. The peer's identity comes from its handshake, never from a
+    message (RELIABILITY 8.2 rule 3).
 
-    Of which founding its groups are, and where it believes to be, it says in an introduction:
-    a replica of another founding, or one that was copied, is refused.
+    In an introduction the peer states of which founding its groups are, and at which address it
+    believes itself to be: a replica of another founding, or one that was copied, is refused.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PeerHandler:
         self._events.opened(self._peer_id, connection)
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
-        """Hand a message to its group's replica, or say why not."""
+        """Pass a message to its group's replica, or answer why not."""
         message = frame.message
         if isinstance(message, NodeMessage):
             if self._is_addressed(connection, frame, message):
@@ -89,7 +89,7 @@ class PeerHandler:
             self._refuse(connection, frame, ResponseCode.UNSUPPORTED, text)
 
     def _take(self, connection: Connection, frame: Frame, message: NodeMessage) -> None:
-        """Take what is for all groups, or for several."""
+        """Handle a message that concerns all groups or several."""
         if isinstance(message, Introduction):
             for group, identity, index in message.groups:
                 if group in self._replicas:
@@ -117,7 +117,7 @@ class PeerHandler:
     def _is_addressed(
         self, connection: Connection, frame: Frame, message: PeerMessage | NodeMessage
     ) -> bool:
-        """Whether a message is from the connection's peer and for this node; else say so."""
+        """Whether a message is from the connection's peer and for this node; if not, answer so."""
         if message.remote_id == self._self_id and message.local_id == self._peer_id:
             return True
         self._counters.unknown_member += 1
@@ -129,10 +129,10 @@ class PeerHandler:
         return False
 
     def _is_same_group(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
-        """Whether the peer's replica is of the same founding as ours, and not a copy; else say so.
+        """Whether the peer's replica is of our founding and no copy; if not, answer so.
 
-        Whoever is no member here may have become one while this node was away; so only one that
-        knows the identity of the group is believed to be (R18).
+        A peer that is no member here may have become one while this node was down. It is believed
+        only if it knows the identity of the group (R18).
         """
         core, group, peer = replica.core, replica.config.group, self._peer_id
         own, said = core.identity, self._groups.get(group)
@@ -174,5 +174,5 @@ class PeerHandler:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Whether two addresses that are known are not the same."""
+    """Whether two addresses are both known and differ."""
     return bool(one and other) and not is_written_alike(one, other)

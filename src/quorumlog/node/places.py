@@ -1,4 +1,4 @@
-"""Whether two addresses lead to the same place: a host may be written as a name or as a number."""
+"""Whether two addresses lead to the same place: a host may be a name or an IP address."""
 
 import asyncio
 import ipaddress
@@ -21,7 +21,7 @@ PAIRS_MAX = 1_024
 class Places:
     """What one node knows of places.
 
-    `told` is called when it is known, or not any more, that two are the same.
+    `told` is called when it becomes known, or is no longer known, that two addresses are the same.
     """
 
     def __init__(self, resolver: Resolver, told: Callable[[], None]) -> None:
@@ -32,9 +32,10 @@ class Places:
         self._is_known = asyncio.Event()
 
     def is_same(self, one: str, other: str) -> bool | None:
-        """Return whether two addresses lead to the same place; None: a name has no answer yet.
+        """Return whether two addresses lead to the same place; None: a name is not resolved yet.
 
-        Once they were found to be the same they stay so. What was known stays so without an answer.
+        Two that were once found to be the same stay so, and a name that stops resolving changes
+        nothing.
         """
         if is_written_alike(one, other):
             return True
@@ -46,7 +47,7 @@ class Places:
         return self._known.get(pair)
 
     async def settle(self) -> None:
-        """Wait until the names asked for were looked up, or did not answer in time."""
+        """Wait until every requested name was resolved, or was not in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * LOOK_S):
                 while self._known.keys() != self._tasks.keys():
@@ -54,7 +55,7 @@ class Places:
                     await self._is_known.wait()
 
     async def stop(self) -> None:
-        """Look up no more."""
+        """Stop resolving names."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -72,7 +73,7 @@ class Places:
                 await asyncio.sleep(AGAIN_S)
 
     async def _hosts(self, address: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-        """Return the numbers of a host; none if they cannot be found now."""
+        """Return the IP addresses of a host; none if they cannot be found now."""
         found = []
         with suppress(OSError):
             found = await self._resolver.resolve(*parse_address(address), LOOK_S)
@@ -82,8 +83,8 @@ class Places:
 def is_here(address: str, listen_address: str) -> bool:
     """Return whether a node that listens at `listen_address` is at `address`, without any lookup.
 
-    It is if that is a number of this machine (port 0 can be bound there), unless it listens at
-    another one.
+    It is if the host is an IP address of this machine (port 0 can be bound there), unless the node
+    listens at another one.
     """
     host, listens_at = _number(address), _number(listen_address)
     if host is None or (listens_at and not listens_at.is_unspecified and listens_at != host):

@@ -1,7 +1,7 @@
-"""When the replicas of a node are to be woken: one timer of the loop for all of them.
+"""When the replicas of a node are ticked: one timer of the event loop serves all of them.
 
-Whatever is due at the same millisecond happens in the same turn of the loop, so that the messages
-of many groups can travel together.
+Everything that is due in the same millisecond happens in the same turn of the loop, so that the
+messages of many groups can travel together.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Timer:
 class TimerQueue:
     """All timers of one node; its methods run on the event loop's thread.
 
-    `failed` is told what a `tick` raised: without its timers nobody may go on as if nothing were.
+    `failed` is called with what a `tick` raised: a node must not go on without a timer.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class TimerQueue:
         self._stopped = False
 
     def new(self) -> Timer:
-        """Return the wake of another replica."""
+        """Return the timer of another replica."""
         self._timers += 1
         return Timer(self)
 
     def add(self, wake: Timer, deadline_ms: int) -> None:
-        """Wake it then; called by `Timer`."""
+        """Schedule a timer; called by `Timer`."""
         self._number += 1
         heapq.heappush(self._heap, (deadline_ms, self._number, wake))
         if len(self._heap) > self._timers + STALE_MAX:
@@ -93,7 +93,7 @@ class TimerQueue:
         self._handle = self._loop.call_later(delay, self._fire)
 
     def _fire(self) -> None:
-        """Wake who is due; late, only after one look at sockets (uvloop has timers come first)."""
+        """Call the timers that are due; if late, poll sockets first (uvloop runs timers first)."""
         if self._now_ms() - self._due_ms >= LATE_MS:
             self._handle = self._loop.call_later(READ_FIRST_S, self._wake_due)
         else:
@@ -117,7 +117,7 @@ class TimerQueue:
         self._schedule()
 
     def stop(self) -> None:
-        """Wake nobody any more."""
+        """Call no timer any more."""
         self._stopped = True
         if self._handle is not None:
             self._handle.cancel()

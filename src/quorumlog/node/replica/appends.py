@@ -41,7 +41,7 @@ _FORGOTTEN = "executed as entries {} to {}; what the results were is not known a
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """A block that came again, until its first answer can be given."""
+    """A block that a client has sent again, until its first answer can be given."""
 
     entry: SystemEntry
     stored: StoredBlock
@@ -86,7 +86,7 @@ class Appends:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer that may still come."""
+        """Whether no client waits for an answer that may still come."""
         return not self._requests
 
     # -- in -----------------------------------------------------------------------------------
@@ -94,7 +94,8 @@ class Appends:
     def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later.
 
-        One that begins with an `entry` of the system channel is stored once however often it comes.
+        A block that starts with an `entry` of the system channel is stored once, however often the
+        client sends it.
         """
         refused = self._admission(len(block.data), entry)
         if refused is not None:
@@ -118,7 +119,7 @@ class Appends:
     def _refuse_in_time(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
     ) -> None:
-        """Refuse an append; if who leads is about to be known, once it is."""
+        """Refuse an append; if the next leader is about to be known, wait until it is."""
         is_about_leader = code in (ResponseCode.LEADER_TRANSFERRING, ResponseCode.NOT_LEADER)
         core = self._context.core
         if not is_about_leader or not core.awaits_leader or self._is_full():
@@ -127,7 +128,7 @@ class Appends:
         self._late.add(answer, size_bytes, code, text, self._environment.now_ms())
 
     def settle_late(self) -> None:
-        """Refuse those that wait for it to be known who leads, if it is."""
+        """Send the refusals that waited for a leader to be known, if one is known now."""
         if self._late and not self._context.core.awaits_leader:
             for answer, _, _ in self._late.take():
                 self._refuse(answer, *self._who_leads())
@@ -143,7 +144,7 @@ class Appends:
         """Refuse a producer's block permanently only after this leader has proved that it still
         leads.
 
-        One that was deposed and does not know it may lack what another has stored since.
+        A leader that was deposed and does not know it may lack what a newer one has stored since.
         """
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
@@ -164,7 +165,7 @@ class Appends:
         return self._environment.now_ms() + self._config.max_wait_ack_time_ms
 
     def _answer_again(self, repeated: "_Repeated") -> None:
-        """A block came again: its first answer, once it is committed."""
+        """Give a block that came again its first answer, once it is committed."""
         self._context.counters.blocks_repeated += 1
         self._again.append(repeated)
         self._settle_again()
@@ -200,7 +201,7 @@ class Appends:
         repeated.answer(response, results)
 
     def _term_of(self, stored: StoredBlock) -> int:
-        """Return the term of a block's entries, which all have the same; -1: they are removed."""
+        """Return the term of a block, which all its entries share; -1: they were removed."""
         log = self._context.log
         inside = log.before_begin_index < stored.last_index <= log.end_index
         return self._context.core.term_at(stored.last_index) if inside else -1
@@ -218,7 +219,7 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
         if context.core.is_leaving and context.core.may_leave:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
-        is_mark = isinstance(entry, TimeMark)  # without them nothing old could make room
+        is_mark = isinstance(entry, TimeMark)  # without time marks nothing old could be removed
         if full := self._space.full_text(size_bytes, is_mark=is_mark):
             return ResponseCode.DISK_FULL, full
         if self._is_full():
@@ -241,7 +242,7 @@ class Appends:
         return self.pending.size_bytes + self._proposals.size_bytes + self._late.size_bytes
 
     def _is_full(self) -> bool:
-        """Whether no more appends may wait for anything."""
+        """Whether as many appends wait as may wait."""
         limits = self._limits
         return (
             self._requests >= limits.pending_requests_max
@@ -254,7 +255,7 @@ class Appends:
         self._context.step(Proposed(number, batch.block.count))
 
     def stage(self, effect: AppendProposal) -> list[SystemEntry]:
-        """Stamp and write a proposal's block, as the core decided; return what leads the blocks."""
+        """Stamp and write a proposal's block, as the core decided; return its system entries."""
         context, batch = self._context, self._batches.pop(effect.proposal_id)
         plan, positions = context.log.append(batch.block, effect.term)
         leads = [member.entry for member in batch.members if member.entry is not None]
@@ -269,7 +270,7 @@ class Appends:
     # -- out ----------------------------------------------------------------------------------
 
     def applied(self, index: int, results_of: Callable[[int, int], list[bytes]]) -> None:
-        """Answer what lies at or below an index that is committed and applied.
+        """Answer the appends that lie at or below a committed and applied index.
 
         `results_of` returns the machine's results for a range of indexes.
         """
@@ -296,15 +297,15 @@ class Appends:
             self._settle_again()
 
     def refused(self, effect: RefuseProposal) -> None:
-        """The core took none of it."""
+        """Answer a proposal that the core refused as a whole."""
         text = f"refused by {self._config.group}: {effect.code.name}"
         for member in self._batches.pop(effect.proposal_id).members:
             self._refuse_in_time(member.answer, len(member.block.data), effect.code, text)
 
     def fail(self, effect: FailPending) -> None:
-        """Leadership ended: nobody here will learn what becomes of them.
+        """Fail uncommitted appends: leadership ended, so this replica will not learn their outcome.
 
-        What is committed is answered once it is applied.
+        Committed ones are answered once they are applied.
         """
         context = self._context
         # with a failed disk nothing is applied any more
@@ -318,7 +319,7 @@ class Appends:
                 self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
 
     def tick(self, now_ms: int) -> None:
-        """Answer those that no majority answered in time."""
+        """Answer the appends that no majority acknowledged in time."""
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)

@@ -1,8 +1,9 @@
-"""Drives a group's state machine: entries in, results out, questions, snapshots (spec 40).
+"""Drives a group's state machine: entries in, results out, queries, snapshots (spec 40).
 
-The machine has one thread's attention at a time and never the loop's: whatever it is to do is a job
-that runs on a thread, one after the other. What is applied is committed and durable here, so a
-machine never holds what this replica's log does not. Without a machine, committed is applied.
+Everything that the machine does is a job; jobs run one after the other on a thread, never on the
+event loop's. Only entries that are committed and durable here are applied, so a machine never holds
+anything that this replica's log does not. In a plain log an entry counts as applied once it is
+committed.
 """
 
 import logging
@@ -92,7 +93,7 @@ class Applier:
 
     @property
     def condition(self) -> str:
-        """A word for what keeps the machine from being given entries; empty: nothing does."""
+        """A word for what keeps entries from the machine; empty: nothing does."""
         return self._recovery.condition
 
     @property
@@ -102,12 +103,12 @@ class Applier:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the machine is to load a snapshot, or does."""
+        """Whether the machine loads a snapshot, or is about to."""
         return self._recovery.is_loading
 
     @property
     def _is_driven(self) -> bool:
-        """Whether there is a machine that is given something to do."""
+        """Whether there is a machine that may be given jobs."""
         return self.state.machine is not None and not self.state.failed_text
 
     # -- what happens -------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Applier:
             self.advance()
 
     def role_changed(self, term: int, role: Role) -> None:
-        """Let the machine know."""
+        """Report the new role to the machine."""
         if self.state.machine is not None:
             self.state.untold_role = (term, role)
             self.advance()
@@ -130,14 +131,14 @@ class Applier:
         self._recovery.load(meta)
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
-        """Make the machine again from a snapshot and the log: what it holds cannot be believed.
+        """Make the machine again from a snapshot and the log: its state cannot be trusted.
 
         Nor can snapshots after `trusted_index`, if that is given: they are quarantined.
         """
         self._recovery.rebuild(why, trusted_index=trusted_index)
 
     def tick(self, now_ms: int) -> None:
-        """Give up what waited too long; try again what could not be read."""
+        """Give up what waited too long, and retry what could not be read."""
         self.queries.expire(now_ms)
         if now_ms >= self.state.retry_ms:
             self.state.retry_ms = NEVER_MS
@@ -160,7 +161,7 @@ class Applier:
     # -- jobs ---------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Give the machine something to do, if it has nothing and there is something."""
+        """Start the machine's next job, if none is running and there is one."""
         machine = self.state.machine
         if machine is None or self._is_busy or self.state.failed_text or self._context.is_broken:
             return
@@ -179,7 +180,7 @@ class Applier:
         self._passing_text = ""
         try:
             work.done(found)
-        finally:  # whatever an answer met on its way: others wait
+        finally:  # even if passing on a result raised: others wait
             self.advance()
             self._context.wake()
 
@@ -219,7 +220,7 @@ class Applier:
         return MachineJob(run, refused=refused)
 
     def _failed(self, work: MachineJob, error: Exception) -> None:
-        """What could not be read may be readable later; a machine that raises is at its end."""
+        """A job failed: retry if something could not be read, else stop a machine that raised."""
         self._is_busy = False
         self._entries.has_applied = True
         context = self._context
@@ -237,7 +238,7 @@ class Applier:
         elif not isinstance(error, IndexRemovedError | LeaderPendingFullError | StorageError):
             self.fail(describe_error(error))
             return
-        # removed: the log begins anew behind a snapshot, which is loaded next
+        # the entries are removed: the log was reset to start after a snapshot, which is loaded next
         if isinstance(error, PASSING_ERRORS):
             self._passing_text = f"it cannot go on now, and tries again: {error}"
         self.state.retry_ms = self._environment.now_ms() + RETRY_MS
@@ -252,7 +253,7 @@ class Applier:
         context.wake()
 
     def fail(self, text: str) -> None:
-        """The machine is not what the log says any more: nothing more is applied."""
+        """Apply nothing more: the machine does not match the log any more."""
         context = self._context
         self.state.failed_text = text
         log_event(
@@ -283,5 +284,5 @@ class Applier:
         self.queries.release()
 
     def close(self) -> None:
-        """The node stops, and its machine threads have."""
+        """Close the machine: the node stops, and its machine threads have ended."""
         self._recovery.close()

@@ -1,8 +1,8 @@
-"""What became of commands that were sent in a session, kept so that a repeated block is told again.
+"""The results of commands that were sent in a session, kept to answer a block that comes again.
 
 Every replica derives the same table from the entries and the machine's results, in the order of the
-log. It is part of each snapshot; a machine that keeps its state itself keeps the table, too. Of
-each session the newest block is remembered: a client has one at a time under way.
+log. The table is part of each snapshot; a machine that stores its own state stores the table, too.
+Only the newest block of each session is remembered, as a client has one under way at a time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ _KEY_BYTES = 8
 
 
 class _Block(msgspec.Struct, array_like=True):
-    """The block whose session entry is at `index`; while it is applied, results are missing."""
+    """The block whose session entry is at `index`; results are missing until it is applied."""
 
     producer_id: int
     index: int
@@ -56,8 +56,8 @@ class CommandResults:
     ) -> dict[bytes, bytes | None]:
         """Take what was applied: session entries and results by index, both ascending.
 
-        Returns what changed, for a machine that keeps it: key → value, None: remove it. However
-        entries are cut into batches, the same is known behind the same entry.
+        Returns what changed, for a machine that stores the table: key → value; None: remove it.
+        The table after an entry does not depend on how entries were cut into batches.
         """
         changed: dict[int, None] = {}
         if self._open is not None:
@@ -96,14 +96,14 @@ class CommandResults:
     # -- keeping it ---------------------------------------------------------------------------
 
     def pairs(self) -> list[tuple[bytes, bytes]]:
-        """Return all of it, as `of` takes it."""
+        """Return the whole table, in the form that `of` takes."""
         return [(_key(number), msgspec.msgpack.encode(b)) for number, b in self._blocks.items()]
 
     @classmethod
     def of(
         cls, pairs: Iterable[tuple[bytes, bytes]], bytes_max: int = RESULTS_BYTES_MAX
     ) -> "CommandResults":
-        """Read what `take` or `pairs` gave. Raises `UnexpectedArgumentError`."""
+        """Read what `take` or `pairs` returned. Raises `UnexpectedArgumentError`."""
         try:
             blocks = [msgspec.msgpack.decode(value, type=_Block) for _, value in pairs]
             return cls(blocks, bytes_max)

@@ -1,9 +1,10 @@
 """Replicas compare the digests of their state machines after the same entries (decision 0021).
 
-After every `digestEntries` entries each follower asks the leader what a majority of the voters has,
-and the leader asks it for its digest. Whose state is another begins again from a snapshot. While no
-majority agrees, those that differ check their own state. What nobody asked for is not believed
-(decision 0028): a question's number is by chance, so only whom it went to can repeat it.
+After every `digestEntries` entries each follower asks the leader for the digest of a majority of
+the voters, and the leader asks the follower for its own. A replica whose state differs makes it
+again from a snapshot. While no majority agrees, those that differ check their own state. An answer
+that was not asked for is not believed (decision 0028): the number of a query is random, so only the
+peer that received it can repeat it.
 """
 
 import logging
@@ -33,10 +34,11 @@ _Value = TypeVar("_Value")
 class Comparisons:
     """The part of a replica that compares its machine's state with that of others.
 
-    After `agreed_index` its state was a majority's. All methods run on the event loop's thread.
+    After the entry `agreed_index` its state equalled a majority's. All methods run on the event
+    loop's thread.
 
-    `_asked` are the numbers of its own questions, `_asking` those of the followers that ask for a
-    verdict: of an entry, and of whom.
+    `_asked` holds the numbers of its own queries, `_asking` those of followers that wait for the
+    majority's digest: by entry, and by peer.
     """
 
     def __init__(
@@ -80,19 +82,19 @@ class Comparisons:
             self._ask(core.leader_id, index)
 
     def forget(self) -> None:
-        """The machine begins again: what was said of it is of another."""
+        """Forget all digests of this replica: the machine is made again."""
         self._own.clear()
         self._asked.clear()
 
     def received(self, message: DigestQuery | StateDigest) -> None:
-        """A peer asks, or answers."""
+        """Handle a query or an answer of a peer."""
         if isinstance(message, DigestQuery):
             self._questioned(message)
         else:
             self._answered(message)
 
     def _questioned(self, question: DigestQuery) -> None:
-        """A follower asks for a verdict, or the leader for this replica's digest."""
+        """A follower asks for the majority's digest, or the leader for this replica's."""
         core, index, peer = self._context.core, question.index, question.local_id
         if not self._compares(index):
             return
@@ -105,19 +107,19 @@ class Comparisons:
             self._ask(peer, index)
 
     def _answered(self, message: StateDigest) -> None:
-        """A peer tells what it was asked for; anything else is dropped."""
+        """Take a digest that a peer was asked for; drop any other."""
         core, index, peer = self._context.core, message.index, message.local_id
         asked = self._asked.get(index, {})
         is_eligible = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
         if not is_eligible or asked.get(peer) != message.request_id:
             return
         if message.is_verdict != (core.role is not Role.LEADER):
-            return  # asked in another role
+            return  # it was asked for in another role
         if not message.is_verdict:
             del asked[peer]
             self._reported(peer, index, message.digest)
         elif peer == core.leader_id and message.term == core.term:
-            if message.is_majority:  # until then there may be another
+            if message.is_majority:  # other answers may come before the majority's
                 del asked[peer]
             self._heard(message.digest, index, is_majority=message.is_majority)
 
@@ -125,7 +127,7 @@ class Comparisons:
         return self._machine.machine is not None and self.is_point(index)
 
     def _ask(self, peer: str, index: int) -> None:
-        """Ask a follower for its digest, or the leader for its verdict."""
+        """Ask a follower for its digest, or the leader for the majority's."""
         number = self._environment.nonce()
         _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
         core = self._context.core
@@ -165,7 +167,7 @@ class Comparisons:
                 self._tell(self._context.core.self_id, index, other, is_majority=False)
 
     def _tell(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
-        """Tell a replica once; again when a majority is known."""
+        """Send a replica a digest, once; and once more when a majority's is known."""
         told, number = self._told[index], self._asking.get(index, {}).get(node_id)
         if told.get(node_id, False) or (node_id in told and not is_majority):
             return
@@ -222,7 +224,7 @@ class Comparisons:
 
 
 def _keep(kept: dict[int, _Value], index: int, value: _Value) -> None:
-    """Remember something about an entry, and of the last ones only."""
+    """Remember a value for an entry, and drop those of the oldest entries."""
     kept[index] = value
     while len(kept) > POINTS_KEPT:
         del kept[min(kept)]

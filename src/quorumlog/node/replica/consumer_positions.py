@@ -1,4 +1,4 @@
-"""How far readers say they have come; for people to look at, kept by the leader in memory."""
+"""The positions that consumers report, kept by the leader in memory and shown to operators."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ NAME_LENGTH_MAX = 200
 
 
 class ConsumerPositions:
-    """What the readers of one group last reported to its leader."""
+    """The positions that the consumers of one group last reported to its leader."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -37,5 +37,5 @@ class ConsumerPositions:
         ]
 
     def forget(self) -> None:
-        """Forget all: another leader is told from now on."""
+        """Forget all positions: consumers report to another leader from now on."""
         self._reports = {}

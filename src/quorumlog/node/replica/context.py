@@ -1,4 +1,4 @@
-"""What the parts of a replica share: what they may see of it, and what they may say to it.
+"""What the parts of a replica share: what they may read of it, and what they may ask it to do.
 
 No part knows the whole replica. A part gets this context and the few siblings that it works with.
 """
@@ -34,7 +34,7 @@ class ReplicaShell(WriteOwner, Protocol):
         block: Block | None = None,
         runs: list[EntryRun] | None = None,
     ) -> None:
-        """Hand an event to the core, with the bytes that belong to it, and carry out the effects.
+        """Pass an event to the core, with the bytes that belong to it, and carry out the effects.
 
         `table` are the producer sessions that came with an offer, `block` the entries that came
         with a push, `runs` the entries that were read for one.
@@ -46,7 +46,7 @@ class ReplicaShell(WriteOwner, Protocol):
         ...
 
     def update_eligibility(self) -> None:
-        """Tell the core if this replica may lead now and could not before, or the reverse."""
+        """Tell the core whether this replica may lead, if that has changed."""
         ...
 
     def damage_found(self, error: CorruptionError) -> None:
@@ -54,17 +54,17 @@ class ReplicaShell(WriteOwner, Protocol):
         ...
 
     def check_entry(self, index: int) -> None:
-        """Read an entry with which something is wrong; quarantine it if it is damaged."""
+        """Read an entry that is under suspicion; quarantine it if it is damaged."""
         ...
 
     def check_damage_later(self) -> None:
-        """Look again soon: something cannot be read that may be readable in a moment."""
+        """Check again soon: something cannot be read that may be readable in a moment."""
         ...
 
 
 @dataclass(slots=True)
 class ReplicaContext:
-    """What every part of one replica may use. The parts look at `core` and only `step` changes it.
+    """What every part of one replica may use. The parts read `core`; only `step` changes it.
 
     `health_text` says why the replica cannot write any more, `is_broken` that it has stopped after
     a bug: both are set by the replica alone.
@@ -112,18 +112,18 @@ class ReplicaContext:
         self.shell.check_damage_later()
 
     def submit(self, token: int | None, plan: WritePlan) -> None:
-        """Have something written that the replica itself is told about when it is durable."""
+        """Queue a write whose completion is reported to the replica itself."""
         self.environment.disk.submit(self.shell, token, plan)
 
     def fail(self, error: StorageError) -> None:
         """Stop the replica: something that is not queued for the disk thread could not be written.
 
-        The disk thread tells all replicas by itself when one of its writes fails.
+        A write that the disk thread fails to do needs no call: it is reported to all replicas.
         """
         self.shell.write_failed(error)
         self.environment.broken(str(error))
 
     def raise_alarm(self, text: str) -> None:
-        """Tell people of something that must never happen."""
+        """Tell operators of something that must never happen."""
         self.counters.alarms += 1
         log_event(logger, logging.ERROR, "alarm", group=self.config.group, text=text)

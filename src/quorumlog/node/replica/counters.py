@@ -29,5 +29,5 @@ class ReplicaCounters:
     snapshots_damaged: int = 0
 
     def count_refusal(self, code: ResponseCode) -> None:
-        """An append was refused, or its fate is unknown."""
+        """Count an append that was refused, or whose outcome is unknown."""
         self.appends_refused[code.name] = self.appends_refused.get(code.name, 0) + 1

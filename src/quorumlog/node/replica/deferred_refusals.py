@@ -1,7 +1,8 @@
-"""Refusals of appends that wait for a moment: until it is known who leads instead.
+"""Refusals of appends that wait for a moment, until the new leader is known.
 
-While leadership is handed over nothing is appended, which takes some milliseconds. Whoever was
-told at once could only ask around and try again; whoever is told afterwards knows where to go.
+During a leadership transfer, which takes some milliseconds, nothing is appended. A client that is
+refused at once could only ask other servers and try again; one that is refused afterwards learns
+the new leader from the refusal.
 """
 
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ class _Late:
 
 
 class DeferredRefusals:
-    """Refusals that one replica still owes, in the order in which the appends came.
+    """Refusals that one replica has yet to send, in the order in which the appends came.
 
-    Their number is bounded by whoever adds one; `size_bytes` is what they hold in memory.
+    The caller of `add` bounds their number; `size_bytes` is the memory that they hold.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class DiskSpace:
     def full_text(self, size_bytes: int, *, is_mark: bool = False) -> str:
         """Say why an append of this size is refused now; empty if it is not.
 
-        A time mark may go wherever a file that is made has room for it.
+        A time mark is allowed wherever an existing file has room for it.
         """
         log, limits = self._context.log, self._context.limits
         if is_mark and log.free_space().size_bytes >= size_bytes:
@@ -48,7 +48,7 @@ class DiskSpace:
         return "the disk has no room for another data file"
 
     def look(self, looked: Callable[[], None]) -> None:
-        """Look at the disks, unless that is under way; `looked` is called when it succeeded."""
+        """Look at the disks unless that is under way; `looked` is called if it succeeds."""
         if self._is_looking:
             return
 
@@ -71,11 +71,11 @@ class DiskSpace:
     def _look_failed(self, error: Exception) -> None:
         self._is_looking = False
         if isinstance(error, LeaderPendingFullError):
-            return  # the threads are busy; there is a next look
+            return  # the threads are busy; the next look comes anyway
         log_event(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     def prepare_files(self) -> None:
-        """Have the files made that appends will need soon, beside the appends."""
+        """Create the files that appends will need soon, on a thread beside the appends."""
         if self._context.health_text:
             return
         for file in self._context.log.upcoming():
@@ -90,12 +90,12 @@ class DiskSpace:
         def failed(error: Exception) -> None:
             self._making.discard(file.path)
             if isinstance(error, NoSpaceError):
-                # nothing was promised: appends are refused before they need the file
+                # no promise is broken: appends are refused before they need the file
                 self.disk = DiskState(
                     str(error), deletes_old=True, deletes_any=False, is_tight=True
                 )
             elif isinstance(error, OutOfDescriptorsError):
-                log_event(  # nothing was promised
+                log_event(  # no promise is broken
                     logger,
                     logging.WARNING,
                     "file is made later",

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Eligibility:
-    """The part of a replica that tells the core when it becomes, or ceases to be, fit to lead."""
+    """The part of a replica that reports to the core whether this replica is eligible to lead."""
 
     def __init__(
         self, context: ReplicaContext, sessions: Sessions, placement: Placement, applier: Applier
@@ -26,7 +26,7 @@ class Eligibility:
         self._is_eligible = True
 
     def update(self) -> None:
-        """Look whether anything has changed, and tell the core if so."""
+        """Report to the core if eligibility has changed."""
         is_eligible = (
             not self._context.log.damaged
             and self._applier.is_eligible
@@ -38,7 +38,7 @@ class Eligibility:
             self._context.step(EligibilityChanged(is_eligible))
 
     def _knows_sessions(self) -> bool:
-        """Whether no producer's block can be stored twice: what hid them is repaired, then read."""
+        """Whether all sessions are known, also after a repair: then no block is stored twice."""
         context, sessions = self._context, self._sessions
         if sessions.is_incomplete:
             try:
@@ -53,7 +53,7 @@ class Eligibility:
                 )
                 context.check_damage_later()
                 return False
-            if unread is not None:  # damage that nobody has met yet, or an index record
+            if unread is not None:  # damage not yet found by a reader, or a damaged index record
                 context.check_entry(unread)
                 context.check_damage_later()
         return not sessions.is_incomplete

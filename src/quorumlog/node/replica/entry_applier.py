@@ -36,7 +36,7 @@ RESULTS_KEPT = 65_536
 
 
 class _Applied(NamedTuple):
-    """What came of entries; `digest` is empty unless states are compared behind them."""
+    """The results of a batch; `digest` is empty unless states are compared after it."""
 
     last_index: int
     size_bytes: int
@@ -47,8 +47,8 @@ class _Applied(NamedTuple):
 class EntryApplier:
     """The part of a replica that has its machine apply entries.
 
-    `has_applied`: it did so since questions were answered last; then those have their turn. All
-    methods run on the event loop's thread, but for those that say otherwise.
+    `has_applied`: entries were applied since queries were last answered, so it is the turn of
+    queries. All methods run on the event loop's thread, except those that say otherwise.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class EntryApplier:
         self.has_applied = False
 
     def next_deadline_ms(self) -> int:
-        """When entries are given to the machine that were waited with."""
-        # once it is time, whatever keeps the machine from applying goes on by itself
+        """When a batch that is being held back is given to the machine."""
+        # once it is time no timer is needed: whatever still delays the batch calls `advance` itself
         is_ahead = self._apply_at_ms > self._context.environment.now_ms()
         return self._apply_at_ms if is_ahead else NEVER_MS
 
     def next_job(self, machine: StateMachine) -> MachineJob | None:
-        """Return what applies the next batch; None if there is none, or it is not time yet."""
+        """Return the job that applies the next batch; None if there is none, or not yet."""
         core, applied = self._context.core, self._machine.applied
         last = min(core.committed_index, core.durable_index)
         asks_first = self.has_applied and self._queries.is_ready
@@ -89,18 +89,19 @@ class EntryApplier:
         return self._applying(machine, applied + 1, last)
 
     def forget_results(self) -> None:
-        """A snapshot was loaded: what entries below it resulted in is in no answer any more."""
+        """Forget results: a snapshot was loaded, and no answer can name those of its entries."""
         self._results.clear()
 
     def _is_time_to_apply(self, last: int) -> bool:
-        """Whether not to wait for more: where nobody waits for it, applying seldom costs less.
+        """Whether to apply now. If no client waits for a result, larger batches cost less.
 
-        What was there when the time had come is not waited for again, in however many pieces it is
-        passed on: a follower that compares its state after each entry would apply 50 a second.
+        Entries that were there when the time had come do not wait again, even if they are applied
+        in several batches: else a follower that compares its state after each entry would apply
+        only 50 entries a second.
         """
         now_ms = self._context.environment.now_ms()
         is_asked = self._queries.is_waiting or self._snapshotter.is_asked
-        led = len(self._appends.pending) > 0  # when they were committed
+        led = len(self._appends.pending) > 0  # whether it led when they were committed
         is_awaited = self._context.core.role is Role.LEADER or led or is_asked
         is_due = self._machine.applied < self._due_index
         if is_awaited or is_due or last - self._machine.applied >= APPLY_ENTRIES:
@@ -143,11 +144,11 @@ class EntryApplier:
         return MachineJob(run, done)
 
     def _apply(self, machine: StateMachine, batch: ApplyBatch) -> dict[int, bytes]:
-        """Have entries applied; on the machine's thread."""
+        """Apply a batch; runs on the machine's thread."""
         try:
             return batch.apply_to(machine, self._machine.results)
         except PASSING_ERRORS as error:
-            if machine.applied_index != self._machine.applied:  # it does not keep its state itself
+            if machine.applied_index != self._machine.applied:  # it does not store its own state
                 if isinstance(error, OutOfDescriptorsError):
                     raise MachineDamagedError(f"{error} while entries were applied") from error
                 raise MachineError(f"{describe_error(error)} while entries were applied") from error
@@ -163,7 +164,8 @@ class EntryApplier:
                 digest = machine.digest()
         except MachineDamagedError:
             raise
-        # costs a comparison, and the next snapshot says so, too; the entries have been applied
+        # a failed digest costs one comparison, and the next snapshot reports it too; the entries
+        # are applied all the same
         except Exception as error:
             log_event(
                 logger,
@@ -178,7 +180,7 @@ class EntryApplier:
         return digest if is_eligible else b""
 
     def _forget_unwanted(self) -> None:
-        """Those of appends that were given up are not asked for any more."""
+        """Drop the results of appends that were given up: they will not be asked for."""
         first = self._appends.pending.first_index
         if first is None:
             self._results.clear()

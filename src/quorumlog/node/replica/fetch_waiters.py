@@ -1,4 +1,4 @@
-"""Fetches that wait for entries to be committed, and those of them that are due to be answered."""
+"""Fetches that wait for entries to be committed, and those that are due to be answered."""
 
 import heapq
 import itertools
@@ -20,7 +20,7 @@ STALE_MAX = 1_024
 
 @dataclass(order=True, slots=True)
 class Waiter:
-    """`key`: what its heap is ordered by."""
+    """One waiting fetch; `key` orders it in its heap."""
 
     key: int
     number: int
@@ -34,7 +34,7 @@ class FetchWaiters:
     """The fetches that wait on one replica. `serve` answers one that is due; `defer` calls a
     function in the next turn.
 
-    A commit looks at those only that it concerns, however many wait for later entries.
+    A commit looks only at the fetches that it concerns, however many wait for later entries.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FetchWaiters:
         return self._waiting + len(self._due)
 
     def add(self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int) -> None:
-        """Have one wait for its first entry, or for the deadline."""
+        """Have a fetch wait for its first entry, or for the deadline."""
         number = next(self._numbers)
         late = Waiter(deadline_ms, number, request, answer)
         reached = Waiter(request.begin_index, number, request, answer, late)
@@ -71,20 +71,20 @@ class FetchWaiters:
                 heapq.heapify(heap)
 
     def reached(self, committed_index: int, stable_index: int) -> None:
-        """Entries are committed up to here, and of transactions all those that have ended."""
+        """Entries up to `committed_index` are committed, those up to `stable_index` also stable."""
         for read_committed, limit in ((False, committed_index), (True, stable_index)):
             self._take(self._by_index[read_committed], limit)
         self._advance()
 
     def dismiss(self) -> None:
-        """Have all of those answered that are for a leader only: this is none any more."""
+        """Answer all fetches that only a leader may serve: this replica does not lead any more."""
         for waiter in sorted(self._by_deadline):
             if waiter.request.leader_only:
                 self._set_due(waiter)
         self._advance()
 
     def expire(self, now_ms: int) -> None:
-        """Have those answered whose time has passed."""
+        """Answer the fetches whose time has passed."""
         self._take(self._by_deadline, now_ms)
         self._advance()
 
@@ -111,7 +111,7 @@ class FetchWaiters:
             self._answer_some()
 
     def _answer_some(self) -> None:
-        """Answer some of those that are due; sockets are looked at before the next ones."""
+        """Answer some of the fetches that are due; sockets are polled before the next ones."""
         self._is_deferred = False
         for waiter in self._some():
             self._serve(waiter.request, waiter.answer)

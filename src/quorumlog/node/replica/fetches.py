@@ -37,9 +37,9 @@ RUNS_PER_READ_MAX = 256
 
 
 def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
-    """Return consecutive runs from first_index on, together at most bytes_max (but one entry).
+    """Return consecutive runs from first_index on, at most bytes_max (but at least one entry).
 
-    Stops where the next run would no longer come from memory if the first did.
+    If the first run comes from memory, it stops before the first run that does not.
     """
     runs: list[EntryRun] = []
     room = bytes_max
@@ -57,7 +57,7 @@ def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a replica can say of itself when a fetch is answered."""
+    """The state of a replica that an answer to a fetch reports."""
 
     role: Role
     term: int
@@ -70,27 +70,27 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of(core: RaftCore) -> View:
-    """Return what answers to clients say about a replica."""
+    """Return what answers to clients report about a replica."""
     known = (core.role, core.term, core.leader_id, core.committed_index, core.is_ready)
     return View(*known, core.durable_index)
 
 
 class Transactions(Protocol):
-    """What became of transactions, as far as that is committed."""
+    """The outcome of transactions, as far as it is committed."""
 
     @property
     def as_of(self) -> int:
-        """Up to where it is known."""
+        """Index up to which the outcomes are known."""
         ...
 
     @property
     def stable_index(self) -> int:
-        """Up to where every transaction has ended."""
+        """Index up to which every transaction has ended."""
         ...
 
     @property
     def complete_from(self) -> int:
-        """From which index on it is known what was rejected."""
+        """First index from which rejected entries are known."""
         ...
 
     def rejected_within(self, first: int, last: int, most: int) -> list[Range]:
@@ -101,10 +101,10 @@ class Transactions(Protocol):
 class Fetches:
     """Answers fetch requests of one replica.
 
-    `view` tells the replica's present state, `transactions` what became of transactions; `run_cold`
-    runs a read that may touch the disk; `damage_found` is told of entries that cannot be read;
-    `defer` calls a function in the next turn of the loop. `location`: where the log's files are,
-    for readers on the same machine.
+    `view` returns the replica's present state, `transactions` the outcomes of transactions.
+    `run_cold` runs a read that may touch the disk; `damage_found` takes entries that cannot be
+    read; `defer` calls a function in the next turn of the loop. `location` says where the log's
+    files are, for readers on the same machine.
     """
 
     def __init__(  # noqa: PLR0913
@@ -156,7 +156,7 @@ class Fetches:
         """Answer a linearizable fetch: everything up to index is committed here now."""
         known_until = self._transactions.as_of
         if code is ResponseCode.SUCCESS and request.read_committed and known_until < index:
-            # its answer would end there, and leave out what was acknowledged after it
+            # its answer would end before that index, and leave out what was acknowledged after it
             code = ResponseCode.DISK_ERROR
             text = f"not all entries behind {known_until} can be read here; ask another replica"
         if code is ResponseCode.SUCCESS:
@@ -187,7 +187,7 @@ class Fetches:
         elif deadline_ms is None:
             self._answer_empty(request, answer, view)
         elif len(self._waiters) >= self._limits.fetch_waiters_max:
-            # an empty answer would have the reader ask again at once
+            # after an empty answer the reader would ask again at once
             text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
             answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
         else:
@@ -209,7 +209,7 @@ class Fetches:
         answer(self._response(self._view(), code, text), [])
 
     def _answer_empty(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
-        """One entry asked for by its index does not exist; a range simply has nothing yet."""
+        """Answer without entries: a single entry does not exist, or a range has nothing yet."""
         if request.end_index == request.begin_index:
             text = (
                 f"index {request.begin_index} is beyond the last committed index, "
@@ -220,7 +220,7 @@ class Fetches:
             answer(self._response(view, ResponseCode.SUCCESS, "", request), [])
 
     def committed(self) -> None:
-        """The committed index rose, or leadership changed: serve or refuse those who wait."""
+        """The committed index rose, or leadership changed: serve or refuse waiting fetches."""
         if not len(self._waiters):
             return
         view = self._view()
@@ -230,7 +230,7 @@ class Fetches:
         self._waiters.reached(view.committed_index, stable)
 
     def tick(self, now_ms: int) -> None:
-        """Answer those whose time has passed with no entries."""
+        """Answer fetches whose time has passed with no entries."""
         self._waiters.expire(now_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -257,7 +257,7 @@ class Fetches:
             answer(self._answered(request, count, rejected, self._location), [])
             return
         limits, room = self._limits, self._limits.block_bytes_max
-        if request.index_records:  # with those of the smallest entries it must fit a frame, too
+        if request.index_records:  # a frame must hold the records of the smallest entries, too
             frame = limits.frame_bytes_max - limits.message_bytes_max
             room = min(room, frame * HEADER_SIZE // (HEADER_SIZE + INDEX_RECORD_SIZE))
         bytes_max = max(1, min(request.bytes_max, room))
@@ -297,11 +297,12 @@ class Fetches:
         answer(self._answered(request, count, rejected), attachments)
 
     def _may_locate(self, request: FetchRequest, view: View) -> bool:
-        """Whether a reader may take what it asked for, or the first part of it, from the files."""
+        """Whether a reader may read the entries, or the first of them, from the files itself."""
         location = self._location
         is_here = location is not None and request.machine == location.machine
         in_files = request.begin_index <= view.durable_index
-        return is_here and in_files and not self._log.damaged  # reads have damage repaired
+        # a read through the node has damage repaired, a read of the files does not
+        return is_here and in_files and not self._log.damaged
 
     def _answered(
         self,
@@ -326,7 +327,7 @@ class Fetches:
     def locate(
         self, first_index: int, last_index: int, done: Callable[[list[tuple[int, int]]], None]
     ) -> None:
-        """Tell where committed entries lie: (first index, position) of each contiguous run.
+        """Return where committed entries lie: (first index, position) of each contiguous run.
 
         (first_index, -1) if that is not known any more.
         """
@@ -358,7 +359,7 @@ class Fetches:
         code, text = ResponseCode.INTERNAL_ERROR, describe_error(error)
         if isinstance(error, RequestError):
             code, text = error.code, str(error)
-        elif isinstance(error, OutOfDescriptorsError):  # it can be read, only not now
+        elif isinstance(error, OutOfDescriptorsError):  # readable, but not at this moment
             code, text = ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later"
         elif isinstance(error, CorruptionError):
             self.damaged_reads += 1

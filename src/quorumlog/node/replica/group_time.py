@@ -3,8 +3,8 @@
 Marks are written only where retention needs them: about a minute after the log went on to a new
 data file (one mark bounds the age of all files closed until then), and about once an hour while
 there are closed files whose age still counts, so that little is lost when all members restart. Time
-in which nobody who saw the newest mark is running is not counted. So entries may be kept longer
-than configured, never shorter.
+during which no replica that saw the newest mark is running is not counted. So entries may be kept
+longer than configured, never shorter.
 """
 
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ class GroupTime:
         self._is_writing = False
 
     def now_ms(self) -> int | None:
-        """Return the group's time, or less than it; None: there is no mark.
+        """Return a lower bound of the group's time; None: there is no mark.
 
-        At most STEP_MS_MAX after the newest mark: whoever leads writes another before that. What
-        passed since another mark than the newest was seen does not count: a leader that had
-        counted less has made time begin there again.
+        It is at most STEP_MS_MAX after the newest mark, as the leader writes another before that.
+        Time since an older mark was seen does not count: the leader that wrote the newest mark may
+        have counted less, and time goes on from its mark.
         """
         newest, now_ms = self._sessions.marks.newest, self._environment.now_ms()
         if newest != self._seen:
@@ -55,7 +55,7 @@ class GroupTime:
         return None if newest is None else newest[1] + passed_ms
 
     def age_ms(self, index: int) -> int | None:
-        """Return how old every entry up to an index is at least; None: that is not known."""
+        """Return the minimum age of all entries up to an index; None: it is not known."""
         now_ms, marked_ms = self.now_ms(), self._sessions.marks.first_since(index)
         return None if now_ms is None or marked_ms is None else now_ms - marked_ms
 
@@ -89,6 +89,6 @@ class GroupTime:
         self._propose(block, self._written, mark)
 
     def _written(self, response: AppendResponse, results: Sequence[bytes]) -> None:
-        """A mark that was not taken is tried again at the next look."""
+        """Note that a mark was answered; if it was refused, the next look tries again."""
         self._is_writing = False
         self.now_ms()

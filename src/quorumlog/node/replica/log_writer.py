@@ -42,7 +42,7 @@ class LogWriter:
         return self._stored_token
 
     def take_unreported(self) -> int | None:
-        """Return the newest durable write if the core was not told of it yet."""
+        """Return the newest durable write if it was not reported to the core yet."""
         if self._stored_token == self._reported_token:
             return None
         self._reported_token = self._stored_token
@@ -80,7 +80,14 @@ class LogWriter:
         self._context.submit(effect.token, plan)
 
     def truncate(self, effect: fx.TruncateLog) -> None:
-        """Remove entries from the end that the leader does not have: they were never committed."""
+        """Remove entries from the end that the leader does not have: they were never committed.
+
+        A deposed leader may have stored them on a minority. Every leader holds all committed
+        entries (Raft 5.4.1), so an entry that conflicts with the leader's cannot be committed, and
+        its producer was told nothing or that the outcome is unknown. The producer sessions follow
+        at once, before the disk has carried out the removal: a block that comes again must not be
+        taken for stored because its removed copy was.
+        """
         log_event(
             logger,
             logging.WARNING,

@@ -1,7 +1,8 @@
 """Asking peers for the table of producer sessions, when this replica has lost its own.
 
-The table is derived from the log, but not from what the log has removed. Without it a block that
-was stored could be stored once more, so such a replica does not lead until a peer has told it.
+The table is derived from the log, but the log may have removed entries that it needs. Without the
+table a block could be stored a second time, so such a replica does not lead until a peer has sent
+it the table.
 """
 
 import logging
@@ -36,7 +37,7 @@ class LostSessions:
         self._next_ask_ms = context.environment.now_ms() if sessions.is_lost else NEVER_MS
 
     def tick(self, now_ms: int) -> None:
-        """Ask the next peer, when it is time; go on without when all of them know as little."""
+        """Ask the next peer when it is time; continue without a table if no peer has one."""
         if now_ms < self._next_ask_ms:
             return
         context, core = self._context, self._context.core
@@ -56,14 +57,14 @@ class LostSessions:
             remote_id=peers[self._asked % len(peers)],
             term=core.term,
             request_id=self._number,
-            first_index=-1,  # removed everywhere: the answer to that has the table with it
+            first_index=-1,  # an entry removed everywhere: the answer has the table attached
             last_index=-1,
             bytes_max=0,
         )
         self._environment.network.send(request.remote_id, request)
 
     def _has_no_hope(self, peers: list[str]) -> bool:
-        """Whether all peers know as little; learners need not be up to say so."""
+        """Whether no peer knows the table; learners need not be up to say so."""
         membership = self._context.core.membership
         voters = {*membership.voters, *membership.outgoing} - {self._context.core.self_id}
         were_asked = self._asked >= ROUNDS * len(peers)
@@ -91,7 +92,7 @@ class LostSessions:
         return True
 
     def _give_up(self, now_ms: int) -> None:
-        """No replica knows: say it, and go on rather than stand still for ever."""
+        """Log that no replica knows the table, and continue without it."""
         context = self._context
         begin = context.log.before_begin_index + 1
         self._sessions.give_up()

@@ -1,4 +1,4 @@
-"""Jobs of a state machine, and batches of entries that know where a machine failed in them."""
+"""Jobs of a state machine, and batches of entries that record where a machine failed."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ class MachineError(QuorumlogError):
 
 
 class MachineDamagedError(QuorumlogError):
-    """What a state machine holds is not what it was given: it is to be made again."""
+    """A state machine's own files are damaged, so it has to be made again."""
 
 
 @contextmanager
 def damage_of_machine() -> Iterator[None]:
-    """Tell damage that a machine met, in files of its own, from that of the log.
+    """Turn damage that a machine finds in its own files into `MachineDamagedError`.
 
-    What will pass is no damage.
+    So it is not mistaken for damage of the log. Errors that will pass are not damage.
     """
     try:
         yield
@@ -44,9 +44,9 @@ def damage_of_machine() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class MachineJob:
-    """Something for a machine to do on its thread; `done` is told on the loop what came of it.
+    """Work for a machine on its thread; `done` is called on the loop with the result.
 
-    `refused` is called instead if there was no thread for it: nothing has happened.
+    `refused` is called instead if no thread was free: then nothing has happened.
     """
 
     run: Callable[[], Any]
@@ -77,7 +77,7 @@ class MachineControl(Protocol):
 
 
 class ApplyBatch(Sequence[Entry]):
-    """The entries that users appended, of several blocks; remembers which was looked at last."""
+    """The users' entries of several blocks; remembers which of them was read last."""
 
     def __init__(
         self, entries: list[Entry], sessions: Sequence[tuple[int, SessionEntry]] = ()
@@ -88,7 +88,7 @@ class ApplyBatch(Sequence[Entry]):
 
     @classmethod
     def of(cls, blocks: list[Block]) -> "ApplyBatch":
-        """Return those of stamped blocks."""
+        """Return the users' entries of stamped blocks."""
         entries, sessions = [], []
         for entry in (entry for block in blocks for entry in decode_entries(block)):
             if entry.is_data:
@@ -102,7 +102,7 @@ class ApplyBatch(Sequence[Entry]):
     @overload
     def __getitem__(self, position: slice) -> list[Entry]: ...
     def __getitem__(self, position: int | slice) -> Entry | list[Entry]:
-        found = self._entries[position]  # raises behind the last: that is no look at one
+        found = self._entries[position]  # past the last one it raises: no entry was read
         if isinstance(position, int):
             self._last = position % len(self._entries)
         return found
@@ -113,7 +113,7 @@ class ApplyBatch(Sequence[Entry]):
     def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
         """Apply all; return index → result. Raises `MachineError` if the machine does.
 
-        `MachineDamagedError`: its files are damaged; those of `PASSING_ERRORS`: it cannot now.
+        `MachineDamagedError` says that its files are damaged, `PASSING_ERRORS` that it cannot now.
 
         `known` takes the results of commands that were sent in sessions.
         """

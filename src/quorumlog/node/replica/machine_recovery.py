@@ -1,8 +1,8 @@
-"""Getting a replica's state machine to hold what it should: at the start, and after damage.
+"""How a replica's state machine gets its state, at the start and after damage.
 
-A machine is opened with what it keeps itself, or loads the newest snapshot; the log gives the rest.
-One that cannot be believed any more is made again in the same way. If the log has removed what no
-snapshot here holds, peers are asked for theirs.
+A machine is opened with the state that it stores itself, or loads the newest snapshot; then it
+applies the log from there. One that cannot be trusted any more is made again in the same way. If
+the log has removed entries that no snapshot here holds, peers are asked for a snapshot.
 """
 
 import logging
@@ -34,7 +34,7 @@ QUARANTINE_WAIT_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _Rebuild:
-    """Why, and up to where snapshots are trusted (None: all are)."""
+    """The reason for a rebuild, and up to where snapshots are trusted (None: all are)."""
 
     why: str
     trusted_index: int | None
@@ -44,7 +44,7 @@ class RecoveryControl(MachineControl, Protocol):
     """What recovery asks of the part that drives the machine."""
 
     def fail(self, text: str) -> None:
-        """Give the machine nothing more: it is not what the log says."""
+        """Stop the machine: its state does not match the log."""
         ...
 
     def remade(self) -> None:
@@ -91,7 +91,7 @@ class MachineRecovery:
 
     @property
     def condition(self) -> str:
-        """A word for what keeps the machine from being given entries; empty: nothing does."""
+        """A word for what keeps entries from the machine; empty: nothing does."""
         if self._is_recovering:
             return "recovering"
         if self._rebuild is not None:
@@ -109,7 +109,7 @@ class MachineRecovery:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the machine is to load a snapshot, or does."""
+        """Whether the machine loads a snapshot, or is about to."""
         return self._load is not None
 
     def tick(self, now_ms: int) -> None:
@@ -127,7 +127,7 @@ class MachineRecovery:
         return not self.condition and self._load is None
 
     def next_job(self, machine: StateMachine) -> MachineJob | None:
-        """Return the next step, if it is not over; None while peers are asked."""
+        """Return the next step of a recovery that is not over; None while peers are asked."""
         if self._rebuild is not None:
             return self._remaking(machine, self._rebuild)
         if self._is_recovering:
@@ -137,7 +137,7 @@ class MachineRecovery:
         return self._loading(machine, self._load) if self._load is not None else None
 
     def load(self, meta: SnapshotMeta) -> None:
-        """A snapshot was fetched, and the log begins behind it: the machine must have it."""
+        """A snapshot was fetched, and the log starts after it: the machine must load it."""
         self._load = meta
         self._machine.retry_ms = self._ask_peers_ms = NEVER_MS
         self._takes_back = False
@@ -149,7 +149,7 @@ class MachineRecovery:
         before = self._machine.newest
 
         def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
-            newest = self._snapshotter.look()  # before: `recover` is called once
+            newest = self._snapshotter.look()  # first, as it may fail: `recover` is called once
             with damage_of_machine():
                 machine.recover()
                 return machine.applied_index, CommandResults.of(machine.kept()), newest
@@ -163,7 +163,7 @@ class MachineRecovery:
         return MachineJob(run, done)
 
     def _begin(self) -> None:
-        """Go on from what the machine has, or from the newest snapshot."""
+        """Continue from the machine's own state, or from the newest snapshot."""
         log, newest = self._context.log, self._machine.newest
         reached = -1 if newest is None else newest.last_included_index
         if self._machine.applied > max(log.end_index, reached):
@@ -180,7 +180,7 @@ class MachineRecovery:
         self._control.advance()
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
-        """Make the machine again from a snapshot and the log: what it holds cannot be believed.
+        """Make the machine again from a snapshot and the log: its state cannot be trusted.
 
         Nor can snapshots after `trusted_index`, if that is given: they are quarantined.
         """
@@ -217,7 +217,7 @@ class MachineRecovery:
         context.wake()
 
     def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
-        """It failed, or less can be trusted than was known when it was asked for."""
+        """Repeat a rebuild that failed, or that was requested with a lower `trusted_index`."""
         if trusted_index is not None:
             before = rebuild.trusted_index
             least = trusted_index if before is None else min(before, trusted_index)
@@ -233,7 +233,7 @@ class MachineRecovery:
         def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
                 self._snapshotter.quarantine_after(rebuild.trusted_index)
-            newest = self._snapshotter.look()  # may fail, as what follows may not for its sake
+            newest = self._snapshotter.look()  # first: if it fails, the machine is untouched
             with damage_of_machine():
                 return machine if remake is None else remake(machine), newest
 
@@ -242,7 +242,7 @@ class MachineRecovery:
             self._snapshotter.looked(before, newest)
             self._machine.applied, self._machine.results = -1, CommandResults()
             if self._rebuild is not rebuild:
-                return  # less is trusted by now: once more
+                return  # a lower index is trusted by now, so it starts once more
             self._rebuild = None
             core = self._context.core
             self._machine.untold_role = self._machine.untold_role or (core.term, core.role)
@@ -275,9 +275,9 @@ class MachineRecovery:
         )
 
     def _ask_a_peer(self, now_ms: int) -> None:
-        """Ask the leader, if one is known, else one after the other.
+        """Ask the leader for a snapshot if one is known, else one peer after the other.
 
-        If nobody gives one for `QUARANTINE_WAIT_MS`, what was quarantined is used.
+        If no peer has given one for `QUARANTINE_WAIT_MS`, the quarantined snapshots are used.
         """
         core = self._context.core
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
@@ -296,7 +296,7 @@ class MachineRecovery:
     def _taken_back(self) -> None:
         self._takes_back = False
         if self._load is not None:
-            return  # one has come meanwhile
+            return  # a snapshot has arrived meanwhile
         self._ask_peers_ms = NEVER_MS
         self._context.raise_alarm(
             "nobody gives a snapshot: those are used that were quarantined, although their state "
@@ -342,15 +342,15 @@ class MachineRecovery:
         self._context.update_eligibility()
 
     def _load_older(self) -> None:
-        """The newest was broken and is gone: an older one will do if the log goes back so far."""
+        """Load an older snapshot, if the log reaches back to it: the newest was broken."""
         self._load = None
         self._begin()
 
     def close(self) -> None:
-        """The node stops, and its machine threads have."""
+        """Close the machine: the node stops, and its machine threads have ended."""
         machine = self._machine.machine
         if machine is None:
             return
         if self._rebuild is not None and self._environment.remake is not None:
-            machine = self._environment.remake(machine)  # not to be opened as it is
+            machine = self._environment.remake(machine)  # so that the next start finds no bad state
         machine.close()

@@ -1,7 +1,8 @@
-"""Reading the snapshots and the state of a machine now and then, before they are needed.
+"""Reads the snapshots and the state of a machine now and then, to find damage before it matters.
 
-A pass begins with every start and each `scrubIntervalHours`: all snapshots that are kept, at
-`scrubBytesPerSecond`, then the state, but for the first pass: it was read when it was opened.
+A pass starts with the process and every `scrubIntervalHours`. It reads all snapshots at
+`scrubBytesPerSecond`, then the state, except in the first pass: the state was read when the machine
+was opened.
 """
 
 import logging
@@ -69,14 +70,14 @@ class MachineScrub:
         return NEVER_MS if self._is_busy else self._next_ms
 
     def check_soon(self) -> None:
-        """Have the state read: it may be damaged."""
+        """Have the machine's state read, as it may be damaged."""
         self.is_due = True
         self._control.advance()
 
     # -- snapshots ----------------------------------------------------------------------------
 
     def suspect(self, index: int) -> None:
-        """Read a snapshot next: it came to a peer as another than it should be."""
+        """Read this snapshot next: a peer received it and found it broken."""
         left = self._left if self._left is not None else []
         if index not in left:
             left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
@@ -119,7 +120,7 @@ class MachineScrub:
         if isinstance(error, CorruptionError):
             self._context.counters.snapshots_damaged += 1
             self._snapshotter.lost(index, error)
-        elif not isinstance(error, StorageError):  # it may have been removed meanwhile
+        elif not isinstance(error, StorageError):  # a snapshot may have been removed meanwhile
             log_event(
                 logger,
                 logging.ERROR,
@@ -151,7 +152,7 @@ class MachineScrub:
     # -- the state ----------------------------------------------------------------------------
 
     def checking(self, machine: StateMachine) -> MachineJob:
-        """Return what has the machine's state read: beside it, if it can be frozen."""
+        """Return the job that reads the machine's state, beside the machine if it can be frozen."""
         self.is_due = False
 
         def run() -> FrozenState | None:
@@ -181,7 +182,7 @@ class MachineScrub:
 
         def failed(error: Exception) -> None:
             if isinstance(error, LeaderPendingFullError):
-                frozen.close()  # it was not begun
+                frozen.close()  # the check was not started
                 self._put_off()
             elif machine is not self._machine.machine:
                 return
@@ -205,4 +206,4 @@ class MachineScrub:
 
 class _Nowhere:
     def write(self, data: Buffer) -> None:
-        """Forget it."""
+        """Discard the data."""

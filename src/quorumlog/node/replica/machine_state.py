@@ -12,16 +12,17 @@ from quorumlog.storage.log.snapshots import SnapshotMeta
 
 @dataclass(slots=True)
 class MachineState:
-    """A replica's machine and how far it is; `machine` None: a plain log.
+    """A replica's machine and how far it has come; without one (`machine` None) it is a plain log.
 
-    The parts around the applier change it, the others look at it.
+    The parts around the applier change it, the others read it.
 
     - `newest`: the newest snapshot that is known to be whole.
     - `applied`: the last entry that the machine has applied; `results`: what commands resulted in.
-    - `least_applied`: what it once had applied, if it was made again and has less; -1 if not.
-    - `retry_ms`: until then it is given nothing but questions; `NEVER_MS`: it is given everything.
-    - `untold_role`: term and role that it is to be told.
-    - `failed_text`: why it is given nothing more.
+    - `least_applied`: the last entry that it had applied before it was made again, while it has
+      applied less; else -1.
+    - `retry_ms`: until then it gets nothing but queries; `NEVER_MS`: it gets everything.
+    - `untold_role`: term and role that it does not know yet.
+    - `failed_text`: why it gets nothing any more.
     - `is_installing`: a snapshot is fetched from a peer; meanwhile the replica does not campaign.
     """
 
@@ -38,16 +39,16 @@ class MachineState:
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry that is applied; of a plain log: committed."""
+        """Index of the last entry that is applied, or of a plain log committed."""
         return self.core.committed_index if self.machine is None else self.applied
 
     @property
     def is_behind(self) -> bool:
-        """Whether the machine has less than it once had: it was made again since."""
+        """Whether the machine was made again and has not yet applied what it once had."""
         return self.applied < self.least_applied
 
     def has_caught_up(self) -> bool:
-        """Return whether the machine has again what it once had, and had not before this call."""
+        """Return True once, when a machine that was made again has applied what it once had."""
         if self.least_applied < 0 or self.is_behind:
             return False
         self.least_applied = -1
@@ -55,7 +56,7 @@ class MachineState:
 
     @property
     def failure_text(self) -> str:
-        """What whoever asks a machine that failed is told."""
+        """The answer to queries of a machine that failed."""
         return f"the state machine of this replica failed: {self.failed_text.splitlines()[0]}"
 
     @property

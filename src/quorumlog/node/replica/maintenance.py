@@ -1,4 +1,4 @@
-"""What a replica's log needs now and then: checkpoints, files made ahead, and retention."""
+"""What a replica's log needs now and then: checkpoints, preallocated files, and retention."""
 
 import zlib
 
@@ -15,7 +15,7 @@ IDLE_PAUSES_MAX = 32
 
 
 class Maintenance:
-    """The part of a replica that says when its log is looked after, and writes checkpoints.
+    """The part of a replica that schedules the maintenance of its log, and writes checkpoints.
 
     All methods run on the event loop's thread.
     """
@@ -30,7 +30,7 @@ class Maintenance:
         self._next_checkpoint_ms = now_ms + self._config.check_point_interval
         self._next_look_ms = self._looked_ms = now_ms
         self._pauses = 1
-        # so that a thousand groups do not look in the same moment
+        # so that a thousand groups do not look at the same moment
         self._share = (zlib.crc32(self._config.group.encode()) % 100) / 100
         self._seen: tuple[object, ...] = ()
         self._checkpointing = False
@@ -58,7 +58,7 @@ class Maintenance:
         return min(self._next_checkpoint_ms, self._next_look_ms)
 
     def changed(self) -> None:
-        """Entries were written or committed: what rested goes on at its usual pace."""
+        """Entries were written or committed: look and write checkpoints at the usual pace again."""
         config = self._config
         checkpoint_ms = self._environment.now_ms() + config.check_point_interval
         self._next_checkpoint_ms = min(self._next_checkpoint_ms, checkpoint_ms)
@@ -66,7 +66,7 @@ class Maintenance:
         self._next_look_ms = min(self._next_look_ms, self._looked_ms + config.clean_interval)
 
     def _look_pause_ms(self) -> int:
-        """Return the pause to the next look: longer and longer while all looks show the same."""
+        """Return the pause before the next look; it grows while no look finds a change."""
         core, log = self._context.core, self._context.log
         seen = (log.end_index, log.before_begin_index, core.committed_index, core.retention_floor)
         is_same = seen == self._seen and self.space.disk == DiskState()
@@ -78,9 +78,9 @@ class Maintenance:
     # -- checkpoints ------------------------------------------------------------------------
 
     def checkpoint(self) -> bool:
-        """Bound what the next opening has to read; at most one is under way.
+        """Write a checkpoint, unless one is under way; it bounds what the next start has to read.
 
-        False if there was nothing new.
+        Returns False if there was nothing new.
         """
         if self._context.health_text or self._checkpointing:
             return False
@@ -103,4 +103,4 @@ class Maintenance:
         """See `WriteOwner`."""
 
     def write_failed(self, error: StorageError) -> None:
-        """See `WriteOwner`: the replica is told as well."""
+        """See `WriteOwner`: the failure is reported to the replica as well."""

@@ -1,4 +1,4 @@
-"""When which part of a replica is due: one deadline for the whole replica."""
+"""When the parts of a replica are due: one deadline for the whole replica."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ TICK_MS = 5
 
 
 class Timed(Protocol):
-    """A part that has something to do at times."""
+    """A part that has something to do at certain times."""
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
@@ -22,7 +22,7 @@ class Timed(Protocol):
 
 
 class PartTimers:
-    """Ticks the parts of one replica; `writing` are those that rest once a write has failed."""
+    """Ticks the parts of one replica; `writing` are those that stop once a write has failed."""
 
     def __init__(
         self, context: ReplicaContext, parts: Sequence[Timed], writing: Sequence[Timed]
@@ -43,7 +43,7 @@ class PartTimers:
     def wake(self) -> None:
         """Have the replica ticked when the next thing is due.
 
-        What changes within the next milliseconds is looked at together, in one tick after them.
+        All changes of the next milliseconds are handled together, in one tick after them.
         """
         environment = self._context.environment
         now_ms = environment.now_ms()

@@ -1,7 +1,7 @@
-"""Messages to peers: held until what they promise is durable, and given what only bytes can tell.
+"""Messages to peers: each waits until what it promises is durable, and gets its chain CRC here.
 
-The core does not know bytes: the chain CRCs that travel with pushes and heartbeats, so that logs
-that differ are found out within a second, are added and compared here.
+Chain CRCs travel with pushes and heartbeats, so that logs that differ are found within a second.
+The core does not see bytes, so they are added and compared here.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class PeerMessages:
         self._held.append(effect)
 
     def stored(self, token: int) -> None:
-        """Everything up to this token is durable: what waited for it may go."""
+        """Everything up to this token is durable: send the messages that waited for it."""
         self._stored_token = token
         while self._held and (self._held[0].after or 0) <= token:
             self._transmit(self._held.popleft().message)
@@ -66,7 +66,7 @@ class PeerMessages:
     def with_chain(self, message: PushRequest) -> PushRequest | None:
         """Add the chain CRC at prev_index.
 
-        None if that entry is damaged here: the peer waits, everything else goes on.
+        Returns None if that entry is damaged here: the peer waits, everything else goes on.
         """
         chain = self._chain_at(message.prev_index)
         if chain is None:
@@ -83,7 +83,7 @@ class PeerMessages:
         return msgspec.structs.replace(message, committed_chain_crc=chain) if chain else message
 
     def _committed_chain(self, index: int) -> int:
-        """Return the chain CRC there if no disk must be touched for it, else 0: not compared."""
+        """Return the chain CRC at an index, or 0 (not compared) if that would need the disk."""
         if index != self._log.end_index and not self._log.is_in_memory(index):
             return 0
         try:
@@ -101,7 +101,7 @@ class PeerMessages:
         return known is None or known == message.prev_chain_crc
 
     def heartbeat_fits(self, message: HeartBeatRequest, committed_index: int) -> bool:
-        """Whether our committed entries equal those the leader calls committed, as far as known."""
+        """Whether our committed entries equal those that the leader calls committed, if known."""
         index = message.committed_index
         if not message.committed_chain_crc or index > committed_index:
             return True
@@ -110,7 +110,7 @@ class PeerMessages:
         return self._committed_chain(index) in (0, message.committed_chain_crc)
 
     def _chain_at(self, index: int) -> int | None:
-        """Return the chain CRC at an index; damage found on the way is dealt with."""
+        """Return the chain CRC at an index; damage that is found is reported."""
         chain = self._log.chain_crc_at(index)
         if chain is None and self._log.before_begin_index < index:
             self._context.check_entry(index)

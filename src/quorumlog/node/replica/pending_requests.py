@@ -1,4 +1,4 @@
-"""Those who asked for a hand-over, a change of members, or a linearizable read, and wait."""
+"""Requests that wait for a transfer, a change of members, or a linearizable read."""
 
 import heapq
 import itertools
@@ -21,10 +21,10 @@ FORWARDED_MS = 1_000
 
 
 class PendingRequests:
-    """The part of a replica that knows who waits for an answer of the core, or of the leader.
+    """The part of a replica that keeps requests until the core, or the leader, has answered.
 
-    Questions to the leader are numbered by chance (`nonce`): an answer to nobody's question, or to
-    one of an earlier run, fits none of them. All methods run on the event loop's thread.
+    A question to the leader has a random number (`nonce`), so an answer that was not asked for, or
+    that belongs to an earlier run, matches no question. All methods run on the event loop's thread.
     """
 
     def __init__(self, context: ReplicaContext) -> None:
@@ -42,7 +42,7 @@ class PendingRequests:
         return max(len(self._waiting), len(self._forwarded) + len(self._behind))
 
     def ask(self, make_event: Callable[[int], Event], done: Done) -> None:
-        """Ask the core; `make_event` is given the number under which the answer comes."""
+        """Ask the core; `make_event` gets the number that the answer will have."""
         if len(self._waiting) >= ASKED_MAX:
             text = f"{len(self._waiting)} requests wait already; try again later"
             done(ResponseCode.LEADER_PENDING_FULL, text, -1)
@@ -76,11 +76,11 @@ class PendingRequests:
     # -- answers ----------------------------------------------------------------------------
 
     def finished(self, effect: Finished) -> None:
-        """The core answered."""
+        """Answer the request that the core has finished."""
         self._waiting.pop(effect.request_id)(effect.code, effect.text, -1)
 
     def read_ready(self, effect: ReadReady) -> None:
-        """The core answered a read."""
+        """The core has proved leadership for a read."""
         self._waiting.pop(effect.request_id)(ResponseCode.SUCCESS, "", effect.index)
 
     def serve(self, request: ReadIndexRequest) -> None:
@@ -126,7 +126,7 @@ class PendingRequests:
     # -- time -------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Give up what waited too long."""
+        """Give up requests that waited too long."""
         late = [number for number, (due, _) in self._forwarded.items() if due <= now_ms]
         for number in late:
             self._forwarded.pop(number)[1](ResponseCode.TIMEOUT, "the leader did not answer", -1)

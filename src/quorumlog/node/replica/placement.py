@@ -1,13 +1,14 @@
-"""Whether a replica is where its log says that it is: a copied or moved data directory is not.
+"""Whether a replica is where its log says it is: a copied or moved data directory is not.
 
-The log names the members' addresses, `peers` only where a node looks first. A replica whose own
-address differs may be a copy of one that lives on: as that one it would vote, be counted and send
-clients there. So it connects to nobody, does not campaign and names no leader to clients. It still
-answers whoever connects to it: a member that was removed and added at another address learns so.
+The log names the members' addresses; `peers` says only where a node looks first. A replica whose
+own address differs may be a copy of one that still runs: it would vote and be counted as that one,
+and send clients there. So it opens no connections, does not campaign and names no leader to
+clients. It still answers peers that connect to it: a member that was removed and added at another
+address learns of that in this way.
 
-While a name has no answer nothing changes. A replica that starts meanwhile takes part if the
-address in its log is a number of its own machine, where no copy runs beside it; else it may be a
-copy that would vote as the original, and waits for the answer.
+While a name is not resolved nothing changes. A replica that starts meanwhile takes part if the
+address in its log is an IP address of its own machine, where no copy can run beside it. Otherwise
+it may be a copy, which would vote in place of the replica that it was copied from, so it waits.
 """
 
 import logging
@@ -24,11 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Placement:
-    """The part of a replica that knows where its log and `peers` disagree about its address, and
-    about others'.
+    """The part of a replica that knows where its log and `peers` disagree about addresses.
 
-    `is_same` tells whether two addresses lead to the same place; None: names have no answer yet.
-    `is_here` tells, without a lookup, whether this node is at an address.
+    `is_same` says whether two addresses lead to the same place; None: names are not resolved yet.
+    `is_here` says, without a lookup, whether this node is at an address.
     """
 
     def __init__(
@@ -50,25 +50,25 @@ class Placement:
 
     @property
     def text(self) -> str:
-        """What is to be done about addresses; "" if nothing."""
+        """What operators should do about addresses; "" if nothing."""
         return self.misplaced_text or self.others_text
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is known that this replica is not where its log says."""
+        """Whether this replica is known not to be where its log says."""
         own = self._named_elsewhere().get(self._core.self_id) if self.misplaced_text else None
         return own is not None and own[2]
 
     @property
     def own_address(self) -> str:
-        """Where this replica is: as its log writes it, where that is the same place."""
+        """This replica's address, in the spelling of its log if that is the same place."""
         member = self._core.membership.member(self._core.self_id)
         if self.misplaced_text or member is None or not member.address:
             return self._config.members[self._core.self_id]
         return member.address
 
     def look(self) -> None:
-        """See where the log has the members, this one among them; connect to the others there."""
+        """Compare the log's addresses of all members with `peers`, and connect to the others."""
         core, config = self._core, self._config
         self.misplaced_text = self._misplaced(self.misplaced_text)
         self.others_text = self._others()
@@ -83,7 +83,7 @@ class Placement:
     def _misplaced(self, before: str | None) -> str:
         """Return why this replica may not take part at its address, and what to do; "" if it may.
 
-        What was said before, if that cannot be told yet.
+        Returns `before`, the last result, while that is not known.
         """
         self_id, group = self._core.self_id, self._config.group
         named = self._named_elsewhere().get(self_id)
@@ -111,7 +111,7 @@ class Placement:
         )
 
     def _others(self) -> str:
-        """Return which other members `peers` has at other addresses than the log; "" if none."""
+        """Return which other members have different addresses in `peers` and log; "" if none."""
         listed = "; ".join(
             f"{node_id} is at {log_address} according to the log, at {address} according to peers"
             for node_id, (log_address, address, is_known) in self._named_elsewhere().items()

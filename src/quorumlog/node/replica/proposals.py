@@ -1,4 +1,4 @@
-"""Appends on their way: those waiting to be staged together, and those waiting for a majority."""
+"""Appends under way: those that wait to be staged together, and those that wait for a majority."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Propose: TypeAlias = Callable[[Block, Answer, SystemEntry], None]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One client's block, and who wants to hear of it."""
+    """One client's block, and the callback for its answer."""
 
     block: Block
     answer: Answer
@@ -84,7 +84,7 @@ class ProposalQueue:
         self._queued.add(None, proposal, len(proposal.block.data), proposal.block.count)
 
     def holds(self, entry: SystemEntry) -> bool:
-        """Whether a queued proposal decides whether the block of this entry may be stored."""
+        """Whether it depends on a queued proposal if the block of this entry may be stored."""
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
@@ -122,7 +122,7 @@ class PendingAppends:
 
     @property
     def first_index(self) -> int | None:
-        """Index of the first entry that somebody waits for."""
+        """Index of the first entry that a client waits for."""
         return self._pending[0].first_index if self._pending else None
 
     def add(
@@ -139,15 +139,15 @@ class PendingAppends:
             ordinal += count
 
     def pop_committed(self, index: int) -> list[PendingAppend]:
-        """Remove and return those that lie at or below a committed index."""
+        """Remove and return the appends that lie at or below a committed index."""
         return self._pop_while(lambda pending: pending.last_index <= index)
 
     def pop_expired(self, now_ms: int) -> list[PendingAppend]:
-        """Remove and return those whose majority did not answer in time."""
+        """Remove and return the appends that no majority acknowledged in time."""
         return self._pop_while(lambda pending: self._deadline_ms(pending) <= now_ms)
 
     def pop_beyond(self, index: int) -> list[PendingAppend]:
-        """Remove and return those that do not lie at or below an index."""
+        """Remove and return the appends that lie after an index."""
         kept = self._pop_while(lambda pending: pending.last_index <= index)
         popped = self._pop_while(lambda pending: True)
         self._pending.extend(kept)
@@ -163,7 +163,7 @@ class PendingAppends:
         return popped
 
     def next_deadline_ms(self) -> int | None:
-        """When the oldest expires."""
+        """When the oldest append expires."""
         return self._deadline_ms(self._pending[0]) if self._pending else None
 
     def _deadline_ms(self, pending: PendingAppend) -> int:
@@ -187,5 +187,5 @@ def _positions_within(
 
 
 def refusal(code: ResponseCode, text: str, leader_id: str | None, term: int) -> AppendResponse:
-    """Return the answer to an append that was not stored, or whose fate is unknown."""
+    """Return the answer to an append that was not stored, or whose outcome is unknown."""
     return AppendResponse(code=code, text=text, leader_id=leader_id, term=term)

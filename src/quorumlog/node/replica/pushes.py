@@ -1,6 +1,6 @@
-"""Pushes of entries: those that a leader sends, and those that come from one.
+"""Pushes of entries: those that this replica sends as leader, and those that it receives.
 
-Pushes end where blocks of producers end, so that no replica is promised a part of one.
+A push ends where a producer's block ends, so that no replica acknowledges a part of a block.
 """
 
 import logging
@@ -53,7 +53,7 @@ class Pushes:
         self._space = space
 
     def receive(self, message: PushRequest, attachment: memoryview) -> None:
-        """Hand a leader's push to the core, with what only its bytes can tell."""
+        """Pass a leader's push to the core, with what has to be read from its bytes."""
         context = self._context
         context.counters.pushes_received += 1
         fits = self._messages.push_fits(message)
@@ -72,7 +72,7 @@ class Pushes:
                 first_index=message.first_index,
             )
             return
-        # what elections need is taken from the reserve: they go on while the disk is full
+        # entries that elections need may use the reserve, so elections go on while the disk is full
         block, memberships = received
         spared = bool(memberships) or is_noop(block)
         full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
@@ -125,7 +125,7 @@ def read_push_block(
 ) -> ReceivedBlock | None:
     """Return the entries of an APPEND and the memberships they name, with their indexes.
 
-    None when they are not what the message says.
+    Returns None if they are not what the message says.
 
     The frame's CRC has already shown that the bytes are those the leader sent.
     """
@@ -145,8 +145,8 @@ def read_push_block(
 def gather_whole(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
     """Return consecutive runs from first_index on, at most bytes_max (but at least one block).
 
-    Blocks are looked for only where the bytes did not suffice: `last_index` is the end of a block,
-    as the end of every log is.
+    The end of a block is searched for only if bytes_max ends the push: `last_index` is the end of a
+    block already, as the end of every log is.
     """
     runs = gather(log, first_index, last_index, bytes_max)
     end = runs[-1].last_index

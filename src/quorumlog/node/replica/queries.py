@@ -1,4 +1,4 @@
-"""Questions that clients put to a replica's state machine."""
+"""Queries of clients to a replica's state machine."""
 
 import heapq
 import itertools
@@ -32,9 +32,9 @@ QUERY_WAIT_MS = 2_500
 
 @dataclass(order=True, slots=True)
 class _Query:
-    """To be answered once `index` is applied; `is_patient`: at the deadline in any case.
+    """A query, answered once `index` is applied; `is_patient`: at the deadline in any case.
 
-    After `end_ms` it is refused if the machine is not fit.
+    After `end_ms` it is refused if the machine is not eligible.
     """
 
     index: int
@@ -50,9 +50,9 @@ class _Query:
 
 
 class Queries:
-    """The part of a replica that has its machine answer questions, once it is far enough.
+    """The part of a replica that has its machine answer queries, once it has applied enough.
 
-    `is_waiting`: somebody waits for an answer. All methods run on the event loop's thread.
+    All methods run on the event loop's thread.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class Queries:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a query waits for its answer."""
         return bool(self._waiting or self._ready)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the machine can answer somebody: it is far enough, and fit."""
+        """Whether the machine can answer a query: it has applied enough, and is eligible."""
         return bool(self._ready) and self._control.is_eligible
 
     def take(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
-        """Put a client's question to the machine."""
+        """Take a client's query."""
         if request.linearizable:
             self.ask_proved(body, answer)
         else:
@@ -94,8 +94,9 @@ class Queries:
     ) -> None:
         """Ask the machine once `index` is applied.
 
-        With `wait_ms`, after that time at the latest; else after `QUERY_WAIT_MS` it is refused. A
-        machine that is made again or loads answers neither: the former is refused so much later.
+        With `wait_ms` it is answered after that time at the latest; without, it is refused after
+        `QUERY_WAIT_MS`. A machine that is made again, or loads a snapshot, answers neither; then a
+        query with `wait_ms` is refused `QUERY_WAIT_MS` after its deadline.
         """
         if self._machine.machine is None:
             text = (
@@ -120,7 +121,7 @@ class Queries:
     def ask_proved(self, body: bytes, answer: QueryAnswer) -> None:
         """Ask the machine once everything acknowledged before now is applied.
 
-        The questions of one turn of the loop share one proof that the leader leads.
+        The queries of one turn of the loop share one proof that the leader leads.
         """
         if len(self._unproved) >= QUERIES_MAX:
             answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
@@ -143,7 +144,7 @@ class Queries:
         self._context.wake()
 
     def expire(self, now_ms: int) -> None:
-        """Give up questions that waited too long for entries, or for the machine to be fit."""
+        """Give up queries that waited too long for entries, or for the machine to be eligible."""
         if any(query.deadline_ms <= now_ms for query in self._waiting):
             late = sorted(query for query in self._waiting if query.deadline_ms <= now_ms)
             self._waiting = [query for query in self._waiting if query.deadline_ms > now_ms]
@@ -154,7 +155,7 @@ class Queries:
                 else:
                     text = f"index {query.index} is not applied here yet; try again later"
                     query.answer(ResponseCode.TIMEOUT, text, self._machine.applied, b"")
-        # those of a machine that is fit are answered as soon as it is free
+        # an eligible machine answers the others as soon as it is free
         if not self._control.is_eligible and any(query.end_ms <= now_ms for query in self._ready):
             unanswered = [query for query in self._ready if query.end_ms <= now_ms]
             self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
@@ -171,12 +172,12 @@ class Queries:
         return due_ms
 
     def release(self) -> None:
-        """Entries were applied: some can be answered now."""
+        """Entries were applied: some queries can be answered now."""
         while self._waiting and self._waiting[0].index <= self._machine.applied:
             self._ready.append(heapq.heappop(self._waiting))
 
     def next_job(self, machine: StateMachine) -> MachineJob:
-        """Return what has the machine answer the next ones, if somebody `is_ready`."""
+        """Return the job that answers the next queries, if `is_ready`."""
         count = min(len(self._ready), QUERIES_TOGETHER)
         queries = [self._ready.popleft() for _ in range(count)]
 
@@ -193,13 +194,13 @@ class Queries:
         return MachineJob(run, done, refused=again)
 
     def applied_less(self) -> None:
-        """The machine is made again: whoever could be answered must wait for entries once more."""
+        """The machine is made again: queries that were ready must wait for entries once more."""
         for query in self._ready:
             heapq.heappush(self._waiting, query)
         self._ready.clear()
 
     def refuse_all(self) -> None:
-        """The machine failed."""
+        """Refuse all queries: the machine failed."""
         for query in [*self._ready, *self._waiting]:
             self._refuse_failed(query.answer)
         self._ready.clear()
@@ -211,7 +212,7 @@ class Queries:
 
 
 def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
-    """Answer one question; what it raises is told to whoever asked."""
+    """Answer one query; an exception becomes the error text of the answer."""
     try:
         return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
     except PASSING_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Finding damage before a reader does, and having peers make good what is damaged.
+"""Damage in the log: quarantines damaged entries and has peers repair them.
 
 A damaged entry is asked for by its identity, so any peer that has it can help, leader or not: two
 replicas with damage in different places repair one another (RELIABILITY 2.3).
@@ -62,7 +62,7 @@ class Repairer:
         self._repaired = -1
 
     def tick(self, now_ms: int) -> None:
-        """Ask for what is damaged, check what may be, when it is time."""
+        """Ask for damaged entries, and check suspected ones, when it is time."""
         if now_ms >= self._next_ask_ms and not self._writing:
             self._ask(now_ms)
         self.scrubber.tick(now_ms)
@@ -75,7 +75,7 @@ class Repairer:
     # -- finding ----------------------------------------------------------------------------
 
     def found(self, error: CorruptionError) -> None:
-        """Quarantine a damaged entry, and leave leading until it is repaired."""
+        """Quarantine a damaged entry, and give up leadership until it is repaired."""
         context, index = self._context, error.index
         if index is None or context.log.damaged.range_at(index):
             return
@@ -90,7 +90,7 @@ class Repairer:
         log_event(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
         try:
             plan = context.log.quarantine(index, is_readable=error.is_readable)
-        except OutOfDescriptorsError as busy:  # the scrub meets it again
+        except OutOfDescriptorsError as busy:  # the scrub will find it again
             log_event(
                 logger,
                 logging.WARNING,
@@ -109,24 +109,24 @@ class Repairer:
             self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms())
 
     def _is_still_damaged(self, index: int) -> bool:
-        """Whether it is so now: it was found on another thread, and the log may have changed."""
+        """Whether the entry is damaged now: the log may have changed since it was read."""
         log = self._context.log
         if not log.before_begin_index < index <= log.end_index:
             return False
         try:
             log.verify(index, index, 1)
         except OutOfDescriptorsError:
-            return False  # not read at all: the scrub meets it again
+            return False  # it could not be read at all: the scrub will find it again
         except (StorageError, RequestError):
             return True
         return False
 
     def check_later(self) -> None:
-        """Something cannot be read that may be repaired in a moment: see to it that it is known."""
+        """Check damage again soon: something could not be read that may be readable in a moment."""
         self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms() + REPAIR_RETRY_MS)
 
     def check_entry(self, index: int) -> None:
-        """Something is wrong with an entry: if it is damaged, deal with it."""
+        """Read an entry that is under suspicion; quarantine it if it is damaged."""
         try:
             self._context.log.read(index, index, 1)
         except CorruptionError as error:
@@ -153,7 +153,7 @@ class Repairer:
             return
         self._next_ask_ms = now_ms + REPAIR_RETRY_MS
         first, last = context.log.damaged.ranges[0]
-        if self._request is not None:  # it was not answered
+        if self._request is not None:  # the last request was not answered
             self._turn += 1
         self._alone = self._alone + 1 if context.core.leader_id is None else 0
         self._request = RepairRequest(
@@ -169,7 +169,7 @@ class Repairer:
         self._environment.network.send(self._request.remote_id, self._request)
 
     def answered(self, message: RepairResponse, attachment: memoryview) -> None:
-        """Put a peer's entries in the place of damaged ones, if they are those."""
+        """Replace damaged entries with a peer's, if they are the same entries."""
         asked = self._request
         if asked is None or message.request_id != asked.request_id or self._writing:
             return
@@ -180,7 +180,7 @@ class Repairer:
             self._ask_another()
             return
         if self._context.log.damaged.range_at(asked.first_index) is None:
-            return  # removed, replaced or found whole since it was asked for
+            return  # the entry was removed, replaced or found whole since the request
         behind = asked.first_index + message.count
         try:
             block = parse_block(
@@ -189,7 +189,7 @@ class Repairer:
             plan = self._context.log.repair(block)
         except (RequestError, StorageError) as error:
             if isinstance(error, CorruptionError) and error.index == behind:
-                self._quarantine(error, behind)  # by itself it may look whole: only these tell
+                self._quarantine(error, behind)  # it may look whole by itself: only these show it
                 if self._context.log.damaged.range_at(behind):
                     self._next_ask_ms = self._environment.now_ms()
                 return
@@ -212,29 +212,30 @@ class Repairer:
         self._environment.disk.submit(self, REPAIR, plan)
 
     def _ask_another(self) -> None:
-        """A peer does not have what is asked for: the others are asked at once, all again later."""
+        """A peer lacks the entries: ask the others at once, and all of them again later."""
         self._turn += 1
         self._failures += 1
         if self._failures % max(1, len(self._context.core.membership.ids) - 1):
             self._next_ask_ms = self._environment.now_ms()
 
     def _look_around(self, index: int) -> None:
-        """No entry fits: the one before it may be damaged, or its own index record and not it."""
+        """Check the entry before, as none was accepted: it, or an index record, may be damaged."""
         if index - 1 > self._context.log.before_begin_index:
             self.check_entry(index - 1)
         self._look_again(index)
 
     def _look_again(self, index: int) -> None:
-        """What was quarantined may be whole, now that the entry before it or its place is known."""
-        with suppress(StorageError):  # nothing has changed then
+        """Check a quarantined entry again: it may be whole, now that its neighbours are known."""
+        with suppress(StorageError):  # then nothing has changed
             self._environment.disk.submit(self, None, self._context.log.quarantine(index))
 
     def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
-        """What the leader has removed nobody will give: go on behind it.
+        """Go on after an entry that the leader has removed: no peer will give it any more.
 
-        Without a leader the same goes for what a peer has removed, once all have been asked: this
-        replica may be the only one that can lead, its log being the longest, and does not while it
-        is damaged. Producer sessions that began in it are in the peer's table, which is attached.
+        Without a leader the same applies to an entry that any peer has removed, once all have been
+        asked: this replica may have the longest log and be the only one that can lead, but it may
+        not lead while it is damaged. Producer sessions that started in the entry are in the peer's
+        table, which is attached.
         """
         context = self._context
         if message.begin_index <= index:
@@ -250,7 +251,7 @@ class Repairer:
         log = self._context.log
         if token == REPAIR:
             self._writing = False
-            # what the chain CRC tells of them could not be seen before
+            # with the repaired entries their chain CRCs can be checked, too
             for index in (self._repaired + 1, self._repaired + 2):
                 if log.damaged.range_at(index):
                     self._look_again(index)
@@ -267,14 +268,14 @@ class Repairer:
         self.tick(self._environment.now_ms())
 
     def write_failed(self, error: StorageError) -> None:
-        """See `WriteOwner`: the replica is told as well."""
+        """See `WriteOwner`: the failure is reported to the replica as well."""
 
     # -- helping ----------------------------------------------------------------------------
 
     def serve(self, request: RepairRequest) -> None:
         """Send a peer entries that are damaged there, from memory or on a thread."""
         log = self._context.log
-        # what is damaged here as well is another peer's to give; what lies before it is not
+        # entries that are damaged here too must come from another peer; those before can be sent
         quarantined = log.damaged.next_from(request.first_index + 1)
         last = min(request.last_index, log.end_index)
         last = last if quarantined is None else min(last, quarantined - 1)

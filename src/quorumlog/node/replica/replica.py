@@ -1,7 +1,7 @@
-"""One group's replica: events go into the core one at a time, effects are carried out in order.
+"""One group's replica: it passes events to the core one at a time and carries out the effects.
 
-The walk of an append (DESIGN section 4) passes here twice: down as a proposal, up as a committed
-index. Nothing here waits: whatever takes time comes back later as an event.
+An append (DESIGN section 4) passes here twice: on its way down as a proposal, and on its way up as
+a committed index. Nothing here waits: the result of anything that takes time comes as an event.
 """
 
 import logging
@@ -90,7 +90,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """Shell around one `RaftCore`. All methods are called on one thread."""
+    """The shell around one `RaftCore`. All methods run on the event loop's thread."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Replica:
         self.placement = Placement(core, config, environment.network, *places)
         self.pending_requests = requests = PendingRequests(context)
         self.readers = ConsumerPositions(environment.now_ms)
-        # a part is made after those that it is given
+        # a part is made after the parts that its constructor gets
         log, saved, is_lost = opened.log, opened.sessions, opened.sessions_lost
         self.sessions = sessions = Sessions(log, opened.committed_index, saved, is_lost=is_lost)
         log.keep_sessions(sessions.to_save)
@@ -165,7 +165,7 @@ class Replica:
     def _effect_handlers(
         self, pushes: Pushes, sender: SnapshotSender
     ) -> dict[type[Any], Callable[[Any, _Item], None]]:
-        """Return what carries out each effect; it is given the event that the effect came of."""
+        """Return the handler of each effect; it also gets the event that caused the effect."""
         writer, receiver = self._writer, self.snapshot_receiver
         return {
             fx.SaveHardState: lambda effect, _: writer.save_hard_state(effect),
@@ -194,7 +194,7 @@ class Replica:
     def _message_handlers(
         self, pushes: Pushes, sender: SnapshotSender, lost_sessions: LostSessions
     ) -> dict[type[Any], Callable[[Any, memoryview], None]]:
-        """Return who takes each message that is not the core's alone."""
+        """Return the handler of each message that does not go straight to the core."""
         receiver = self.snapshot_receiver
 
         def repaired(message: RepairResponse, attachment: memoryview) -> None:
@@ -228,12 +228,12 @@ class Replica:
 
     @property
     def core(self) -> RaftCore:
-        """The core (to look at)."""
+        """The core (to be read only)."""
         return self.context.core
 
     @property
     def log(self) -> Log:
-        """The log (to look at)."""
+        """The log (to be read only)."""
         return self.context.log
 
     @property
@@ -253,14 +253,14 @@ class Replica:
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry that is applied; of a plain log: committed."""
+        """Index of the last entry that is applied, or of a plain log committed."""
         return self.applier.state.applied_index
 
     @property
     def may_leave(self) -> bool:
         """Whether the node need not wait for this replica any more before it stops.
 
-        Where nobody else can lead, appends that no majority will acknowledge are not waited for.
+        If no other member can lead, it does not wait for appends that no majority will acknowledge.
         """
         core = self.core
         if not core.may_leave:
@@ -269,20 +269,20 @@ class Replica:
         return self.appends.is_idle or is_hopeless or bool(self.health_text)
 
     def history(self) -> list[tuple[int, str]]:
-        """Return what happened lately as (milliseconds ago, sentence), oldest first."""
+        """Return recent events as (milliseconds ago, sentence), oldest first."""
         now_ms = self.context.environment.now_ms()
         return [(now_ms - at_ms, text) for at_ms, text in self.core.history.lines()]
 
     # -- what the node and clients say --------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take part; before the links to peers are made."""
+        """Start to take part; call it before connections to peers are made."""
         self.check_addresses()
         self.applier.advance()
         self.step(ev.Ticked())
 
     def check_addresses(self) -> None:
-        """See whether this replica is where its log has it, and where the others are."""
+        """Check whether this replica is at the address in its log, and where the others are."""
         self.placement.look()
         self.update_eligibility()
 
@@ -313,13 +313,13 @@ class Replica:
         self.step(ev.PeerLost(peer_id))
 
     def leave(self) -> None:
-        """The node is about to stop: have another one lead."""
+        """Transfer leadership: the node is about to stop."""
         self.step(ev.Leaving())
 
     # -- what peers say -----------------------------------------------------------------------
 
     def receive(self, message: PeerMessage, attachment: memoryview) -> None:
-        """Take a message of a peer; those that nobody else takes are the core's alone."""
+        """Take a message of a peer; one without a handler goes straight to the core."""
         handler = self._received.get(type(message))
         if handler is None:
             self.step(ev.Received(message))
@@ -393,7 +393,7 @@ class Replica:
         self.wake()
 
     def _break(self, error: Exception) -> None:
-        """After a bug or a failed check this replica must not go on as if nothing had happened."""
+        """Stop this replica after a bug or a failed check: its state cannot be trusted."""
         context = self.context
         context.health_text = context.health_text or f"replica stopped: {describe_error(error)}"
         context.is_broken = True

@@ -38,7 +38,7 @@ class Retention:
     def remove_until(self, index: int) -> None:
         """Remove entries up to an index that are committed, durable, applied and in a snapshot.
 
-        A plain log has no snapshot, and no need of one.
+        A plain log has no snapshots and needs none.
         """
         context, core, machine = self._context, self._context.core, self._machine
         last = min(
@@ -59,7 +59,7 @@ class Retention:
         context.step(LogCompacted(log.before_begin_index, log.before_begin_term))
 
     def clean(self) -> None:
-        """Remove what is old enough, or too much; what a machine needs goes with its snapshots."""
+        """Remove entries by age and size; where there is a machine, snapshots set the limit."""
         context = self._context
         if context.health_text or context.is_broken or self._machine.machine is not None:
             return
@@ -67,7 +67,7 @@ class Retention:
         self._remove_old()
 
     def watch_clock(self) -> None:
-        """Tell people of a wall clock that was set, and clean nothing by age for a while."""
+        """Report a wall clock that was set to operators, and pause cleaning by age for a while."""
         environment = self._environment
         step_ms = environment.clocks.look(environment.now_ms(), environment.wall_ms())
         if step_ms:
@@ -80,7 +80,7 @@ class Retention:
 
     @property
     def text(self) -> str:
-        """Why nothing is removed by age at present; empty if it may be."""
+        """Why nothing is removed by age at present; empty if removal goes on."""
         clocks = self._environment.clocks
         rests_ms = clocks.rests_ms(self._environment.now_ms(), self._settle_ms)
         if not rests_ms:
@@ -120,10 +120,10 @@ class Retention:
         self._remove(last)
 
     def written(self, token: int | None, plan: WritePlan) -> None:
-        """See `WriteOwner`: nobody waits for a removal."""
+        """See `WriteOwner`: nothing waits for a removal."""
 
     def writes_completed(self) -> None:
         """See `WriteOwner`."""
 
     def write_failed(self, error: StorageError) -> None:
-        """See `WriteOwner`: the replica is told as well."""
+        """See `WriteOwner`: the failure is reported to the replica as well."""
