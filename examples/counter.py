@@ -1,7 +1,7 @@
 """A replicated state machine of your own: a counter for each name.
 
-PYTHONPATH=examples quorumlog cluster up --dir /tmp/counted --machine counter:Counters --port 7201
-python examples/counter.py 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203 apples apples pears
+PYTHONPATH=examples quorumlog cluster up --dir /tmp/counted --machine counter:Counters --port 7301
+python examples/counter.py 127.0.0.1:7301,127.0.0.1:7302,127.0.0.1:7303 apples apples pears
 """
 
 import asyncio

@@ -24,7 +24,7 @@ async def write(servers: str, group: str, batch: int) -> None:
     """Write one batch unless an earlier run has ended it."""
     async with Client(servers, group) as log:
         writer = Transactions(log, "nightly import")  # the same name in every run of the job
-        run = await writer.begin()  # from now on, an older run of the same name is refused
+        run = await writer.init()  # from now on, an older run of the same name is refused
         if run.last_batch >= batch:
             print(f"batch {batch} was written before")
             return

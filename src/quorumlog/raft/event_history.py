@@ -7,15 +7,38 @@ HISTORY_LINES_MAX = 256
 
 
 class EventHistory:
-    """The last events and transitions of one replica, with a bound on their number."""
+    """The last events and transitions of one replica, with a bound on their number.
+
+    An event that repeats takes one line, or a candidate without a majority would drive out what
+    had happened to it.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=HISTORY_LINES_MAX)
+        self._repeats = 1
+        self._first_ms = 0
 
     def record(self, now_ms: int, text: str) -> None:
         """Add a line; `now_ms` is the clock that the core is given."""
+        if self._lines and self._lines[-1][1] == text:
+            self._repeats += 1
+            self._lines[-1] = (now_ms, text)
+            return
+        self._seal()
+        self._repeats, self._first_ms = 1, now_ms
         self._lines.append((now_ms, text))
 
+    def _seal(self) -> None:
+        if self._repeats > 1:
+            self._lines[-1] = self._counted()
+
+    def _counted(self) -> tuple[int, str]:
+        at_ms, text = self._lines[-1]
+        if self._repeats == 1:
+            return at_ms, text
+        seconds = (at_ms - self._first_ms) / 1_000
+        return at_ms, f"{text} ({self._repeats} times in {seconds:.1f} s)"
+
     def lines(self) -> list[tuple[int, str]]:
-        """Return (time in milliseconds, text), oldest first."""
-        return list(self._lines)
+        """Return (time in milliseconds, text), oldest first; of repeated events the last time."""
+        return [*list(self._lines)[:-1], self._counted()] if self._lines else []
