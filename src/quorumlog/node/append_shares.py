@@ -9,10 +9,10 @@ would make all others wait for seconds.
 from collections.abc import Callable
 
 SHARED_BYTES = 512 * 1024
-"""Under way to the logs of a node from all connections together, where there are several, and one
-request of each: what a few group commits write."""
+"""Bytes that all connections of a node together may have under way when there are several, besides
+one request of each: as much as a few group commits write."""
 REQUEST_BYTES = 4 * 1024
-"""A request counts as so much more than its block: it takes time, however small that is."""
+"""Bytes added to each request's block: even the smallest request takes time."""
 RECENT_S = 1.0
 """A connection keeps its share for this long after its last append, in seconds."""
 

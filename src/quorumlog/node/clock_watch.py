@@ -6,8 +6,8 @@ cleaning by age pauses until the clock has run evenly for a while.
 """
 
 STEP_MS = 60_000
-"""Between two looks the calendar's clock may differ from the monotonic one by so much more or less:
-looks are seconds to minutes apart, and clocks drift by less than a thousandth."""
+"""The wall clock may gain or lose this much against the monotonic clock between two looks: they
+are seconds to minutes apart, and clocks drift by less than a thousandth."""
 
 
 class ClockWatch:

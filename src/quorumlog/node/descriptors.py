@@ -12,15 +12,15 @@ from quorumlog.transport.peers import VISITORS_MAX
 LIMIT_MAX = 65_536
 """The limit of the process is raised no further than this, or than what the configuration needs."""
 BASE = 48
-"""Of the process: standard streams, the event loop, pipes, the admin port and those it answers."""
+"""Of the process: standard streams, event loop, pipes, the admin port and its connections."""
 PER_GROUP = 16
-"""Data and index file, those made ahead, hard state, checkpoint, notes, locks, what is renamed."""
+"""Of a group: data and index files, preallocated ones, hard state, checkpoint, notes, locks."""
 PER_MACHINE = 12
-"""Its database, and snapshots that are saved, loaded, fetched and served."""
+"""Of a state machine: its database, and snapshots that are saved, loaded, fetched and served."""
 SPARE = 16
 """Held open for storage, see `SpareDescriptors`."""
 RESERVE = SPARE + ACCEPTS_PER_TURN + TOLD_MAX
-"""Never given to connections that stay."""
+"""Descriptors that lasting connections never get."""
 CONNECTIONS_MIN = 16
 
 

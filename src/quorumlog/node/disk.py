@@ -18,7 +18,7 @@ from quorumlog.storage.files.write_plans import Store, WritePlan
 logger = logging.getLogger(__name__)
 
 SLOW_SYNC_SECONDS = 0.5
-"""A group commit slower than this is logged (the original's bound for a slow flush)."""
+"""A group commit slower than this is logged (DLedger's bound for a slow flush)."""
 
 
 class Submission:

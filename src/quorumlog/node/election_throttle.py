@@ -7,9 +7,9 @@ many, no vote would come back within the time-out, and all of them would start o
 from dataclasses import dataclass
 
 CAMPAIGNS_MAX = 32
-"""Groups of one node that may wait for votes at a time; others try again a little later."""
+"""Groups of one node that may campaign at a time; others try again a little later."""
 FAILED_MAX = CAMPAIGNS_MAX // 2
-"""No more places than these are for groups that had one and did not win."""
+"""A group that had a place and did not win gets another only while fewer than this are taken."""
 AGAIN_MAX = 2
 """How often a group that has not won may try again while others wait: votes may only be late."""
 

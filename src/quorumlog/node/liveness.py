@@ -25,14 +25,14 @@ from quorumlog.node.environment import QuiescibleReplica
 from quorumlog.raft.events import Quiesced, Unquiesced
 
 PATIENCE_PERCENT = 80
-"""Of the shortest election time-out: whoever is silent for longer is in doubt."""
+"""Share of the shortest election time-out after which a silent peer is in doubt."""
 REMOTE_LEADERS_MAX = 1_024
-"""Nodes whose heartbeats are taken."""
+"""Nodes whose heartbeats are accepted."""
 STRANGE_CLAIMS_MAX = 4_096
-"""Groups that are not here and that one node may say it leads beside those that are; one with more
-is not believed at all."""
+"""How many groups that are not here a node may claim to lead, besides those that are; a node that
+claims more is not believed at all."""
 ENDED = -1
-"""Instead of a term: the group is not led by this node any more."""
+"""Stands in place of a term: this node does not lead the group any more."""
 
 
 class LivenessNetwork(Protocol):

@@ -5,11 +5,11 @@ import time
 from collections import deque
 
 LOOK_S = 0.25
-"""How often is looked how late the loop is."""
+"""How often the lag of the loop is measured."""
 STALL_S = 0.1
-"""The loop stood still if it is so late."""
+"""A lag of this length counts as a stall of the loop."""
 KEPT_S = 60.0
-"""The longest lag of this time is told."""
+"""The longest lag within this time is reported."""
 
 
 class LoopLag:

@@ -12,9 +12,9 @@ from quorumlog.storage.files.os_files import remove_tree
 logger = logging.getLogger(__name__)
 
 BUILT_IN = {"kv": "quorumlog.machine.kv:KeyValueMachine"}
-"""Machines that have a name of their own."""
+"""Machines that the configuration names without a module."""
 DIRECTORY = "machine"
-"""Of a replica's machine, in the group's directory."""
+"""Directory of a replica's machine within the group's directory."""
 
 
 def machine_class(name: str) -> type[StateMachine]:

@@ -37,16 +37,16 @@ from quorumlog.transport.peers import PeerLinks
 logger = logging.getLogger(__name__)
 
 LEAVE_MS = 2_500
-"""How long a node that stops has its replicas hand leadership over and answer what is under way."""
+"""How long a node that stops lets its replicas transfer leadership and answer requests."""
 LEAVE_STEP_MS = 2
 CLIENTS_LEAVE_MS = 250
-"""How long it then waits for clients to go, once it has told them to."""
+"""How long it then waits for clients to disconnect, once it has told them to."""
 SETTLE_MS = 1_000
 """How long it waits for its disk to report what was written."""
 SETTLE_STEP_MS = 10
 NONCE_BITS = 62
 MACHINE_THREADS = 4
-"""State machines of one node that work at a time."""
+"""State machines of one node that may run at a time."""
 
 
 def monotonic_us() -> int:

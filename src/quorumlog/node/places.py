@@ -11,11 +11,11 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.transport.resolver import Resolver
 
 LOOK_S = 1.5
-"""Names that take longer to look up are not known for now."""
+"""A name that takes longer to resolve counts as not known for now."""
 AGAIN_S = 10.0
-"""Pause before names that led to different places, or were not answered, are looked up again."""
+"""Pause before names that differed, or were not resolved, are looked up again."""
 PAIRS_MAX = 1_024
-"""Pairs of addresses that are looked up; further ones are different unless written alike."""
+"""Pairs of addresses that are resolved; further pairs differ unless they are written alike."""
 
 
 class Places:

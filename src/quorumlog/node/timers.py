@@ -14,16 +14,16 @@ from quorumlog.log_events import log_event
 logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP_MS = 3_600_000
-"""The timer fires at least so often, also when there is nothing to do for ever."""
+"""The timer fires at least this often, even if nothing is ever due."""
 TICKS_MAX = 256
-"""Replicas woken in one turn of the loop; sockets are looked at before the next ones."""
+"""Replicas ticked in one turn of the loop; sockets are polled before the next ones."""
 LATE_MS = 50
-"""A timer that comes so late, as the process did not run or was busy, lets sockets be read first:
-what silence it would act on may be over."""
+"""A timer that is late by this much, since the process was stopped or busy, lets sockets be read
+first: the silence on which it would act may be over."""
 READ_FIRST_S = 0.001
-"""Due so soon, a timer comes after the next look at sockets; due at once it may come before."""
+"""Least delay of a timer: due at once, it could run before sockets are polled again."""
 STALE_MAX = 1_024
-"""Deadlines that were replaced by earlier ones and are still in the heap, beyond one a wake."""
+"""Replaced deadlines that may still be in the heap, beyond one for each timer."""
 
 
 class Timer:

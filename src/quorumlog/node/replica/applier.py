@@ -45,7 +45,7 @@ from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
-"""Pause before entries that could not be read are tried again."""
+"""Pause before entries that could not be read are read again."""
 
 
 class Applier:

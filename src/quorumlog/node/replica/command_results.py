@@ -14,7 +14,7 @@ from quorumlog.sessions.entries import SessionEntry
 from quorumlog.sessions.producer_table import SESSIONS_MAX
 
 RESULTS_BYTES_MAX = 64 * 1024 * 1024
-"""Of all results together; those of the oldest blocks are forgotten first."""
+"""Bytes of all results together; those of the oldest blocks are forgotten first."""
 _KEY_BYTES = 8
 
 

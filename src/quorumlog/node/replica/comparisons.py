@@ -23,9 +23,9 @@ from quorumlog.node.replica.snapshotter import Snapshotter
 logger = logging.getLogger(__name__)
 
 POINTS_KEPT = 8
-"""Entries whose digests are remembered: the last ones."""
+"""How many entries' digests are remembered, newest first."""
 DIGEST_BYTES_MAX = 1_024
-"""Of a digest that is compared."""
+"""Length of a digest that is compared."""
 NOWHERE = 1 << 62
 
 _Value = TypeVar("_Value")

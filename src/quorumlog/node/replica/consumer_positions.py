@@ -6,7 +6,7 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.messages.client import ConsumerPosition
 
 READERS_MAX = 1_000
-"""The one that reported longest ago is forgotten first."""
+"""Positions that are kept; the one that was reported longest ago is forgotten first."""
 NAME_LENGTH_MAX = 200
 
 

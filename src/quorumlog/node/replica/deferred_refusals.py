@@ -11,7 +11,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.proposals import Answer
 
 LATE_MS = 300
-"""A refusal is late by this much at most: some clients wait for nothing else."""
+"""A refusal is delayed by this much at most: some clients wait for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ APPLY_ENTRIES = 1_024
 APPLY_BYTES = 1024 * 1024
 """Entries passed to a machine in one batch, and their bytes (but always one entry)."""
 LINGER_MS = 20
-"""How long a follower waits for more entries to apply, unless somebody waits for them."""
+"""How long a follower waits for more entries to apply, unless a client waits for a result."""
 RESULTS_KEPT = 65_536
-"""Results above which those that nobody waits for are looked for."""
+"""Number of results above which those that no append waits for are dropped."""
 
 
 class _Applied(NamedTuple):

@@ -13,9 +13,9 @@ from quorumlog.model.messages.client import FetchRequest, FetchResponse
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
 ANSWERED_PER_TURN = 8
-"""Fetches that waited and are answered in one turn of the loop; the others follow in the next."""
+"""Waiting fetches that are answered in one turn of the loop; the others follow in the next."""
 STALE_MAX = 1_024
-"""Answered ones that may still be in a heap, beyond as many as wait."""
+"""Answered fetches that may still be in a heap, beyond the number of waiting ones."""
 
 
 @dataclass(order=True, slots=True)

@@ -29,11 +29,11 @@ from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
 
 REJECTED_PER_FETCH_MAX = 4_096
-"""Stretches of rejected entries in one answer; it ends before the next one."""
+"""Runs of rejected entries in one answer; it ends before the next run."""
 LOCATE_BYTES = 16 * 1024 * 1024
-"""Entries looked through at a time to tell where they lie."""
+"""Entries that are located at a time."""
 RUNS_PER_READ_MAX = 256
-"""Pieces gathered into one answer or push (each is one buffer of a scatter-gather write)."""
+"""Runs gathered into one answer or push (each is one buffer of a scatter-gather write)."""
 
 
 def gather(log: Log, first_index: int, last_index: int, bytes_max: int) -> list[EntryRun]:
@@ -64,9 +64,9 @@ class View(msgspec.Struct, frozen=True):
     leader_id: str | None
     committed_index: int
     is_ready: bool = True
-    """Whether a leader knows of all that is committed."""
+    """Whether this is a leader that knows of everything that is committed."""
     durable_index: int = -1
-    """Up to where entries are in the replica's files."""
+    """Index up to which entries are in the replica's files."""
 
 
 def view_of(core: RaftCore) -> View:

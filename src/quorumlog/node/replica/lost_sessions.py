@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 500
 """Pause before the next peer is asked."""
 ROUNDS = 4
-"""Learners are asked at most this often before the replica goes on without what they know."""
+"""Learners are asked at most this often before the replica goes on without their answers."""
 
 
 class LostSessions:

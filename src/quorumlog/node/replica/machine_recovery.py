@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 1_000
 """Pause before a damaged machine is made again, and before another peer is asked."""
 REBUILD_PAUSE_MS = 60_000
-"""From making a machine again to doing so once more, if it differs each time from what it should
-be; `RETRY_MS` if it is damaged."""
+"""Least time between two rebuilds of a machine whose state differs each time; `RETRY_MS` if it is
+damaged."""
 QUARANTINE_WAIT_MS = 60_000
-"""How long peers are asked for a snapshot before those are used whose state may be another's."""
+"""How long peers are asked for a snapshot before quarantined ones are used."""
 
 
 @dataclass(frozen=True, slots=True)

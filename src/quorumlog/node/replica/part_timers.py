@@ -6,7 +6,7 @@ from typing import Protocol
 from quorumlog.node.replica.context import ReplicaContext
 
 TICK_MS = 5
-"""Timers may be late by this: to ask all parts after each event would cost more than the event."""
+"""Timers may be late by this: asking all parts after each event would cost more than the event."""
 
 
 class Timed(Protocol):

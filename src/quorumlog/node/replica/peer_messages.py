@@ -15,7 +15,7 @@ from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.raft.effects import Send
 
 HELD_SENDS_MAX = 65_536
-"""Messages waiting for a write; the oldest is dropped above (peers repeat what they need)."""
+"""Messages that may wait for a write; above, the oldest is dropped (peers repeat theirs)."""
 
 
 class PeerMessages:

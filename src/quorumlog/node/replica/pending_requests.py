@@ -12,7 +12,7 @@ from quorumlog.raft.effects import Finished, ReadReady
 from quorumlog.raft.events import Event, ReadRequested
 
 Done: TypeAlias = Callable[[ResponseCode, str, int], None]
-"""Is told how it ended: code, why it failed, and for reads the index to wait for."""
+"""Called at the end with code, reason of a failure, and for reads the index to wait for."""
 
 ASKED_MAX = 65_536
 """Requests of all kinds that may wait on one replica."""

@@ -15,9 +15,9 @@ from quorumlog.model.turn_batcher import Defer, TurnBatcher
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
-"""Is told where a block went, and what the state machine made of its entries."""
+"""Called with where a block was stored, and the state machine's results of its entries."""
 Propose: TypeAlias = Callable[[Block, Answer, SystemEntry], None]
-"""Appends a block that begins with an entry of the system channel; see `Appends.propose`."""
+"""Appends a block that starts with an entry of the system channel; see `Appends.propose`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.pending_requests import PendingRequests
 
 QueryAnswer: TypeAlias = Callable[[ResponseCode, str, int, bytes], None]
-"""Is told code, why it failed, the applied index and the machine's answer."""
+"""Called with code, reason of a failure, applied index and the machine's answer."""
 
 QUERIES_TOGETHER = 128
-"""Questions put to a machine in one job: all their answers are sent in one turn of the loop."""
+"""Queries answered in one job: all their answers are sent in one turn of the loop."""
 QUERIES_MAX = 65_536
-"""Questions to one machine that may wait; more are refused."""
+"""Queries to one machine that may wait; more are refused."""
 _TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
 QUERY_WAIT_MS = 2_500
-"""How long a question may wait for what it must see to be applied, and for a fit machine."""
+"""How long a query may wait for its entries to be applied, and for an eligible machine."""
 
 
 @dataclass(order=True, slots=True)

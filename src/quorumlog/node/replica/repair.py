@@ -30,12 +30,12 @@ from quorumlog.storage.files.write_plans import WritePlan
 logger = logging.getLogger(__name__)
 
 REPAIR_RETRY_MS = 1_000
-"""Pause before the next peer is asked for what the last one did not send."""
+"""Pause before the next peer is asked for entries that the last one did not send."""
 REPAIR = 1
 """Token of the writes that replace damaged entries."""
 
 SkipRemoved: TypeAlias = Callable[[int, str, int, bytes | memoryview], None]
-"""Goes on after a damaged entry that a peer has removed; see `SnapshotReceiver.skip_removed`."""
+"""Skips a damaged entry that a peer has removed; see `SnapshotReceiver.skip_removed`."""
 
 
 class Repairer:

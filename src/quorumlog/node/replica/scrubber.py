@@ -1,6 +1,6 @@
-"""Reading the log now and then, so that damage is found before a reader meets it.
+"""Reads the log now and then, so that damage is found before a reader meets it.
 
-A pass begins with every start and each `scrubIntervalHours`, at `scrubBytesPerSecond`.
+A pass starts with the process and every `scrubIntervalHours`, and reads `scrubBytesPerSecond`.
 """
 
 import logging
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 STEP_BYTES = 512 * 1024
 """Read and checked at a time; the rate decides how often."""
 EMPTY_RETRY_MS = 1_000
-"""Pause before a log that has no committed entry on its disk is looked at again."""
+"""Pause before a log that has no committed entry on its disk is checked again."""
 
 
 class Scrubber:
     """The part of a replica that checks its log on a thread of the executor.
 
-    `found` is told of damage; all methods run on the event loop's thread. `index` is the last
-    entry that was checked in this pass, -1 between passes; `damage_found` counts.
+    `found` is called with damage; all methods run on the event loop's thread. `index` is the last
+    entry that was checked in this pass, -1 between passes; `damage_found` counts damaged entries.
     """
 
     def __init__(self, context: ReplicaContext, found: Callable[[CorruptionError], None]) -> None:
@@ -51,7 +51,7 @@ class Scrubber:
         return NEVER_MS if self._is_busy else self._next_ms
 
     def _scrub(self, now_ms: int) -> None:
-        """Check the next stretch of the log; a pass ends where the log was committed to."""
+        """Check the next part of the log; a pass ends at the committed index."""
         context = self._context
         if self.index >= self._pass_end and not self._begin_pass(now_ms):
             return
@@ -90,8 +90,8 @@ class Scrubber:
         self._environment.executor.run(check, done, failed)
 
     def _begin_pass(self, now_ms: int) -> bool:
-        """Begin again at the first entry; False while there is none."""
-        # what a majority has may not be on this disk yet
+        """Start again at the first entry; False while there is none."""
+        # an entry that a majority has may not be on this disk yet
         core = self._context.core
         committed = min(core.committed_index, core.durable_index)
         self._pass_started_ms = now_ms

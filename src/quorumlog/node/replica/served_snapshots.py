@@ -1,4 +1,4 @@
-"""Which snapshots peers are fetching from this replica: they are kept, and offered to the end."""
+"""Which snapshots peers are fetching: these are kept, and offered until they are complete."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from quorumlog.storage.log.snapshots import SnapshotMeta
 from quorumlog.transport.peers import VISITORS_MAX
 
 SILENT_OFFERS = 3
-"""Who has asked for nothing for this many push time-outs fetches no more."""
+"""A peer that has asked for nothing for this many push time-outs is not fetching any more."""
 FIRST_CHUNKS_MAX = 3
-"""A snapshot whose first chunk is asked for more often is read: it may be damaged here."""
+"""A snapshot whose first chunk is asked for more often is checked: it may be damaged here."""
 
 
 @dataclass(slots=True)
 class _Served:
-    """A snapshot that a peer was offered; when it last asked for a chunk of it, and for which.
+    """A snapshot offered to a peer, when the peer last asked for a chunk, and for which.
 
     `first_chunks` counts how often it asked for the first one.
     """
@@ -34,9 +34,9 @@ class ServedSnapshots:
         self._served: dict[str, _Served] = {}
 
     def fetched_by(self, peer_id: str) -> SnapshotMeta | None:
-        """Return the snapshot that a peer is fetching; None: none that still helps it.
+        """Return the snapshot that a peer is fetching; None if there is none that still helps it.
 
-        It is offered that one again: a newer one would have it start once more.
+        The peer is offered the same one again, since with a newer one it would have to start over.
         """
         served = self._served.get(peer_id)
         if served is None or not self._is_fetched(served):
@@ -45,7 +45,7 @@ class ServedSnapshots:
         return served.meta if reaches else None
 
     def offered(self, peer_id: str, meta: SnapshotMeta) -> None:
-        """A peer is offered a snapshot. Of those that are no members, only the last are known."""
+        """Note an offer to a peer. Of peers that are no members only the last are remembered."""
         context = self._context
         self._served.pop(peer_id, None)
         self._served[peer_id] = _Served(meta, context.environment.now_ms())
@@ -55,9 +55,9 @@ class ServedSnapshots:
             del self._served[peer]
 
     def asked(self, request: SnapshotChunkRequest) -> bool:
-        """A peer asks for a chunk; return False if it starts again, as if the snapshot were bad.
+        """Note a request for a chunk; return False if the peer starts over: the data may be bad.
 
-        Then it is offered a newer one, if there is one.
+        It is then offered a newer one, if there is one.
         """
         served = self._served.get(request.local_id)
         if served is None or served.meta.last_included_index != request.last_included_index:
@@ -70,11 +70,11 @@ class ServedSnapshots:
         return True
 
     def forget(self, peer_id: str) -> None:
-        """What a peer was offered cannot be read."""
+        """Forget what a peer was offered: it cannot be read."""
         self._served.pop(peer_id, None)
 
     def indexes(self) -> list[int]:
-        """Return the snapshots that peers are fetching: they are kept."""
+        """Return the snapshots that peers are fetching, which must be kept."""
         fetched = [served for served in self._served.values() if self._is_fetched(served)]
         return [served.meta.last_included_index for served in fetched]
 

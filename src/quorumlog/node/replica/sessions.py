@@ -1,9 +1,9 @@
-"""The producer sessions (and transactions) of one replica: as its log has them, up to the end and
-up to the commit.
+"""The producer sessions and transactions of one replica, as of the end of its log and as of the
+committed index.
 
-What is not committed may be truncated, so the table at the end is derived anew from the committed
-one when that happens. The committed one is written before each checkpoint, and travels with offers
-to followers that need removed entries.
+When a new leader truncates entries that are not committed, the table at the end is derived again
+from the committed one. The committed one is saved before each checkpoint, and is sent along with
+offers to followers that need removed entries.
 """
 
 import logging
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 UNCHANGED_ENTRIES = 100_000
 """A table is saved again after this many entries although no producer added to it."""
 UNCHANGED_BYTES = 64 * 1024 * 1024
-"""Or once the log has grown by so much: the next opening reads what lies after it."""
+"""Or once the log has grown by this much: the next start reads what lies after the table."""
 EVERYTHING = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a producer's block: `stored` already, refused with a code, or to be added."""
+    """The decision on a producer's block: `stored` already, refused with a code, or to be added."""
 
     code: ResponseCode = ResponseCode.SUCCESS
     text: str = ""
@@ -56,7 +56,7 @@ class Sessions:
         self._current = base.copy()
         self._tail: deque[tuple[int, SystemEntry]] = deque()
         self._saved_as_of = base.as_of if saved is not None else -1
-        # how much follows what was saved is not known: the next checkpoint saves it again
+        # how much follows the saved table is not known, so the next checkpoint saves it again
         self._saved_bytes = -UNCHANGED_BYTES
         self._is_changed = False
         self.is_incomplete = False
@@ -64,12 +64,12 @@ class Sessions:
 
     @property
     def as_of(self) -> int:
-        """Up to where the committed table counts."""
+        """Index up to which the committed table is complete."""
         return self._base.as_of
 
     @property
     def known_until(self) -> int:
-        """Up to where entries may be removed without losing a session that is not read yet."""
+        """Index up to which entries may be removed without losing sessions that were not read."""
         return self._base.as_of if self.is_incomplete else EVERYTHING
 
     @property
@@ -78,9 +78,9 @@ class Sessions:
         return len(self._current.sessions)
 
     def scan(self, committed_index: int) -> int | None:
-        """Read the session entries behind the table from the log; damaged ones come later.
+        """Read the session entries after the table from the log, up to the first damaged one.
 
-        Returns the first entry that could not be read: until it can be, the table is incomplete.
+        Returns the index of that entry: until it is repaired, the table is incomplete.
         """
         found, unread = system_entries(self._log, self._base.as_of + 1)
         self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
@@ -109,18 +109,19 @@ class Sessions:
             self._derive()
 
     def committed(self, index: int) -> None:
-        """Everything up to index is committed: it stays."""
+        """Everything up to index is committed, and will not be truncated."""
         if self.is_incomplete:
-            return  # what is damaged comes first
+            return  # damaged entries must be repaired and read first
         while self._tail and self._tail[0][0] <= index:
             self._base.apply(*self._tail.popleft())
             self._is_changed = True
         self._base.as_of = max(self._base.as_of, index)
 
     def began_anew(self, before_begin_index: int) -> None:
-        """The log begins behind before_begin_index; the offer of it told what was stored before.
+        """The log was reset to start after before_begin_index.
 
-        What cannot be read may lie behind that: it is for the next `scan` to say.
+        The sessions of the removed entries came with the offer (`learned`). Entries after the new
+        start may still be unreadable; the next `scan` finds out.
         """
         if self._base.as_of < before_begin_index:
             log_event(
@@ -158,11 +159,11 @@ class Sessions:
             self._derive()
 
     def give_up(self) -> None:
-        """Nobody knows what was stored before the log begins: go on with what the log tells.
+        """Continue with what the log holds: no replica knows what was stored before it starts.
 
-        Blocks of producers that began before it are refused from now on, except first ones. Of
-        transactions that began before it nobody can tell any more whether they ended well: readers
-        of committed transactions begin behind them.
+        Producers that started before it are refused from now on, unless they start again with a
+        first block. The outcome of transactions that started before it is lost, so readers of
+        committed transactions start after them.
         """
         table = SessionTable(self._base.as_of)
         transactions, unknown_until = table.transactions, self._base.as_of
@@ -178,14 +179,14 @@ class Sessions:
 
     @property
     def stable_index(self) -> int:
-        """Up to where every transaction has ended."""
+        """Index up to which every transaction has ended."""
         return self._base.transactions.stable_index(self._base.as_of)
 
     @property
     def complete_from(self) -> int:
-        """From which index on it is known what was rejected.
+        """First index from which rejected entries are known.
 
-        A table that came from another replica knows nothing of what that one had removed.
+        A table from another replica knows nothing of the entries that had been removed there.
         """
         return self._base.transactions.complete_from
 
@@ -194,19 +195,19 @@ class Sessions:
         return self._base.transactions.rejected_within(first, last, most)
 
     def transactional(self, found_id: bytes) -> TransactionalProducer | None:
-        """Return what is committed of a transactional id."""
+        """Return the committed state of a transactional id."""
         return self._base.transactions.producers.get(found_id)
 
     @property
     def at_end(self) -> TransactionTable:
-        """Transactions as the end of the log has them."""
+        """Transactions as of the end of the log."""
         return self._current.transactions
 
     @property
     def marks(self) -> TimeMarks:
-        """Time marks as the end of the log has them (do not change).
+        """Time marks as of the end of the log (do not change).
 
-        One that is not committed yet was appended after what it follows all the same.
+        Even a mark that is not committed yet was appended after the entries that it follows.
         """
         return self._current.marks
 
@@ -221,7 +222,7 @@ class Sessions:
         return self._base.copy()
 
     def to_save(self) -> bytes | None:
-        """Return the committed table for the next checkpoint; None: the saved one will do."""
+        """Return the committed table for the next checkpoint; None if the saved one is enough."""
         if self.is_lost:
             return None
         size_bytes = self._log.size_bytes
@@ -236,7 +237,7 @@ class Sessions:
     # -- judging ------------------------------------------------------------------------------
 
     def judge(self, entry: SystemEntry) -> Verdict:
-        """Return what becomes of a block that a leader is to append."""
+        """Decide on a block that a leader is asked to append."""
         if isinstance(entry, TimeMark):
             return Verdict()
         verdict = self._judge_session(entry) if isinstance(entry, SessionEntry) else Verdict()

@@ -1,4 +1,4 @@
-"""What an offer of a snapshot says of it, and what tells one offer from every other."""
+"""What an offer says of its snapshot, and a fingerprint that identifies the offer."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from quorumlog.storage.log.snapshots import SnapshotMeta
 
 
 def meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
-    """Return what a snapshot is, as an offer describes it."""
+    """Return the metadata of the snapshot that an offer describes."""
     return SnapshotMeta(
         last_included_index=offer.last_included_index,
         last_included_term=offer.last_included_term,
@@ -23,6 +23,6 @@ def meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
 
 
 def fingerprint_of(offer: InstallSnapshotRequest, table: bytes) -> bytes:
-    """Return what tells an offer, with the sessions attached to it, from every other."""
+    """Return a fingerprint of an offer and the sessions attached to it."""
     said = (offer.term, *msgspec.structs.astuple(meta_of(offer)))
     return hashlib.sha256(msgspec.msgpack.encode(said) + table).digest()

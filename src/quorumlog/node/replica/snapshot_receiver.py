@@ -1,9 +1,9 @@
-"""Where a replica begins whose leader has removed the entries that it needs (spec 40 section 5).
+"""How a replica starts whose leader has removed the entries that it needs (spec 40 section 5).
 
-A plain log has nothing to install: such a replica simply begins behind what was removed. With a
-state machine the leader offers its newest snapshot. The follower fetches it piece by piece, at its
-own pace and from where it had come when connections or processes ended; the leader bounds the rate.
-Only when all of it is here, checked and durable does the core begin the log anew.
+A plain log has nothing to install: its replica simply starts after the removed entries. With a
+state machine the leader offers its newest snapshot. The follower fetches it in chunks, at its own
+pace, and resumes where it was when a connection or process ended; the leader bounds the rate. Only
+when all of it is here, checked and durable does the core reset the log.
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """An offer whose sender was asked whether it made it; `table` came with it."""
+    """An offer that the leader was asked to confirm; `table` came with it."""
 
     number: int
     offer: InstallSnapshotRequest
@@ -47,7 +47,7 @@ class _Question:
     since_ms: int
 
     def is_about(self, offer: InstallSnapshotRequest) -> bool:
-        """Whether an offer is the same, later."""
+        """Whether an offer that came later is the same one."""
         mine = self.offer
         return (mine.local_id, mine.term, mine.last_included_index) == (
             offer.local_id,
@@ -92,9 +92,9 @@ class SnapshotReceiver:
         self.state = "ready"
 
     def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
-        """A peer offers a place to begin; one that names no readable membership is dropped.
+        """A peer offers a place to start; an offer without a readable membership is dropped.
 
-        Its producer sessions are attached; they are taken once the offer is.
+        The peer's producer sessions are attached; they count once the offer is taken.
         """
         try:
             if offer.config is not None:
@@ -159,9 +159,9 @@ class SnapshotReceiver:
         )
 
     def fetch(self, effect: FetchSnapshot, table: bytes = b"") -> None:
-        """Begin to fetch what is offered, or go on; `table`: the sessions that came with it.
+        """Start to fetch what is offered, or continue; `table`: the sessions that came with it.
 
-        What is being written or checked just now ends before another offer takes its place.
+        A write or check that is running is finished before another offer takes its place.
         """
         offer, snapshots = effect.offer, self._snapshots
         if snapshots is None:
@@ -207,7 +207,7 @@ class SnapshotReceiver:
 
         def done(found: Installing | None) -> None:
             self._staged = found
-            if found is None:  # a crash came between fetching it and beginning anew
+            if found is None:  # a crash came between fetching it and the reset of the log
                 self._arrived(meta)
             else:
                 self._advance()
@@ -215,7 +215,7 @@ class SnapshotReceiver:
         self._run(run, done)
 
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Do something on a thread; what fails is tried again with the next offer."""
+        """Run work on a thread; after a failure the next offer tries again."""
         self._is_busy = True
 
         def finished(result: Any) -> None:
@@ -242,7 +242,7 @@ class SnapshotReceiver:
     def _advance(self) -> None:
         staged, offer = self._staged, self._offer
         if staged is None or offer is None or staged.meta != meta_of(offer):
-            return  # another offer came meanwhile, or none any more: the next one begins it
+            return  # the offer was replaced or given up meanwhile: the next one starts it
         self.state = "installing"
         if staged.size_bytes < staged.meta.size_bytes:
             self._ask()
@@ -271,17 +271,17 @@ class SnapshotReceiver:
         self._environment.network.send(offer.local_id, request)
 
     def received(self, piece: SnapshotChunk, attachment: memoryview) -> None:
-        """Write a piece that was asked for, and ask for the next."""
+        """Write a chunk that was asked for, and ask for the next."""
         staged = self._staged
         if staged is None or self._is_busy or piece.request_id != self._request_id:
             return
-        self._request_id = -1  # it may come twice
+        self._request_id = -1  # the answer may come twice
         if piece.code is not ResponseCode.SUCCESS or not len(attachment):
-            return  # gone: the leader offers a newer one
+            return  # the snapshot is gone: the leader offers a newer one
         before = staged.size_bytes
 
         def done(size_bytes: int) -> None:
-            if size_bytes > before:  # else it was not what was asked for: wait for the next offer
+            if size_bytes > before:  # else it was another chunk: wait for the next offer
                 self._advance()
 
         self._run(lambda: staged.write(attachment, piece.offset), done)
@@ -297,7 +297,7 @@ class SnapshotReceiver:
         self._arrived(staged.meta)
 
     def _arrived(self, meta: SnapshotMeta) -> None:
-        """It is here, whole and durable."""
+        """The snapshot is here, whole and durable."""
         offer, self._fetched = self._begun, meta
         self._end()
         if self._begun_table:
@@ -306,9 +306,9 @@ class SnapshotReceiver:
             self._context.step(SnapshotFetched(offer))
         machine = self._machine
         if machine.newest_index == meta.last_included_index:
-            machine.newest = meta  # it has taken that one's place, and need not be alike
+            machine.newest = meta  # it replaced the file of that index, and may differ from it
         if not self._applier.is_loading and machine.applied_index < meta.last_included_index:
-            # the log holds what the snapshot does, but the machine could not be given it
+            # the log holds the snapshot's entries too, but the machine could not apply them
             self._applier.load(meta)
 
     def _end(self) -> None:
@@ -320,7 +320,7 @@ class SnapshotReceiver:
     def skip_removed(
         self, index: int, peer_id: str, begin_index: int, table: bytes | memoryview
     ) -> None:
-        """A damaged entry is removed at a peer, and nobody else gives it: go on after it.
+        """Continue after a damaged entry that a peer has removed, as no other peer gives it.
 
         The peer's log starts at `begin_index`; `table` are its producer sessions, empty if it does
         not know them: then what producers stored in the entry is not known there either.
@@ -331,14 +331,18 @@ class SnapshotReceiver:
         elif table:
             self._sessions.learned(table)
             if machine.machine is not None and machine.newest_index < index:
-                # first what the machine made of it; then the next peer that is asked has it removed
+                # first save a snapshot with the entry's effect; the next peer's answer removes it
                 self._applier.snapshotter.ask(lambda code, text, saved_index: None)
             self._retention.remove_until(begin_index - 1)
 
     def reset(self, effect: ResetLog, table: bytes = b"") -> None:
-        """Start the log anew, as the core decided; `table`: the sessions that came with the offer.
+        """Reset the log, as the core decided; `table`: the sessions that came with the offer.
 
-        Those of a snapshot were taken when it was here.
+        Those of a snapshot were taken when the snapshot arrived. They come first, because the log
+        will not hold the entries from which they could be derived. Entries after the new start that
+        conflict with the leader's are truncated before the reset, which keeps what lies after the
+        start: if a crash comes between the two writes, the log is merely shorter, and the next
+        offer resets it.
         """
         context, log = self._context, self._context.log
         log_event(
@@ -365,7 +369,7 @@ class SnapshotReceiver:
         )
         context.submit(effect.token, plan)
         context.check_damage_later()
-        # one that went on from a later snapshot of its own has what this one would give it
+        # a machine that has loaded a later snapshot of its own needs nothing from this one
         fetched = self._fetched
         if fetched is not None and self._machine.applied_index < fetched.last_included_index:
             self._applier.load(fetched)
@@ -373,7 +377,7 @@ class SnapshotReceiver:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Give up what nobody offers any more, and questions that nobody answers."""
+        """Give up an offer that is not repeated any more, and a question that is not answered."""
         if self._offer is not None and now_ms >= self._give_up_ms() and not self._is_busy:
             self._end()
         asked = self._question

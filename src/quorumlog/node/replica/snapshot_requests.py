@@ -5,9 +5,9 @@ from quorumlog.node.replica.context import ReplicaContext
 
 
 class SnapshotRequests:
-    """The part of a replica that asks for snapshots, and knows which offer answers it.
+    """The part of a replica that asks for snapshots, and knows which offer is the answer.
 
-    `least_index`: only a snapshot that includes this entry will do.
+    `least_index`: the snapshot must include this entry.
     """
 
     def __init__(self, context: ReplicaContext) -> None:
@@ -16,7 +16,7 @@ class SnapshotRequests:
         self.least_index = -1
 
     def ask(self, peer_id: str, least_index: int = -1) -> None:
-        """The machine cannot go on: what it needs is damaged here, or removed."""
+        """Ask a peer for a snapshot: the machine needs entries that are damaged or removed here."""
         context, core = self._context, self._context.core
         self._asked, self.least_index = (peer_id, context.environment.nonce()), least_index
         message = SnapshotOfferRequest(
@@ -30,9 +30,9 @@ class SnapshotRequests:
         context.environment.network.send(peer_id, message)
 
     def are_answered_by(self, offer: InstallSnapshotRequest) -> bool:
-        """Whether an offer is the answer to what was asked last."""
+        """Whether an offer answers the last request."""
         return self._asked == (offer.local_id, offer.request_id)
 
     def settled(self) -> None:
-        """The offer is taken: nothing is asked for any more."""
+        """Forget the last request: an offer was taken."""
         self._asked = None

@@ -1,6 +1,6 @@
-"""Offering snapshots to peers that need what the log has removed, and sending them in chunks.
+"""Offers snapshots to peers that need removed entries, and sends them in chunks.
 
-A leader offers by itself (spec 40 section 5); a peer whose machine cannot go on asks for an offer.
+A leader offers on its own (spec 40 section 5); a peer whose machine cannot go on asks for an offer.
 """
 
 import logging
@@ -30,12 +30,12 @@ from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 logger = logging.getLogger(__name__)
 
 OFFERS_KNOWN = 4
-"""Newest offers to a peer that are confirmed when it asks: they cross with the questions."""
+"""Newest offers to a peer that are confirmed when it asks: offers and questions may cross."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """Fingerprints of what a peer was offered lately, in one term."""
+    """Fingerprints of the latest offers to a peer, in one term."""
 
     term: int
     fingerprints: list[bytes] = field(default_factory=list)
@@ -71,7 +71,7 @@ class SnapshotSender:
         self._made: dict[str, _Made] = {}
 
     def offer(self, effect: OfferSnapshot) -> None:
-        """Tell a peer where it can begin."""
+        """Offer a peer a place to start."""
         core, log = self._context.core, self._context.log
         meta = self._offered_to(effect.peer_id)
         if meta is None:
@@ -110,7 +110,7 @@ class SnapshotSender:
         made.add(fingerprint_of(offer, table))
 
     def asked(self, question: OfferQuery) -> None:
-        """A peer asks whether an offer in this replica's name is its own."""
+        """A peer asks whether this replica made an offer that came in its name."""
         core, made = self._context.core, self._made.get(question.local_id)
         is_mine = (
             core.role is Role.LEADER
@@ -139,14 +139,14 @@ class SnapshotSender:
         return meta
 
     def _place_to_begin(self) -> SnapshotMeta | None:
-        """Return the newest snapshot; of a plain log, where it begins."""
+        """Return the newest snapshot, or for a plain log the place where it starts."""
         log, machine = self._context.log, self._applier.state
         if self._sessions.is_lost:
-            return None  # what producers stored before it must be told along with it
+            return None  # the offer must carry the producer sessions of the removed entries
         index = log.before_begin_index
         if machine.machine is not None:
             newest = machine.newest
-            # what producers stored before it must be told along with it
+            # the offer must carry the producer sessions of the removed entries
             known = self._sessions.as_of
             reaches = newest is not None and index <= newest.last_included_index <= known
             return newest if reaches else None
@@ -160,7 +160,7 @@ class SnapshotSender:
         )
 
     def serve(self, request: SnapshotChunkRequest) -> None:
-        """Send a piece, now or when the rate allows it."""
+        """Send a chunk, now or when the rate allows it."""
         now_ms = self._environment.now_ms()
         if not self._served.asked(request):
             self._applier.scrub.suspect(request.last_included_index)
@@ -209,7 +209,7 @@ class SnapshotSender:
         self._environment.network.send(request.local_id, piece, [data], bulk=True)
 
     def wanted(self, message: SnapshotOfferRequest) -> None:
-        """A peer cannot go on without a snapshot; while nobody leads, anybody's will do."""
+        """A peer's machine needs a snapshot; while there is no leader, any replica offers one."""
         core = self._context.core
         leads = core.role is Role.LEADER or core.leader_id is None
         applier, machine = self._applier, self._applier.state
@@ -224,7 +224,7 @@ class SnapshotSender:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Send what was held back."""
+        """Send the chunks that were held back."""
         if self._held and not self._rate.is_used_up(now_ms):
             held, self._held = self._held, {}
             for request in held.values():

@@ -1,7 +1,7 @@
-"""Saving a state machine's snapshots beside the log, and removing what they make superfluous.
+"""Saves a state machine's snapshots beside the log, and removes entries that they cover.
 
-Behind the machine's own data a snapshot has what the replica keeps beside it: the producer sessions
-and the results of commands (`Kept`).
+After the machine's own data a snapshot holds what the replica keeps beside it: the producer
+sessions and the results of commands (`Kept`).
 """
 
 import logging
@@ -39,7 +39,7 @@ from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 logger = logging.getLogger(__name__)
 
 Saved: TypeAlias = Callable[[ResponseCode, str, int], None]
-"""Is told how saving on request ended: code, why it failed, and the last included index."""
+"""Called when a requested save ends: with code, reason of a failure, last included index."""
 
 RETRY_MS = 60_000
 """Pause after a snapshot that could not be saved."""
@@ -56,7 +56,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """A snapshot to be saved; `state` None: it is saved already, and `oldest` is still of use."""
+    """A snapshot to be saved; `state` None: it is saved already, and only `oldest` counts."""
 
     meta: SnapshotMeta
     kept: bytes
@@ -96,7 +96,7 @@ class Snapshotter:
         self._is_saving = False
         self._not_before_ms = 0
         self._state_number = 0
-        # whole, but no machine becomes what was saved: not for this process to remove
+        # the file is whole, but the machine cannot load it: this process must not remove it
         self._refused: set[int] = set()
         self.has_quarantined = bool(snapshots.quarantined()) if snapshots is not None else False
         self._is_settled = False
@@ -115,18 +115,18 @@ class Snapshotter:
         if self._snapshots is None or self._is_saving or since <= 0:
             return False
         if applied > self._context.core.committed_index:
-            return False  # opened with it, and not yet heard that it is committed
+            return False  # the machine was opened with it; the commit is not known here yet
         config = self._config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
         return bool(self._asked) or (grown and self._environment.now_ms() >= self._not_before_ms)
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for a snapshot."""
+        """Whether a request waits for a snapshot."""
         return bool(self._asked)
 
     def ask(self, saved: Saved) -> None:
-        """Save at once; `saved` is told when that is durable."""
+        """Save at once; `saved` is called when the snapshot is durable."""
         if self._snapshots is None or self._machine.machine is None:
             text = f"group {self._config.group} has no state machine"
             saved(ResponseCode.UNSUPPORTED, text, -1)
@@ -141,7 +141,7 @@ class Snapshotter:
             self._control.advance()
 
     def settle(self) -> None:
-        """Answer those whose request the newest snapshot fulfils."""
+        """Answer the requests that the newest snapshot fulfils."""
         waiting, self._asked = self._asked, []
         for index, saved in waiting:
             if index <= self._machine.newest_index:
@@ -150,7 +150,7 @@ class Snapshotter:
                 self._asked.append((index, saved))
 
     def end(self, text: str) -> None:
-        """The machine failed: nothing is saved any more."""
+        """Save nothing any more: the machine failed."""
         asked, self._asked = self._asked, []
         for _, saved in asked:
             saved(ResponseCode.INTERNAL_ERROR, text, -1)
@@ -162,11 +162,11 @@ class Snapshotter:
     # -- saving -------------------------------------------------------------------------------
 
     def next_work(self, machine: StateMachine) -> MachineJob:
-        """Return what is to be done, if it `is_settled` or `is_due`."""
+        """Return the next job, if it `is_settled` or `is_due`."""
         return self._forgetting() if self.is_settled else self._freezing(machine)
 
     def _freezing(self, machine: StateMachine) -> MachineJob:
-        """Return what has the machine's state saved: beside it, if it can be frozen."""
+        """Return the job that saves the machine's state, beside the machine if it can be frozen."""
         snapshots, log, index = self._snapshots, self._context.log, self._machine.applied_index
         self._is_saving = True
         self._bytes_before, self._bytes = self._bytes, 0
@@ -227,7 +227,7 @@ class Snapshotter:
 
         def failed(error: Exception) -> None:
             if isinstance(error, LeaderPendingFullError):
-                frozen.close()  # it was not begun
+                frozen.close()  # saving was not started
             self._failed(error)
 
         self._environment.executor.run(run, lambda found: self._published(*found, number), failed)
@@ -257,7 +257,7 @@ class Snapshotter:
         self._control.advance()
 
     def _failed(self, error: Exception) -> None:
-        """The snapshot before stays, and so does the log behind it."""
+        """Keep the snapshot before, and the log after it: saving failed."""
         self._not_saved()
         if isinstance(error, MachineDamagedError):
             self._control.rebuild(str(error))
@@ -278,7 +278,7 @@ class Snapshotter:
     def _remove_covered(self, oldest: int) -> None:
         """Remove entries that all snapshots hold, but not what a live member still needs.
 
-        So each of them will do when the newer ones turn out to be damaged.
+        So an older snapshot can be used when the newer ones turn out to be damaged.
         """
         context, log = self._context, self._context.log
         kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
@@ -302,10 +302,10 @@ class Snapshotter:
         self._change(lambda: snapshots.remove_broken(index, error), done)
 
     def distrust(self, trusted_index: int) -> None:
-        """The present state is not what it should be, nor are snapshots behind an index.
+        """Trust neither the present state nor snapshots after an index.
 
-        What is being saved of it is not used. They are quarantined, by `quarantine_after`, and not
-        removed: they may be all that is left of the state.
+        A snapshot that is being saved is not used. Those after the index are quarantined, by
+        `quarantine_after`, and not removed: they may be all that is left of the state.
         """
         self._state_number += 1
         self._is_settled = False
@@ -321,20 +321,20 @@ class Snapshotter:
                 self.has_quarantined = True
 
     def agreed(self) -> None:
-        """The machine's state is a majority's.
+        """The machine's state equals a majority's.
 
-        With a snapshot of its own again it needs none of those that were quarantined.
+        Once it has a snapshot of its own again, it needs none of the quarantined ones.
         """
         if self.has_quarantined and self._machine.newest is not None and self._control.is_eligible:
             self._is_settled = True
 
     @property
     def is_settled(self) -> bool:
-        """Whether what was quarantined is to be removed."""
+        """Whether quarantined snapshots can be removed."""
         return self._is_settled
 
     def _forgetting(self) -> MachineJob:
-        """Return what removes it: on the machine's thread, as quarantining is."""
+        """Return the job that removes them: it uses the machine's thread, as quarantining does."""
 
         def run() -> None:
             if self._snapshots is not None and self._is_settled:
@@ -347,7 +347,7 @@ class Snapshotter:
         return MachineJob(run, done)
 
     def taking_back(self, done: Callable[[], None]) -> MachineJob:
-        """Return what has those used after all that were quarantined."""
+        """Return the job that puts quarantined snapshots back into use."""
 
         before = self._machine.newest
 
@@ -364,7 +364,7 @@ class Snapshotter:
         return MachineJob(run, taken)
 
     def _withdraw(self, meta: SnapshotMeta) -> None:
-        """Quarantine what was saved of a state that is not trusted any more."""
+        """Quarantine a snapshot of a state that is not trusted any more."""
         snapshots, index = self._snapshots, meta.last_included_index
         if snapshots is None:
             return
@@ -380,7 +380,7 @@ class Snapshotter:
         self._change(run, done)
 
     def _change(self, change: Callable[[], None], done: Callable[[], None]) -> None:
-        """Take snapshots out of use, and find which is the newest then, on a thread."""
+        """Take snapshots out of use, and find the newest that is left, on a thread."""
         before = self._machine.newest
 
         def run() -> SnapshotMeta | None:
@@ -406,7 +406,7 @@ class Snapshotter:
     # -- loading ------------------------------------------------------------------------------
 
     def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
-        """Have a machine load a snapshot; on its thread. None: it was broken, and is gone."""
+        """Have a machine load a snapshot, on its thread; None: it was broken and was removed."""
         snapshots, index = self._snapshots, meta.last_included_index
         if snapshots is None:
             return None
@@ -437,32 +437,32 @@ class Snapshotter:
                 f"{describe_error(error)} while it loaded snapshot {index}"
             ) from error
         if meta.digest and found != meta.digest:
-            # what the machine holds now is nobody's state: it must not go on
+            # the machine's state is now neither the old one nor the new one: it must not go on
             self._refused.add(index)
             raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
         return kept
 
     def loaded(self, meta: SnapshotMeta, kept: Kept) -> None:
-        """A machine has loaded a snapshot: take what was kept with it, and answer who waits."""
+        """A machine has loaded a snapshot: take over its `Kept`, and answer waiting requests."""
         if kept.sessions:
             self._sessions.learned(kept.sessions)
-        if self._context.log.damaged:  # what is damaged below it is needed by nobody any more
+        if self._context.log.damaged:  # damaged entries below it are not needed any more
             self._retention.remove_until(meta.last_included_index)
         self.settle()
 
     def look(self) -> SnapshotMeta | None:
-        """Look once more which snapshot is the newest, on any thread but the loop's."""
+        """Find out again which snapshot is the newest; on any thread but the loop's."""
         snapshots = self._snapshots
         return snapshots.newest(self._refused) if snapshots is not None else None
 
     def looked(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
-        """That was found; `before` was the newest when it was looked for."""
-        if self._machine.newest is before:  # else another came meanwhile
+        """Take the result of `look`; `before` was the newest when it was called."""
+        if self._machine.newest is before:  # else another snapshot came meanwhile
             self._machine.newest = found
 
 
 def _caught(run: Callable[[], _Frozen]) -> object:
-    """Return what failed, unless it is the machine: then nothing more is asked of it."""
+    """Return a failure as a value, unless the machine failed, which must not be used again."""
     try:
         return run()
     except (MachineError, MachineDamagedError):
@@ -493,7 +493,7 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
 def _write(
     snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine, kept: bytes
 ) -> SnapshotMeta:
-    """Write and publish a state, and what is kept beside it."""
+    """Write and publish a state and its `Kept`."""
     saving = snapshots.begin()
     try:
         try:

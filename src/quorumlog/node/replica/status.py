@@ -7,7 +7,7 @@ from quorumlog.model.messages.client import StatusResponse
 from quorumlog.node.replica.replica import Replica
 
 READERS_SHOWN = 100
-"""Of the readers that reported last."""
+"""Positions in an answer: those of the consumers that reported last."""
 
 
 def status_of(replica: Replica, node_id: str) -> StatusResponse:
@@ -103,7 +103,7 @@ def _install_state(replica: Replica) -> str:
 
 
 def _machine_trouble(replica: Replica) -> str:
-    """Return why the machine is not what it should be; reading its files at the start is none."""
+    """Return what is wrong with the machine; reading its files at the start is no trouble."""
     applier = replica.applier
     return "" if applier.condition == "recovering" else applier.condition_text
 
@@ -124,7 +124,7 @@ def _lost_sessions_text(replica: Replica) -> str:
 
 
 def _founding_text(replica: Replica) -> str:
-    """Return what a group that has not begun yet waits for."""
+    """Return what a group that is not founded yet waits for."""
     core = replica.core
     if core.membership_index >= 0 or core.leader_id is not None:
         return ""
@@ -139,7 +139,7 @@ def _address_of(replica: Replica, node_id: str) -> str:
 
 
 def _chain_crc_at(replica: Replica, index: int) -> int:
-    """Return the chain CRC at an index, 0 where it is not known (nothing there, or damaged)."""
+    """Return the chain CRC at an index; 0 if it is not known (no such entry, or damaged)."""
     try:
         return replica.log.chain_crc_at(index) or 0
     except StorageError:

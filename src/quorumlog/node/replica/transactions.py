@@ -1,4 +1,4 @@
-"""Transactions that nobody ends: given up by the leader, so that they cannot hold readers back."""
+"""Aborts transactions that no producer ends, so that they cannot hold readers back."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -24,16 +24,16 @@ from quorumlog.sessions.entries import (
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 1_000
-"""After which an end that was not taken is proposed again."""
+"""Pause before the end of a transaction that was refused is proposed again."""
 
 
 class OpenTransactions:
-    """The part of a leader that gives up transactions to which nothing is added any more.
+    """The part of a leader that aborts transactions to which nothing is added any more.
 
-    Readers of committed transactions stop before an open one, and the log cannot tell a slow
-    producer from one that is gone: so each has a time-out. A new leader counts it from when it
-    became one, as time that another leader measured means nothing here. All methods run on the
-    event loop's thread.
+    Readers of committed transactions stop before an open one, and the log does not show whether its
+    producer is slow or gone, so each transaction has a time-out. A new leader counts it from its
+    election, as it cannot use the clock of another node. All methods run on the event loop's
+    thread.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OpenTransactions:
         self._due_ms: dict[bytes, int] = {}
 
     def appended(self, entries: Iterable[SystemEntry]) -> None:
-        """The leader appended blocks that these entries lead."""
+        """The leader appended blocks that start with these entries."""
         for entry in entries:
             if isinstance(entry, InitTransactions | EndTransaction):
                 self._watch(entry.transactional_id)
@@ -69,7 +69,7 @@ class OpenTransactions:
     def tell(
         self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
     ) -> None:
-        """Say what is known of a transactional id, once this replica has proved that it leads."""
+        """Answer with the state of a transactional id, once this replica has proved its lead."""
         context, core = self._context, self._context.core
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
@@ -93,14 +93,14 @@ class OpenTransactions:
             proved(ResponseCode.NOT_LEADER, f"not the leader of {context.config.group}", -1)
 
     def role_changed(self, role: Role) -> None:
-        """Leadership came or went."""
+        """This replica has become leader, or is leader no more."""
         self._due_ms = {}
         if role is Role.LEADER:
             for found_id in self._sessions.at_end.open_ids:
                 self._watch(found_id)
 
     def tick(self, now_ms: int) -> None:
-        """Give up what is overdue."""
+        """Abort overdue transactions."""
         late = [found_id for found_id, due_ms in self._due_ms.items() if due_ms <= now_ms]
         for found_id in late:
             table = self._sessions.at_end
@@ -131,4 +131,4 @@ class OpenTransactions:
 
 
 def _nobody_waits(response: AppendResponse, results: Sequence[bytes]) -> None:
-    """It is proposed again if it was refused."""
+    """Ignore the answer: an end that was refused is proposed again."""
