@@ -1,4 +1,4 @@
-"""What appends are owed: an answer, also where it has to be looked up first."""
+"""Every append gets an answer, even if the answer has to be looked up first."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A state machine and its replica: what it is given and answers, how it fails, its snapshots."""
+"""A state machine and its replica: entries and queries, failures, snapshots."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Threads beside the loop: results come back on the loop, and to nobody once they are stopped."""
+"""Threads beside the loop: results come back on the loop, and are dropped after `stop`."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Reads for clients: what is committed, who waits, and what is refused."""
+"""Reads for clients: committed entries only, waiting fetches, and refusals."""
 
 import numpy as np
 import pytest

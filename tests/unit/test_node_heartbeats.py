@@ -1,4 +1,4 @@
-"""Heartbeats of many groups: replicas woken together, their messages joined."""
+"""Heartbeats of many groups: replicas are ticked together, and their messages are joined."""
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import (

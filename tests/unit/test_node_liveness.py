@@ -1,4 +1,4 @@
-"""Beats between two nodes: who is told what, who rests, and what ends it."""
+"""Node heartbeats between two nodes: what they report, which groups quiesce, what wakes them up."""
 
 from types import SimpleNamespace
 

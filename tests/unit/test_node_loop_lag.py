@@ -1,4 +1,4 @@
-"""How late the event loop was."""
+"""The lag of the event loop is measured and reported."""
 
 import pytest
 

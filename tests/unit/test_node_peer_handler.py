@@ -1,4 +1,4 @@
-"""What a node takes from whoever says that it is a peer."""
+"""Which messages a node accepts from a connection that claims to be a peer's."""
 
 import pytest
 

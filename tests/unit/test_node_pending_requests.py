@@ -1,4 +1,4 @@
-"""Reads that a follower asks its leader about."""
+"""Linearizable reads for which a follower asks its leader."""
 
 import random
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A replica whose log has it at another address than its configuration takes no part."""
+"""A replica takes no part if its log has it at another address than its configuration."""
 
 import asyncio
 from types import SimpleNamespace

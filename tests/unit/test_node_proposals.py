@@ -1,4 +1,4 @@
-"""Appends on their way through a leader."""
+"""Appends on their way through a leader: queued, joined, waiting for a majority."""
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.limits import Limits

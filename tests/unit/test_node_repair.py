@@ -1,4 +1,4 @@
-"""Damage in a running replica: what the core is told, whom it asks, what it takes."""
+"""Damage in a running replica: what the core learns, which peers are asked, what is accepted."""
 
 from types import SimpleNamespace
 

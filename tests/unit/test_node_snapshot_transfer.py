@@ -1,4 +1,4 @@
-"""Fetching and sending snapshots: pieces lost, late or wrong, disks that fail, the rate."""
+"""Fetching and sending snapshots: chunks lost, late or wrong, disks that fail, the rate."""
 
 import random
 

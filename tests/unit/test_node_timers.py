@@ -1,4 +1,4 @@
-"""When replicas are woken, and what comes before."""
+"""When replicas are ticked, and what happens before."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What shows only at the edge of a bound, or when a clock jumped over it."""
+"""Cases at the edge of a bound, or in which a clock jumps over it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Messages that no member of the group can have meant: nothing durable comes of them."""
+"""Messages that no member of the group can have sent: they change nothing durable."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Disks that were emptied: whoever comes back under the old name is somebody else (R14)."""
+"""Emptied disks: a replica that comes back under its old name counts as another one (R14)."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Nodes that are about to stop: leadership is handed over first, if anybody can take it."""
+"""Nodes that are about to stop transfer leadership first, if another member can take it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Terms by run, durable writes, majorities: the values the core reckons with."""
+"""The values that the core computes with: terms by run, durable writes, majorities."""
 
 import pytest
 from hypothesis import given

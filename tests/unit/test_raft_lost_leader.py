@@ -1,4 +1,4 @@
-"""A leader whose process ended: its connections say so long before the election time-out does."""
+"""A leader whose process ended: closed connections show it long before the election time-out."""
 
 import pytest
 

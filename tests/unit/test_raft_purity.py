@@ -1,4 +1,4 @@
-"""The pure rooms stay pure: nothing in them can differ between two runs with the same input."""
+"""The pure packages stay pure: two runs with the same input cannot differ."""
 
 import ast
 from pathlib import Path

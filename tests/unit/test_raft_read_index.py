@@ -1,4 +1,4 @@
-"""Linearizable reads: answered once a round that began later proves leadership (thesis 6.4)."""
+"""Linearizable reads: answered once a later round proves leadership (thesis 6.4)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Leaving a group: followers, the leader itself, and those who do not know that they left."""
+"""Removed members: followers, the leader itself, and members that do not know of it yet."""
 
 import pytest
 

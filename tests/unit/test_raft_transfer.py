@@ -1,4 +1,4 @@
-"""Handing leadership over, and preferred leaders (spec 10 sections 8 and 9; spec 90 9, 37-42)."""
+"""Leadership transfer and preferred leaders (spec 10 sections 8 and 9; spec 90 9, 37-42)."""
 
 import msgspec
 import pytest

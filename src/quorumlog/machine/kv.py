@@ -1,14 +1,14 @@
 """The key-value machine: an ordered map on LMDB with its latest changes and a digest.
 
-Three tables in one file: `items` (key → index that last changed it, value), `events` (index and
-ordinal → key and value, or deletion) and `kept` (what the replica answers repeated commands with).
-Each call of `apply` is one write transaction, with the applied index in it: the file always holds
-the state after some entry, never half of one. What is read is verified (see `kv_database`).
+One file has three tables: `items` (key → index that last changed it, value), `events` (index and
+ordinal → key and value, or deletion) and `kept` (the answers to repeated commands). Each call of
+`apply` is one write transaction that includes the applied index: the file always holds the state
+after some entry, never half of one. Everything that is read is verified (see `kv_database`).
 
-Nothing is flushed to the disk while it runs: the log is what is durable, and everything here can be
-made again from a snapshot and the log. `close` flushes everything and notes what the file is; only
-such a file is opened again, and only if it still is that. After a crash, or when any bit of it has
-changed, it is thrown away unread, and the replica loads its snapshot and replays.
+Nothing is flushed to the disk while it runs: the log is durable, and everything here can be derived
+from a snapshot and the log. `close` flushes everything and notes the file's checksum; a file is
+opened again only if it still has the checksum of such a note. After a crash, or if any bit of it
+has changed, it is removed unread, and the replica loads its snapshot and replays the log.
 """
 
 import logging
@@ -88,7 +88,7 @@ _FILES = {
     f"{LOADING_NAME}.earlier": True,
     "boot": True,
 }
-"""What there may be; True: it is of an earlier life of the process, or of an earlier build."""
+"""Files that may be there; True: left by an earlier run or an earlier build, to be removed."""
 _INDEX = struct.Struct(">q")
 _EVENT = struct.Struct(">qI")
 _CHANGE = struct.Struct(">?H")
@@ -113,7 +113,7 @@ class _Batch:
         return outcomes
 
     def keep(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Change what repeated commands are answered with."""
+        """Change the answers to repeated commands."""
         for key, value in changes.items():
             if value is None:
                 self._tables[KEPT].remove(key)
@@ -121,7 +121,7 @@ class _Batch:
                 self._tables[KEPT].put(key, value)
 
     def end(self) -> None:
-        """Say how far the state is now."""
+        """Write the applied index and the sums into the transaction."""
         self._progress.sums = [table.total for table in self._tables]
         self._database.keep_progress(self._transaction, self._progress)
 
@@ -158,26 +158,26 @@ class _Batch:
         return None if before is None else before[_INDEX.size :]
 
     def _note(self, key: bytes, value: bytes | None) -> None:
-        """Keep a change for those who ask what happened."""
+        """Keep a change for later queries of events."""
         at = _EVENT.pack(self._index, self._ordinal)
         change = _CHANGE.pack(value is not None, len(key)) + key + (value or b"")
         self._events.put(at, change, append=True)
         self._ordinal += 1
 
     def _forget(self) -> None:
-        """Remove the oldest changes; however entries are batched, the same ones are left."""
+        """Remove the oldest changes; which are left does not depend on how entries are batched."""
         surplus = self._events.count - EVENTS_KEPT
         if surplus <= 0:
             return
         oldest = [at for at, _ in islice(self._events.forward(), surplus)]
         for at in oldest:
             self._events.remove(at)
-        # an entry of which a part is left counts as forgotten
+        # an entry whose changes are only partly left counts as forgotten
         self._progress.first_kept_index = _EVENT.unpack(oldest[-1])[0] + 1
 
 
 class _Asked:
-    """The state as one query sees it."""
+    """The state that one query sees."""
 
     def __init__(self, database: Database, transaction: Transaction) -> None:
         self._progress = database.progress(transaction)
@@ -203,8 +203,8 @@ class _Asked:
             items.append((key, record[_INDEX.size :], _INDEX.unpack_from(record)[0]))
         return Page(items, more=False)
 
-    # Bounds may be longer than any key (the last one and a zero byte, say), but LMDB must not
-    # be asked for such: it is asked for their beginning, and what does not belong is left out.
+    # A bound may be longer than any key (the last key and a zero byte, say), which LMDB does not
+    # allow: it is asked for the start of the bound, and items outside the range are skipped.
 
     def _forward(self, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         for key, record in self._items.forward(begin[:KEY_BYTES_MAX]):
@@ -246,10 +246,10 @@ class _Asked:
 
 
 class KeyValueMachine(StateMachine):
-    """See the module; commands, results, queries and answers are those of `kv_commands`.
+    """The machine of this module; `kv_commands` defines its commands, results and queries.
 
-    Raises `CorruptionError` where its file is damaged, `NoSpaceError` where the disk is full (then
-    nothing has changed), `StorageError` when LMDB or the disk fail otherwise.
+    Its methods raise `CorruptionError` if its file is damaged, `NoSpaceError` if the disk is full
+    (then nothing has changed), and `StorageError` if LMDB or the disk fails otherwise.
     """
 
     def __init__(self, directory: str, map_bytes: int) -> None:
@@ -268,7 +268,7 @@ class KeyValueMachine(StateMachine):
         return cls(directory, map_bytes)
 
     def recover(self) -> None:
-        """Open the database if it is what was closed, else an empty one; reads all of it."""
+        """Open the database, if it is unchanged since it was closed, else an empty one."""
         if self._open is not None:
             return
         self._files.make_directory(self._directory)
@@ -278,7 +278,7 @@ class KeyValueMachine(StateMachine):
         self._note.remove()
         try:
             self._open = self._open_database()
-        except CorruptionError as error:  # of another word size, say: it is as it was closed
+        except CorruptionError as error:  # unchanged since `close`, but of another word size, say
             self._throw_away(str(error))
             self._open = self._open_database()
 
@@ -305,7 +305,7 @@ class KeyValueMachine(StateMachine):
 
     @contextmanager
     def _watched(self) -> Iterator[Database]:
-        """Give the database, and do not call it whole again once damage was met."""
+        """Yield the database; once damage was found, it does not count as whole any more."""
         database = self._database
         try:
             with named(self._path):
@@ -329,8 +329,8 @@ class KeyValueMachine(StateMachine):
     def digest(self) -> bytes:
         """Return the sum of the hashes of all items with their indexes.
 
-        It is kept up to date by every change, and made from the items themselves when a snapshot is
-        loaded; `check` and every saved snapshot compare the two.
+        Every change keeps it up to date, and a loaded snapshot computes it from the items
+        themselves; `check` and every saved snapshot compare the two.
         """
         return self._progress().sums[ITEMS]
 
@@ -344,10 +344,10 @@ class KeyValueMachine(StateMachine):
             return list(database.table(KEPT, transaction).forward())
 
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
-        """Carry out commands; a malformed one is an `Outcome` that says so.
+        """Carry out commands; the `Outcome` of a malformed one says so.
 
-        Waits while a frozen state is saved, if the database has to grow. Raises
-        `InvariantViolation` when given an entry again.
+        It waits while a frozen state is saved, if the database has to grow. Raises
+        `InvariantViolation` if it gets an entry again.
         """
         return self.apply_keeping(entries, lambda results: {})
 
@@ -450,4 +450,4 @@ class KeyValueMachine(StateMachine):
 
 class _Nowhere:
     def write(self, data: Buffer) -> None:
-        """Forget it."""
+        """Discard the data."""

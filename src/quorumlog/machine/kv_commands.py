@@ -1,10 +1,10 @@
-"""What is said to the key-value machine and what it says, and the bytes of both.
+"""Commands, queries and answers of the key-value machine, and their encoding.
 
-A command is always a transaction: compares, what is carried out when all of them are true, and
-what otherwise. A put, a delete and a compare-and-set are small ones. Everything is msgpack (arrays
-that start with a number for the kind), checked on both sides: whoever encodes a command learns at
-once what is wrong with it; a replica that decodes one from the log, where anybody may have written
-anything, learns the same.
+A command is always a transaction: compares, operations to carry out if all of them are true, and
+operations to carry out otherwise. A put, a delete and a compare-and-set are small transactions.
+Everything is MessagePack (arrays that start with a number for the kind), checked on both sides: a
+client learns at once what is wrong with a command, and a replica does not trust what it decodes
+from the log, where any client may have written anything.
 """
 
 from typing import TypeAlias, TypeVar
@@ -16,25 +16,25 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.errors import UnexpectedArgumentError
 
 KEY_BYTES_MAX = 511
-"""LMDB takes no longer ones; an empty key is none either."""
+"""LMDB takes no longer keys, and no empty one."""
 VALUE_BYTES_MAX = 1 << 20
-"""Of one value."""
+"""Length of one value."""
 OPERATIONS_MAX = 1_024
-"""In each of a transaction's three lists."""
+"""Items in each of a transaction's three lists."""
 SCAN_ITEMS_MAX = 10_000
-"""Items or events in one answer, whatever was asked for."""
+"""Items or events in one answer, whatever limit was asked for."""
 SCAN_BYTES_MAX = 1 << 20
-"""Keys and values in one answer; it holds one item, or the events of one entry, in any case."""
+"""Bytes of keys and values in one answer, but at least one item or the events of one entry."""
 EVENTS_KEPT = 100_000
 """Newest changes that are kept. All replicas of a group must agree on it."""
 ABSENT = -1
-"""Instead of the index that last changed a key: there is no such key."""
+"""Stands in place of the index that last changed a key: there is no such key."""
 
 _Kind = TypeVar("_Kind")
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all that is an array of its fields."""
+    """Base of everything that is encoded as an array of its fields."""
 
 
 # -- commands ---------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ Operation: TypeAlias = Put | Delete
 
 
 class Compare(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What must be true of a key: its value, the index that last changed it, or both.
+    """A condition on a key: its value, the index that last changed it, or both.
 
     `value` None: there is no such key; `index` `ABSENT`: the same. Encoded as a map, since msgspec
     cannot leave out a field of an array.
@@ -77,11 +77,11 @@ class Transaction(_Message, frozen=True, tag=0):
 
 
 class Outcome(_Message, frozen=True):
-    """What became of a transaction.
+    """The result of a transaction.
 
-    `succeeded`: all compares were true. `index`: of the entry that held it. `previous`: for each
-    operation that was carried out, the value that it found (None: no such key). `error` is not
-    empty if the command was malformed or too large; then it changed nothing.
+    `succeeded`: all compares were true. `index` is that of its entry. `previous` has, for each
+    operation that was carried out, the value before (None: no such key). `error` is not empty if
+    the command was malformed or too large; then it changed nothing.
     """
 
     succeeded: bool
@@ -140,10 +140,10 @@ class Page(_Message, frozen=True, tag=1):
 
 
 class Happened(_Message, frozen=True, tag=2):
-    """Changes (index, key, value or None: deleted), in order, never a part of an entry's.
+    """Changes (index, key, value or None: deleted), in order; those of one entry stay together.
 
-    Ask for the further ones from `next_index`. If `first_kept_index` is beyond the index asked for,
-    those in between are forgotten: there are no events then, and `next_index` does not move on.
+    Further ones follow from `next_index`. If `first_kept_index` is after the requested index, the
+    changes in between are forgotten: then there are no events, and `next_index` does not advance.
     """
 
     events: list[tuple[int, bytes, bytes | None]]
@@ -177,7 +177,7 @@ def encode_command(command: Transaction) -> bytes:
 
 
 def decode_command(data: Buffer) -> Transaction:
-    """Return what was encoded. Raises `UnexpectedArgumentError` if nothing was, or too much."""
+    """Return a decoded command. Raises `UnexpectedArgumentError` if malformed or too large."""
     command = _decode(_commands, data, "command")
     _check_command(command)
     return command
@@ -189,18 +189,18 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(data: Buffer) -> Outcome:
-    """Return what was encoded. Raises `UnexpectedArgumentError` if nothing was."""
+    """Return the decoded value. Raises `UnexpectedArgumentError` if the bytes are malformed."""
     return _decode(_outcomes, data, "outcome")
 
 
 def encode_query(query: Query) -> bytes:
-    """Return a question. Raises `UnexpectedArgumentError` if it can have no answer."""
+    """Return an encoded query. Raises `UnexpectedArgumentError` if it can have no answer."""
     _check_query(query)
     return _encoder.encode(query)
 
 
 def decode_query(data: Buffer) -> Query:
-    """Return what was encoded. Raises `UnexpectedArgumentError` if nothing was."""
+    """Return the decoded value. Raises `UnexpectedArgumentError` if the bytes are malformed."""
     query = _decode(_queries, data, "query")
     _check_query(query)
     return query
@@ -212,7 +212,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_answer(data: Buffer) -> Answer:
-    """Return what was encoded. Raises `UnexpectedArgumentError` if nothing was."""
+    """Return the decoded value. Raises `UnexpectedArgumentError` if the bytes are malformed."""
     return _decode(_answers, data, "answer")
 
 

@@ -1,11 +1,11 @@
-"""The file of the key-value machine: sealed records, opened only if it is as it was closed.
+"""The file of the key-value machine: sealed records, opened only if unchanged since it was closed.
 
-Every record starts with a hash of its key and of what follows, which is verified whenever it is
-read. What a hash of each record cannot show, that a record is gone, the sum of all hashes of a
-table shows: it is kept up to date beside the table, and made anew from the records by `whole`.
+Every record starts with a hash of its key and of what follows, which is verified on every read. A
+record that is gone shows in the sum of all hashes of its table, which is kept up to date beside the
+table; `whole` computes it again from the records.
 LMDB itself trusts its pages: damaged ones end the process, or hide records. So a file is opened
-only if its SHA-256 is the one that was noted when it was closed. One that was not closed, or is
-another, is removed unread: all of it can be made again from a snapshot and the log.
+only if its SHA-256 is the one that was noted when it was closed. A file that was not closed, or
+has changed, is removed unread: all of it can be derived from a snapshot and the log.
 """
 
 import errno
@@ -38,16 +38,16 @@ from quorumlog.storage.files.os_files import (
 CLOSED_NAME = "closed"
 """SHA-256 of the database and its length, from closing it to opening it again."""
 CHUNK_BYTES = 1 << 20
-"""Read from or written to a file at once."""
+"""Bytes that are read from or written to a file at once."""
 HASH_BYTES = 16
-"""Of the hash of a record, of the sum of a table's."""
+"""Lengths of the hash of a record, and of a table's sum."""
 FORMAT = b"quorumlog key-value 2"
-"""Told apart from other databases by this."""
+"""Identifies a database of ours."""
 TABLES = (b"items", b"events", b"kept")
 """Names of the tables that have records; their positions here are in snapshots."""
 ITEMS, EVENTS, KEPT = range(3)
 WALK_RECORDS = 1_024
-"""Records of a chunk at most; besides, it ends once it has `CHUNK_BYTES`."""
+"""Records in a chunk at most; it also ends once it has `CHUNK_BYTES`."""
 
 _FORMAT_KEY = b"format"
 _PROGRESS_KEY = b"progress"
@@ -89,9 +89,9 @@ def named(path: str) -> Iterator[None]:
 
 
 def open_environment(path: str, **options: Any) -> lmdb.Environment:
-    """Open a database file; with spare descriptors, or later, if no other is free.
+    """Open a database file; if no descriptor is free, use spare ones or wait.
 
-    Raises `lmdb.Error`, also if there was none later, and `NotAFileError`.
+    Raises `lmdb.Error`, also if none becomes free, and `NotAFileError`.
     """
     for one in (path, f"{path}-lock"):  # LMDB would wait for the other end of a FIFO
         require_file(one)
@@ -129,7 +129,7 @@ def _shown(key: bytes) -> str:
 
 
 def unsealed(path: str, key: bytes, record: bytes) -> bytes:
-    """Return the body of a record. Raises `CorruptionError` if it is not what was written."""
+    """Return the body of a record. Raises `CorruptionError` if its hash does not match."""
     body = record[HASH_BYTES:]
     if hash_of(key, body) != record[:HASH_BYTES]:
         raise CorruptionError(f"{path}: the record of key '{_shown(key)}' is damaged", path, 0)
@@ -138,7 +138,7 @@ def unsealed(path: str, key: bytes, record: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the state is, and the sums of its tables."""
+    """The applied index of the state, and the sums of its tables."""
 
     applied_index: int = -1
     first_kept_index: int = 0
@@ -146,7 +146,7 @@ class Progress:
 
 
 class Table:
-    """A table as one transaction sees it; `total` is the sum of its records' hashes."""
+    """A table in one transaction; `total` is the sum of its records' hashes."""
 
     def __init__(
         self, path: str, handle: Handle, transaction: Transaction, total: bytes = b""
@@ -158,7 +158,7 @@ class Table:
 
     @property
     def total(self) -> bytes:
-        """The sum, with what was changed in this transaction."""
+        """The sum, including the changes of this transaction."""
         return (self._total % _MODULUS).to_bytes(HASH_BYTES)
 
     @property
@@ -207,7 +207,7 @@ class Table:
                     yield key, unsealed(self._path, key, record)
 
     def whole(self) -> Iterator[Records]:
-        """Yield everything in chunks, and look each key up as one who asks for it would.
+        """Yield all records in chunks, and look up each key as a query would.
 
         Raises `CorruptionError` if a record is damaged, cannot be found, or if one is missing.
         """
@@ -236,7 +236,7 @@ class Table:
 
 
 class Database:
-    """The open file. Raises `lmdb.Error`, or `CorruptionError` if it is none of ours."""
+    """The open file. Raises `lmdb.Error`, or `CorruptionError` if it is not a file of ours."""
 
     def __init__(self, path: str, map_bytes: int) -> None:
         self.path = path
@@ -267,7 +267,7 @@ class Database:
             raise CorruptionError(text, self.path, 0)
 
     def progress(self, transaction: Transaction) -> Progress:
-        """Return how far the state is."""
+        """Return the applied index and the sums."""
         found = transaction.get(_PROGRESS_KEY, db=self._meta)
         if found is None:
             return Progress()
@@ -276,7 +276,7 @@ class Database:
         return Progress(applied_index, first_kept_index, sums)
 
     def keep_progress(self, transaction: Transaction, progress: Progress) -> None:
-        """Say how far it is now."""
+        """Write the applied index and the sums."""
         told = _PROGRESS.pack(progress.applied_index, progress.first_kept_index, *progress.sums)
         sealed = hash_of(_PROGRESS_KEY, told) + told
         transaction.put(_PROGRESS_KEY, sealed, db=self._meta)
@@ -284,16 +284,16 @@ class Database:
     def table(
         self, number: int, transaction: Transaction, progress: Progress | None = None
     ) -> Table:
-        """Return a table as a transaction sees it; with its sum, if the progress is given."""
+        """Return a table in a transaction; with its sum, if the progress is given."""
         total = b"" if progress is None else progress.sums[number]
         return Table(self.path, self._handles[number], transaction, total)
 
     def write(
         self, work: Callable[[Transaction], _Result], before_growing: Callable[[], None]
     ) -> _Result:
-        """Do something in one transaction, again in a larger file if it has no room in this one.
+        """Do something in one transaction; if the file is full, enlarge it and repeat.
 
-        No other transaction may be open then: `before_growing` is called first.
+        No other transaction may be open while it grows: `before_growing` is called first.
         """
         while True:
             try:
@@ -305,7 +305,7 @@ class Database:
 
 
 class ClosedNote:
-    """Says what a database was when it was closed. While it is open there is none."""
+    """The note of a closed database's checksum; there is none while the database is open."""
 
     def __init__(self, files: OsFileSystem, directory: str) -> None:
         self._files = files
@@ -313,7 +313,7 @@ class ClosedNote:
         self._path = f"{directory}/{CLOSED_NAME}"
 
     def why_not(self, data_path: str) -> str:
-        """Say why a database must not be opened; empty if it is what was closed."""
+        """Return why a database must not be opened; empty if unchanged since it was closed."""
         if not self._files.exists(self._path):
             return "it was not closed"
         file = self._files.open(self._path, writable=False)
@@ -324,12 +324,12 @@ class ClosedNote:
         return "" if noted == self._told(data_path) else "it is not what was closed"
 
     def remove(self) -> None:
-        """Say, durably, that the database is open."""
+        """Remove the note durably: the database is open."""
         self._files.remove(self._path)
         self._files.sync_directory(self._directory)
 
     def write(self, data_path: str) -> None:
-        """Say, durably, what the database is now that it is closed."""
+        """Write the note durably, now that the database is closed."""
         file = self._files.open(self._path, create=True)
         try:
             file.resize(0)
@@ -340,7 +340,7 @@ class ClosedNote:
         self._files.sync_directory(self._directory)
 
     def _told(self, data_path: str) -> bytes:
-        """Read all of a database."""
+        """Return the content of the note: checksum and length of the whole file."""
         hashed, size = hashlib.sha256(), 0
         file = self._files.open(data_path, writable=False)
         try:
@@ -353,7 +353,7 @@ class ClosedNote:
 
 
 def remove_stale(files: OsFileSystem, directory: str, known: dict[str, bool]) -> None:
-    """Remove the known files that are marked so, and name those that are not known."""
+    """Remove the files that `known` marks as stale, and log the names of unknown ones."""
     for name in files.names(directory):
         if known.get(name):
             files.remove(os.path.join(directory, name))

@@ -1,9 +1,9 @@
-"""Snapshots of the key-value machine: its records, so that what loads one builds pages of its own.
+"""Snapshots of the key-value machine: records, not pages, so that loading builds new pages.
 
-A line that names the format, then frames: a length of four bytes and MessagePack of a `_Chunk` of
-one table, its records in order; at the end an `_End`. The sums of the records' hashes are made from
-what is written, and from what is read, each time. An earlier build wrote its database as LMDB
-copies it, and a hash of that; it is read as well.
+A snapshot is a line that names the format, then frames: a length of four bytes and the MessagePack
+of a `_Chunk` of one table, with its records in order; at the end comes an `_End`. The sums of the
+records' hashes are computed from what is written, and again from what is read. An earlier build
+wrote its database as LMDB copies it, and a hash of that; such a snapshot can be read as well.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from quorumlog.storage.files.os_files import OUT_OF_DESCRIPTORS, OsFileSystem, s
 MAGIC = b"quorumlog key-value snapshot 2\n"
 EARLIER_FORMAT = b"quorumlog key-value 1"
 FRAME_BYTES_MAX = 1 << 30
-"""Of one frame: a chunk ends with the record that makes it longer than a mebibyte."""
+"""Length of one frame: a chunk ends with the record that makes it longer than a mebibyte."""
 
 _LENGTH = struct.Struct(">I")
 _EARLIER_PROGRESS = struct.Struct(f">q{HASH_BYTES}sq")
@@ -68,9 +68,9 @@ def _framed(frame: _Frame) -> bytes:
 
 
 def save(database: Database, transaction: Transaction, writer: SnapshotWriter) -> None:
-    """Write the state that a transaction sees, and verify all of it.
+    """Write the state of a transaction, and verify all of it.
 
-    Raises `CorruptionError` if it is damaged: what was written then is no snapshot.
+    Raises `CorruptionError` if it is damaged; then the written bytes are not a snapshot.
     """
     writer.write(MAGIC)
     progress = database.progress(transaction)
@@ -82,7 +82,7 @@ def save(database: Database, transaction: Transaction, writer: SnapshotWriter) -
 
 
 class FrozenDatabase:
-    """The database as a read transaction sees it, or as it was saved when that had to end."""
+    """The database in a read transaction, or its saved copy if the transaction had to end."""
 
     def __init__(self, database: Database, directory: str, damaged: Callable[[], None]) -> None:
         self._database = database
@@ -117,9 +117,10 @@ class FrozenDatabase:
             raise
 
     def detach(self) -> None:
-        """Hold the state without the database, which is about to move; waits while it is saved.
+        """Save the state to hold it without the database, which is about to move.
 
-        LMDB would end the transaction, and it is not known when, or whether, it will be saved.
+        LMDB would end the transaction, and it is not known when, or whether, the state will be
+        saved. Waits while it is being saved.
         """
         with self._lock:
             if self._transaction is None:
@@ -161,7 +162,7 @@ class Loading:
         self._sums = [bytes(HASH_BYTES)] * len(TABLES)
 
     def read(self, reader: SnapshotReader) -> None:
-        """Read all of it. Raises `CorruptionError` if it is none, or not whole."""
+        """Read all of it. Raises `CorruptionError` if it is not a whole snapshot."""
         try:
             head = reader.read(len(MAGIC))
             end = self._read_earlier(head, reader) if head != MAGIC else self._read(reader)
@@ -228,7 +229,7 @@ class Loading:
             self._files.remove(copied)
 
     def _receive(self, path: str, head: bytes, reader: SnapshotReader) -> None:
-        """Write what is read, but for the hash after it, to a file."""
+        """Write everything that is read, except the hash at the end, to a file."""
         hashed, position, held = hashlib.blake2b(digest_size=HASH_BYTES), 0, head
         self._files.remove(path)
         file = self._files.open(path, create=True)

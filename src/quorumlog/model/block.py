@@ -190,7 +190,7 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
 
 
 def _few_parsed(data: memoryview, count: int, entry_bytes_max: int) -> Block | None:
-    """Return a block of few entries; None if there is anything wrong with it."""
+    """Return a block of few entries; None if anything is wrong with it."""
     offsets: list[int] = []
     sizes: list[int] = []
     offset, total = 0, len(data)
@@ -238,13 +238,13 @@ def block_from_index_records(data: memoryview, records: Buffer) -> Block:
 
 
 def _is_all_of(size: int, data: memoryview, count: int) -> bool:
-    """Whether every header states this size, and a body size that goes with it."""
+    """Whether every header states this size and the body size that belongs to it."""
     stated = np.ndarray((2, count), dtype=">i4", buffer=data, offset=4, strides=(40, size))
     return bool((stated[0] == size).all() and (stated[1] == size - HEADER_SIZE).all())
 
 
 def _walked_layout(data: memoryview, count: int) -> tuple[Int64s, Int64s]:
-    """Follow the size fields from entry to entry; those of a run of one size at once."""
+    """Follow the size fields from entry to entry; a run of equal sizes is taken in one step."""
     sizes: list[int] = []
     offset, total, before, alike = 0, len(data), 0, 0
     read = _I32.unpack_from
@@ -484,7 +484,7 @@ def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]
 
 
 def check_proposal(block: Block, *, begin: int = 0) -> None:
-    """Raise `UnexpectedArgumentError` unless entries from `begin` on are such as users append."""
+    """Raise `UnexpectedArgumentError` unless users may append the entries from `begin` on."""
     mask = data_mask(block)
     mask[:begin] = True
     if not mask.all():
@@ -506,7 +506,7 @@ def decode_entries(block: Block) -> Iterator[Entry]:
 def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDArray[np.bool_]:
     """Return which entries a user appended, as `Entry.is_data` says, without a Python loop.
 
-    Without those whose index is in a (first, last) of `rejected`.
+    Entries whose index lies in a (first, last) of `rejected` are left out.
     """
     if block.count <= _FEW and not rejected:
         normal = int(Magic.NORMAL)
@@ -518,7 +518,7 @@ def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDA
 def data_rows(
     table: npt.NDArray[Any], rejected: Sequence[tuple[int, int]] = ()
 ) -> npt.NDArray[np.bool_]:
-    """Return the same of entries that follow one another, of which these are the headers."""
+    """Return the same for contiguous entries with these headers."""
     users: npt.NDArray[np.bool_] = table["magic"] == int(Magic.NORMAL)
     users &= table["channel"] != SYSTEM_CHANNEL
     if rejected:

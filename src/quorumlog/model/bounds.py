@@ -1,8 +1,8 @@
 """Ranges of the values in messages: a frame with one outside of them is refused as malformed.
 
-They are checked while a message is decoded, so that nobody who reads a field must ask whether it is
-possible. They are far beyond what any log reaches and far below what overflows; what is possible in
-itself and impossible here and now (a term that jumps, say) is for the core to refuse.
+They are checked while a message is decoded, so that code that reads a field need not check it. The
+bounds are far above anything that a log reaches and far below overflow. A value that is possible in
+itself, but not here and now (a term that jumps, say), is refused by the core.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -20,15 +20,15 @@ NUMBER_MAX: Final = (1 << 63) - 2
 MS_MAX: Final = 1 << 50
 SIZE_MAX: Final = 1 << 60
 TERM_JUMP_MAX: Final = 1_000_000
-"""How far a term may be beyond what a replica knows. Who was away is behind by the elections held
-meanwhile, which pre-vote keeps few; what is further off is no term of this group."""
+"""How far a term may be above the newest that a replica knows. A replica that was away has missed
+the elections held meanwhile, of which pre-vote allows few; a term above is not of this group."""
 FIRST_TERM_MAX: Final = 1 << 40
-"""The newest term that one takes over who knows none yet: no group holds so many elections, and so
-many more can follow."""
+"""The newest term that a replica takes over while it knows none: no group holds this many
+elections, and this many more can follow."""
 INDEX_JUMP_MAX: Final = 1 << 48
 """How far an index may be beyond the end of a log: what no group writes in decades."""
 NEVER_MS: Final = 1 << 62
-"""A deadline that is never reached: a time of nobody's clock, not a value in a message."""
+"""A deadline that is never reached: no clock reaches it, and no message carries it."""
 
 Index: TypeAlias = Annotated[int, Meta(ge=-1, le=INDEX_MAX)]
 """Of an entry; -1: none."""
@@ -49,7 +49,7 @@ Crc: TypeAlias = Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)]
 Code: TypeAlias = Annotated[int, Meta(ge=-1, le=65_535)]
 """Of a response: a `ResponseCode`, or one that a later version knows."""
 IdentityBytes: TypeAlias = Annotated[bytes, Meta(max_length=16)]
-"""Of a group, made when it began; empty: not known, or none."""
+"""Identity of a group, made when it was founded; empty: not known, or none."""
 Name: TypeAlias = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 """Of a group, a node, a cluster."""
 AddressText: TypeAlias = Annotated[str, Meta(max_length=300)]

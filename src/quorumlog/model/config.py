@@ -1,7 +1,7 @@
 """Typed configuration of a node, read once from TOML.
 
 Keys that mean what one of DLedger's means carry DLedger's name (spec 70); the rest follow its
-style. `dledger_keys` has those of DLedger's that are refused.
+style. `dledger_keys` lists the keys of DLedger's that are refused.
 """
 
 import re
@@ -50,7 +50,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def is_written_alike(one: str, other: str) -> bool:
-    """Whether two addresses are written alike, but for case and leading zeros."""
+    """Whether two addresses are written alike, except for case and leading zeros."""
     try:
         (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
     except ConfigError:
@@ -117,7 +117,7 @@ class GroupConfig(
     retention_bytes: int = 0
     """The oldest data files are deleted while the log has more bytes than this; 0: no bound."""
     follower_retention_bytes: int = 4 * 1024 * 1024 * 1024
-    """A live follower may lag so far before entries that it still needs are deleted."""
+    """A live follower may lag this far before entries that it still needs are deleted."""
     clean_interval: int = 1_000
     """Pause between looks at disk space and old files."""
     scrub_bytes_per_second: int = 8 * 1024 * 1024
@@ -128,7 +128,7 @@ class GroupConfig(
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 900
     preferred_leader_ids: str = ""
-    """Ids joined by `;`: whoever leads hands over to one of these that is alive and near."""
+    """Ids joined by `;`: leadership is transferred to one of these that is live and lags little."""
     max_leadership_transfer_wait_index: int = 1_000
     """Leadership is not transferred to a member that lags by this many entries or more."""
     leadership_transfer_wait_timeout: int = 1_000
@@ -148,7 +148,7 @@ class GroupConfig(
     max_snapshot_reserved_num: int = 3
     """Snapshots kept."""
     reset_snapshot_entries_but_keep_last_entries_num: int = 10
-    """Entries kept before the oldest snapshot, for members that are only a little behind."""
+    """Entries kept before the oldest snapshot, for members that lag only a little."""
     digest_entries: int = 4_096
     """Replicas compare the states of their machines after this many entries; 0: never."""
 
@@ -239,7 +239,7 @@ class GroupConfig(
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours of `delete_when`; empty if one of them is none."""
+        """The hours of `delete_when`; empty if one of them is not an hour."""
         hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
         fit = all(hour.isdecimal() and int(hour) <= 23 for hour in hours)
         return frozenset(int(hour) for hour in hours) if fit else frozenset()

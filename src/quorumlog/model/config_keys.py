@@ -1,4 +1,4 @@
-"""What is said of keys of a configuration that are unknown, and of values that are no TOML."""
+"""Advice for unknown keys of a configuration, and for values that are not valid TOML."""
 
 import difflib
 from collections.abc import Mapping
@@ -54,5 +54,5 @@ def _told(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> s
 
 
 def quotes_advice(reason: str) -> str:
-    """Return what to do if a decoder says that a value is no TOML: quotes may be missing."""
+    """Return what to do if a decoder says that a value is not valid TOML: quotes may be missing."""
     return '; strings need quotes: key = "text"' if reason.startswith(_QUOTES) else ""

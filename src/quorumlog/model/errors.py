@@ -69,7 +69,7 @@ class InvariantViolation(QuorumlogError):  # noqa: N818  (the field's word, not 
 class RemoteProtocolError(QuorumlogError):
     """The other side of a connection sent bytes that are no message of this protocol.
 
-    A client raises it also for an answer that does not fit its question.
+    A client also raises it for an answer that does not match its request.
     """
 
 
@@ -153,9 +153,9 @@ class Undelivered:
 
 
 class RequestError(QuorumlogError):
-    """A request was refused or failed, or nobody knows whether it was executed.
+    """A request was refused or failed, or it is not known whether it was executed.
 
-    It is raised itself for response codes that have no class of their own (`code` tells which), by
+    This class itself is raised for response codes without a class of their own (see `code`), by
     clients that are closed, and in a forked child.
 
     Attributes:
@@ -332,7 +332,7 @@ class UnknownGroupError(RequestError):
 class WrongClusterError(RequestError):
     """A server belongs to another cluster than the client, or is a copy that may not serve.
 
-    The addresses lead to a cluster that was founded anew, or copied: nothing was done there.
+    The addresses lead to a cluster that was founded again, or copied: nothing was done there.
     """
 
     code = ResponseCode.WRONG_CLUSTER

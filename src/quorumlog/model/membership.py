@@ -20,9 +20,9 @@ _FORMAT = 1
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """One replica.
 
-    `incarnation` numbers its data directory (0: not known yet): with an emptied disk it is somebody
-    else, who remembers no vote and holds no entry. `joining`: a learner that becomes a voter as
-    soon as it has caught up.
+    `incarnation` numbers its data directory (0: not known yet). With an emptied disk it counts as
+    another replica, since it has forgotten its votes and lost its entries. `joining`: a learner
+    that becomes a voter as soon as it has caught up.
     """
 
     node_id: str
@@ -36,11 +36,11 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
-    """All members; those who are in neither set of voters are learners.
+    """All members; those in neither set of voters are learners.
 
-    `outgoing` is empty but while the voters change: then it holds the voters of before, and what
-    needs a majority needs one of each set (joint consensus). `identity` is made when the group
-    begins and never changes; empty: an earlier version began it.
+    While the voters change, `outgoing` holds the voters before the change, and every decision needs
+    a majority of each set (joint consensus); else it is empty. `identity` is made when the group
+    is founded and never changes; empty: an earlier version founded it.
     """
 
     members: tuple[Member, ...]
@@ -56,7 +56,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """The ids of those who receive entries and do not vote."""
+        """The ids of members that receive entries and do not vote."""
         return tuple(name for name in self.ids if not self.is_voter(name))
 
     @property
@@ -72,13 +72,13 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         return None
 
     def is_voter(self, node_id: str) -> bool:
-        """Whether a member votes, in the set of before or of after a change."""
+        """Whether a member votes, in the old or in the new set of voters."""
         return node_id in self.voters or node_id in self.outgoing
 
     # -- what follows from it -----------------------------------------------------------------
 
     def with_member(self, member: Member) -> "Membership":
-        """Return this with a learner more, or with a member's details replaced."""
+        """Return this membership with one more learner, or with a member's details replaced."""
         others = [known for known in self.members if known.node_id != member.node_id]
         return msgspec.structs.replace(self, members=(*others, member))
 
@@ -87,12 +87,12 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, voters=tuple(voters), outgoing=self.voters)
 
     def without(self, node_id: str) -> "Membership":
-        """Return this without a learner."""
+        """Return this membership without one learner."""
         kept = tuple(member for member in self.members if member.node_id != node_id)
         return msgspec.structs.replace(self, members=kept)
 
     def final(self, leaving: Sequence[str] = ()) -> "Membership":
-        """Return what a joint membership leads to, without those who leave."""
+        """Return the membership that a joint one leads to, without the members that leave."""
         kept = tuple(member for member in self.members if member.node_id not in leaving)
         return msgspec.structs.replace(self, members=kept, outgoing=())
 
@@ -106,7 +106,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     def decode(cls, body: bytes | memoryview) -> "Membership":
         """Read the body of a CONFIG_CHANGE entry.
 
-        Raises `UnexpectedArgumentError` when it is none, or one of a newer format.
+        Raises `UnexpectedArgumentError` if it is not a membership, or has a newer format.
         """
         try:
             found = msgspec.msgpack.decode(body, type=cls)
@@ -132,16 +132,16 @@ def addresses_of(membership: Membership) -> dict[str, str]:
 
 
 def founding(addresses: dict[str, str]) -> Membership:
-    """Return the membership of a group that has not begun yet: everyone votes."""
+    """Return the membership of a group that is not founded yet: everyone votes."""
     members = tuple(Member(node_id, address) for node_id, address in addresses.items())
     return Membership(members, tuple(addresses))
 
 
 def identity_of(group: str, membership: Membership) -> bytes:
-    """Return the identity of a group that begins with these members; empty if one has no number.
+    """Return the identity of a group founded by these members; empty if one has no number.
 
-    The numbers of their data directories are made by chance, so that no other group has it, nor the
-    same group founded again.
+    The numbers of their data directories are random, so no other group has this identity, nor has
+    the same group if it is founded again.
     """
     numbers = sorted((member.node_id, member.incarnation) for member in membership.members)
     if not all(number for _, number in numbers):

@@ -1,10 +1,10 @@
 """Group time as leaders recorded it in the log, and how old entries are by it.
 
-Group time counts milliseconds in which a replica that saw the newest mark was running; it is no
-calendar, and no clock that people set goes into it. A leader that appends a mark states the time of
-the newest mark before it plus what passed since it saw that one, by its monotonic clock. So between
-any two marks at least as much true time passed as they differ, whoever wrote them, and whatever
-lies before a mark is at least as old as the time since that mark.
+Group time counts the milliseconds during which a replica that saw the newest mark was running. It
+is not a calendar, and does not depend on any clock that people set. The mark of a leader states the
+time of the mark before it plus the time since the leader saw that one, by its monotonic clock. So
+whichever leaders wrote two marks, at least as much real time passed between them as they differ,
+and every entry before a mark is at least as old as the time since that mark.
 """
 
 from bisect import bisect_left
@@ -34,11 +34,11 @@ class TimeMarks:
 
     @property
     def newest(self) -> tuple[int, int] | None:
-        """The last one, if there is any."""
+        """The newest mark, if there is one."""
         return self.pairs[-1] if self.pairs else None
 
     def add(self, index: int, time_ms: int) -> None:
-        """Take a mark that follows all others in the log; time never goes back, nor leaps ahead."""
+        """Take a mark that follows all others in the log; time never goes back or jumps ahead."""
         if self.pairs:
             before_ms = self.pairs[-1][1]
             time_ms = min(max(time_ms, before_ms), before_ms + STEP_MS_MAX)
@@ -55,7 +55,7 @@ class TimeMarks:
         return self.pairs[found][1] if found < len(self.pairs) else None
 
     def removed(self, before_begin_index: int) -> None:
-        """Forget what no kept entry needs: the newest stays, since time goes on from it."""
+        """Forget marks that no kept entry needs; the newest stays, as time goes on from it."""
         found = bisect_left(self.pairs, (before_begin_index + 1, 0))
         del self.pairs[: min(found, len(self.pairs) - 1)]
 

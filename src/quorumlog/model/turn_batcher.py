@@ -13,10 +13,10 @@ Defer: TypeAlias = Callable[[Callable[[], None]], object]
 class TurnBatcher(Generic[Key, Item]):
     """Collects items and delivers them as batches, in order, once the present turn is over.
 
-    No item waits for company: the first one after a flush has the next flush deferred. A batch
-    has items of one key, at most `bytes_max` bytes (`lead_bytes` of them taken by what the batch
-    starts with) and at most `entries_max` entries; an item above these bounds is a batch alone.
-    `deliver` is called once a flush, with all batches, when nothing is held any more.
+    No item waits for further ones: the first one after a flush schedules the next flush. A batch
+    has items of one key, at most `bytes_max` bytes (of which the start of the batch takes
+    `lead_bytes`) and at most `entries_max` entries; an item above these bounds is a batch alone.
+    Each flush calls `deliver` once, with all batches, when nothing is held any more.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TurnBatcher(Generic[Key, Item]):
         self._held.setdefault(key, []).append((item, size_bytes, entries))
 
     def flush(self) -> None:
-        """Deliver all that is held now; a deferred flush that finds nothing does nothing."""
+        """Deliver everything that is held now; a deferred flush that finds nothing does nothing."""
         if not self._count:
             return
         held, self._held = self._held, {}

@@ -26,7 +26,7 @@ def start_campaign(state: RaftState) -> None:
     if state.is_sole_voter:
         _start_vote_round(state)
         return
-    # Always a new term, even after a restart: nobody leads twice in one (spec 95.1).
+    # Always a new term, even after a restart: no replica leads twice in one (spec 95.1).
     own = {state.config.self_id: state.config.incarnation}
     state.election = Election(state.known_term + 1, pre_vote=True, granted=own)
     state.record(f"asks whether it would win term {state.election.term}")
@@ -160,9 +160,9 @@ def _surrendered_nothing_committed(state: RaftState, election: Election) -> bool
 
     Suppose that one of them is, and that I lack it. Then it is on a majority of the voters of a
     membership, which is my newest one or the one before that. My newest one may be joint, with two
-    sets of voters; a majority of one of these sets holds the entry in either case. Nobody in that
-    majority can have voted for me after comparing logs. So the entry is not committed if those who
-    did not compare (they gave up entries, or have not voted) are a majority of neither set.
+    sets of voters; a majority of one of these sets holds the entry in either case. No voter in that
+    majority can have voted for me after comparing logs. So the entry is not committed if the voters
+    that did not compare (they gave up entries, or have not voted) are a majority of neither set.
 
     Founders of a group prove nothing: before the group is founded, an emptied disk cannot be told
     from a new one.

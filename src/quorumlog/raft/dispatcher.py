@@ -89,7 +89,7 @@ class PeerContact:
 
 
 class CommitNotices:
-    """Tells one peer that has all entries what is committed, and knows what it has learnt.
+    """Sends the commit index to a peer that has all entries, and knows what it has acknowledged.
 
     `known_index` is the committed index that the peer acknowledged; -1: none. Pushes carry the
     commit index too, so a COMMIT is sent only when there is nothing to push.
@@ -388,7 +388,7 @@ class Dispatcher:
                 self._forget_match(response.end_index)
             if response.x_term < 0 and response.end_index >= asked.prev_index:
                 # A follower names no conflicting term where the difference lies among its committed
-                # entries. Stepping back would not mend that: both logs cannot be right.
+                # entries. Stepping back would not repair that: both logs cannot be right.
                 self._outstanding = None
                 self._pause(f"{self._peer_id} committed something else at index {asked.prev_index}")
                 return

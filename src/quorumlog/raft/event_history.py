@@ -1,4 +1,4 @@
-"""What happened to a replica lately, in sentences: for people who must understand a failure."""
+"""Recent events of a replica, in sentences, for people who must understand a failure."""
 
 from collections import deque
 

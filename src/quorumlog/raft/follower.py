@@ -279,8 +279,9 @@ class Follower:
         To take the offer removes what this log holds, acknowledged entries too, and whatever comes
         before the offer's end is never asked for again. That is right only if the leader has
         removed those entries as well. So the leader must confirm the offer, asked at the address
-        that the membership names: whoever merely speaks in its name does not answer there. An empty
-        log asks, too. It has nothing to lose, but would count as holding what it has never seen.
+        that the membership names: a sender that merely uses its name does not answer there. An
+        empty log asks, too. It has nothing to lose, but would count as holding entries that it
+        never saw.
         """
         code = self._admit(offer)
         if code is not ResponseCode.SUCCESS:

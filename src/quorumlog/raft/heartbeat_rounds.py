@@ -1,4 +1,4 @@
-"""Rounds of heartbeats: which round each peer answered last, and what that tells of its data.
+"""Rounds of heartbeats: which round each peer answered last, and what that shows of its data.
 
 Every round has a number, which answers repeat. So a leader knows that an answer was given after the
 round left, and not at some earlier time: a read may be answered after a majority answered a round

@@ -35,7 +35,7 @@ from quorumlog.raft.transfer import Transfer, timeout_now
 RETENTION_LIVENESS_MS = 60_000
 """Entries are retained for a peer that was heard of within this time."""
 DEPARTURE_MS = 10_000
-"""How long a removed member is told that it was removed, if it does not acknowledge that."""
+"""How long a removed member is sent its removal, if it does not acknowledge that."""
 
 
 class Leadership:
@@ -69,7 +69,7 @@ class Leadership:
         """Index of the NOOP, the first entry of this term."""
 
     def start(self) -> None:
-        """Append the first entry, tell everyone who leads, and find out how far their logs go."""
+        """Append the first entry, send heartbeats, and find out how far the other logs go."""
         state = self._state
         if state.memberships.is_founded:
             state.log.append(self.first_index, state.term)
@@ -318,8 +318,8 @@ class Leadership:
             state.memberships.index > state.committed_index
         ):
             return
-        # The newest entries may never be acknowledged, since nobody pushes them any more. So the
-        # target need only have what it has acknowledged so far.
+        # The newest entries may never be acknowledged, since they are not pushed any more. So the
+        # target need only have the entries that it has acknowledged.
         matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         voters = [peer for peer in matches if current.is_voter(peer)]
         if voters:
@@ -368,7 +368,7 @@ class Leadership:
         self._start_read_round()
 
     def _quorum_deadline_ms(self) -> int:
-        """When no majority has been heard of for a time-out; I count as heard of at any time."""
+        """When no majority will have been heard for a time-out; the leader itself always counts."""
         contacts = {
             peer: self.dispatchers[peer].contact.last_contact_ms for peer in self._counted_peers()
         }

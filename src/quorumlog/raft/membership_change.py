@@ -79,7 +79,7 @@ class MembershipChange:
             self._request_id = None
 
     def tick(self) -> None:
-        """Start what nobody asks for: promote learners that caught up, readmit emptied voters."""
+        """Start changes unasked: promote learners that caught up, readmit emptied voters."""
         if self.is_running:
             return
         for member in self._state.memberships.current.members:

@@ -7,7 +7,7 @@ nothing happens becomes quiescent:
 1. A leader that has had nothing to do for some heartbeat intervals names the peers that would have
    to confirm that they follow it (`Quiescence.confirming_peers`).
 2. The two nodes exchange one heartbeat for all such groups (`node/liveness.py`). Once the peers
-   have confirmed, every replica is told so (the event `Quiesced`).
+   have confirmed, every replica gets the event `Quiesced`.
 3. A quiescent leader sends a heartbeat only every `QUIESCENT_HEARTBEAT_MS`, and counts the
    confirming peers as live. Its followers' election timers stand still (`ElectionTimer`).
 4. Whatever happens wakes the leader up (`is_activity`), and so does a node heartbeat that fails to
@@ -29,7 +29,7 @@ from quorumlog.raft.state import RaftState
 QUIESCE_AFTER_HEARTBEATS = 3
 """A leader may quiesce once nothing has happened for this number of heartbeat intervals."""
 QUIESCENT_HEARTBEAT_MS = 30_000
-"""Heartbeats of a quiescent leader, which still find what only they can tell, such as lost data."""
+"""Pause between heartbeats of a quiescent leader: only they can reveal lost data, for example."""
 
 
 def is_activity(state: RaftState, event: Event) -> bool:

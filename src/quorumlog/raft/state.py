@@ -141,7 +141,7 @@ class RaftState:
 
     @property
     def is_sole_voter(self) -> bool:
-        """Whether nobody else is asked for votes."""
+        """Whether this replica is the only voter."""
         current = self.memberships.current
         return current.voters == (self.config.self_id,) and not current.is_joint
 
@@ -236,7 +236,7 @@ class RaftState:
         )
 
     def peer_seen(self) -> None:
-        """A peer can be reached: if nobody leads, enough of us may be here now to elect a leader.
+        """A peer can be reached: without a leader, there may be enough voters now to elect one.
 
         A group whose nodes all start at once has its leader sooner than after a time-out.
         """

@@ -1,8 +1,8 @@
 """Leadership transfer (spec 10 section 8): the target catches up, then campaigns at once.
 
 The leader refuses appends meanwhile, for a bounded time; if the target does not take over, it goes
-on as before (R10). A transfer outlives the leadership that it ends, so that whoever asked for it
-learns who leads then.
+on as before (R10). A transfer outlives the leadership that it ends, so that the requester learns
+who leads then.
 """
 
 from collections.abc import Mapping
@@ -117,8 +117,8 @@ class Transfer:
     def advance(self, *, again: bool = False) -> None:
         """Tell the target to campaign once it has every entry and all of them are committed.
 
-        If some were not, whoever appended them would be left without an answer. `again`: tell it
-        once more, because the first message may be lost.
+        If some were not, their clients would be left without an answer. `again`: tell it once more,
+        because the first message may be lost.
         """
         running, end_index = self._running, self._state.log.end_index
         if running is None or (self._timeout_now_sent and not again):

@@ -1,4 +1,4 @@
-"""What the rest of a node may know of a replica's core; nothing in here changes it."""
+"""What the other parts of a node may read of a replica's core; nothing in here changes it."""
 
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import Role, VoteResult
@@ -13,7 +13,7 @@ from quorumlog.raft.transfer import Transfer
 
 
 class CoreView:
-    """The parts of a core, and what they tell about it.
+    """The parts of a core, and a read-only view of its state.
 
     Invariants, checked by `validate`: a replica has a leadership exactly while its role is LEADER,
     and an election only while its role is CANDIDATE.
@@ -99,8 +99,8 @@ class CoreView:
     def may_leave(self) -> bool:
         """Whether a node that is about to stop need not wait for this replica any more.
 
-        The replica does not lead, or nobody could lead in its place; and if it asked for votes, the
-        outcome is known.
+        The replica does not lead, or no other could lead in its place; and if it asked for votes,
+        the outcome is known.
         """
         if self._has_failed:
             return True

@@ -96,7 +96,7 @@ def _may_surrender_entries(state: RaftState, request: VoteRequest) -> bool:
     Raft says no: the entries that the candidate lacks may be committed. But take a group in which
     the longest log is damaged after the committed index. That replica may not lead, and if it
     refuses everybody with a shorter log, the others may be too few. The group would have no leader
-    permanently, and nobody has the entries that would repair the damage. So a voter that is not
+    permanently, and no member has the entries that would repair the damage. So a voter that is not
     eligible gives up the entries that the candidate lacks, unless it knows them to be committed.
     The candidate makes sure that none of them can be, because it sees how all others voted
     (`_surrendered_nothing_committed` in `campaign.py`).

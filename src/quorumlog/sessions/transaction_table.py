@@ -47,7 +47,7 @@ Range = tuple[int, int]
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """What one attempt has appended of its part of a batch so far."""
+    """What one attempt has appended of its part of a batch up to now."""
 
     epoch: int
     batch_id: int

@@ -1,7 +1,7 @@
 """Bytes from a socket in, frames out; any split of the bytes gives the same frames.
 
-This is the only code that touches bytes of strangers. Whatever they are, they either parse, are
-refused as one frame (`RefusedFrame`), or raise `RemoteProtocolError`: the connection must close.
+This is the only code that touches bytes from outside. Any bytes either parse, are refused as one
+frame (`RefusedFrame`), or raise `RemoteProtocolError`; then the connection must close.
 """
 
 from typing import Final, NamedTuple
@@ -41,13 +41,13 @@ class _Header(NamedTuple):
 
 
 class FrameDecoder:
-    """`space` says where the next bytes go, `received` how many came; `next_frame` gives the next
-    whole frame or None.
+    """Cuts received bytes into frames: `space` returns the memory for the next bytes, `received`
+    takes their number, and `next_frame` returns the next whole frame or None.
 
-    Whole frames are to be taken, or to be `set_aside`, before more is received. `frame_bytes_max`
-    may be raised once the other side is known. `staged` is memory for frames that come together; it
-    may be that of other decoders, too, as nothing stays in it. Unless `allocates_ahead`, memory for
-    a large frame is at most twice what has come of it.
+    Callers take all whole frames, or call `set_aside`, before they receive more. `frame_bytes_max`
+    may be raised once the other side is known. `staged` is memory for frames that arrive together;
+    decoders may share it, as nothing stays in it. Unless `allocates_ahead`, the memory for a large
+    frame is at most twice what has arrived of it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FrameDecoder:
         self._is_direct = False
 
     def space(self) -> memoryview:
-        """Return memory for bytes to come, at least one."""
+        """Return memory for the next bytes, at least one."""
         self._is_direct = False
         if self._payload is not None and not self._aside and self._begin == self._end:
             if self._filled == len(self._payload):
@@ -88,7 +88,7 @@ class FrameDecoder:
         return self._staged[self._end :]
 
     def take_up(self) -> None:
-        """Go on with what was set aside."""
+        """Continue with the bytes that `set_aside` kept."""
         if not self._aside and not self._begin:
             return
         rest = self._aside or bytes(self._staged[self._begin : self._end])
@@ -97,52 +97,52 @@ class FrameDecoder:
         self._begin, self._end = 0, len(rest)
 
     def set_aside(self) -> None:
-        """Keep what was received and not taken yet: the memory that it is in is used otherwise."""
+        """Keep a copy of received bytes that were not taken yet: others use their memory next."""
         self._aside = bytes(self._staged[self._begin : self._end])
         self._begin = self._end = 0
 
     def discard(self) -> None:
-        """Let go of all that was received and not taken; nothing more may be received."""
+        """Release everything that was received and not taken; nothing more may be received."""
         self._aside, self._payload, self._header = b"", None, None
         self._begin = self._end = 0
 
     @property
     def has_aside(self) -> bool:
-        """Whether more than the beginning of a header was set aside."""
+        """Whether `set_aside` kept more than a part of a header."""
         return len(self._aside) >= HEADER_SIZE or (self._payload is not None and self._aside != b"")
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is held for frames that are not taken yet."""
+        """Bytes of memory held for frames that are not taken yet."""
         return len(self._aside) + (0 if self._payload is None else len(self._payload))
 
     @property
     def arrived_bytes(self) -> int:
-        """What has come of a frame that is not whole yet."""
+        """Bytes that have arrived of a frame that is not whole yet."""
         return len(self._aside) + (0 if self._payload is None else self._filled)
 
     @property
     def wanted_bytes(self) -> int:
-        """Memory that will be held once more bytes are received."""
+        """Bytes of memory that will be held once more bytes are received."""
         payload = self._payload
         grows = payload is not None and self._filled == len(payload) < self._total
         return len(self._aside) + self._next_size() if grows else self.held_bytes
 
     @property
     def is_staging(self) -> bool:
-        """Whether what was received last belongs to no large frame."""
+        """Whether the bytes received last do not belong to a large frame."""
         return not self._is_direct
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether some of a frame has come, and not all."""
+        """Whether a part of a frame has arrived, but not all of it."""
         return self._header is not None or self._aside != b"" or self._begin != self._end
 
     def _next_size(self) -> int:
         return min(self._total, max(AHEAD_BYTES_MIN, 2 * self._filled))
 
     def _extend(self) -> None:
-        """Have room for more of a frame, as much as has come of it."""
+        """Make room for more of a frame: as much again as has arrived of it."""
         payload = np.empty(self._next_size(), "B").data
         if self._payload is not None:
             payload[: self._filled] = self._payload[: self._filled]
@@ -185,7 +185,7 @@ class FrameDecoder:
         total = header.length + header.attached
         available = self._end - self._begin
         if self._payload is None:
-            if available >= total:  # most frames came whole: only what is attached is copied
+            if available >= total:  # most frames arrive whole: only the attachment is copied
                 payload = self._staged[self._begin : self._begin + total]
                 self._begin += total
                 return self._finish(header, payload, is_own=False)

@@ -1,4 +1,4 @@
-"""Which number a message has in a frame. Numbers are for ever: never change or reuse one."""
+"""The number of each message kind in a frame. A number must never be changed or reused."""
 
 from quorumlog.model.messages import admin, base, client, machine, peer, transactions
 

@@ -9,7 +9,7 @@ from quorumlog.model.messages.base import Request, Response
 
 
 class TransferRequest(Request, frozen=True, kw_only=True):
-    """Hand leadership over to transferee_id; with `term` (not -1) only in that term."""
+    """Transfer leadership to transferee_id; with `term` (not -1) only in that term."""
 
     transferee_id: Name
     term: Term = -1
@@ -37,6 +37,6 @@ class HistoryRequest(Request, frozen=True, kw_only=True):
 
 
 class HistoryResponse(Response, frozen=True, kw_only=True):
-    """(milliseconds ago, sentence), oldest first."""
+    """Recent events as (milliseconds ago, sentence), oldest first."""
 
     lines: list[tuple[Milliseconds, str]] = msgspec.field(default_factory=list)

@@ -40,16 +40,16 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Request(Message, frozen=True, kw_only=True):
-    """From a client. Nothing in one is longer than its answer needs: it may be kept for long."""
+    """From a client. It has no unneeded long fields, as a node may keep it for a long time."""
 
     group: Name
 
 
 class Response(Message, frozen=True, kw_only=True):
-    """To a client; `leader_id` and `term` are the replica's present belief.
+    """To a client; `leader_id` and `term` are what the replica knows at present.
 
-    One that answers no request (correlation id 0) with NODE_STOPPING: the node takes no more of
-    them; those that are under way are answered, and then the client ends the connection.
+    A response with NODE_STOPPING and correlation id 0 answers no request. It says that the node
+    takes no more requests; those under way are answered, and then the client disconnects.
     """
 
     code: Code = ResponseCode.SUCCESS

@@ -20,12 +20,12 @@ from quorumlog.model.messages.base import Message, Request, Response
 
 
 class AppendRequest(Request, frozen=True, kw_only=True):
-    """Append the attached block, all of it or nothing.
+    """Append the attached block of `count` entries, all of it or nothing.
 
-    `count` entries. With `wants_results` the answer carries those of the group's state machine,
-    MessagePack of a list, attached. With `stream` above 0 the blocks of that stream are stored in
-    `sequence` order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER)
-    until it is repeated.
+    With `wants_results` the results of the group's state machine are attached to the answer, as
+    MessagePack of a list. With `stream` above 0 the blocks of that stream are stored in `sequence`
+    order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until it is
+    repeated.
     """
 
     count: Count
@@ -37,7 +37,7 @@ class AppendRequest(Request, frozen=True, kw_only=True):
 class AppendResponse(Response, frozen=True, kw_only=True):
     """Where a block went: indexes first_index … last_index. `term` is that of its entries.
 
-    For a block that came again `term` is -1 if its entries are removed by now.
+    For a block that came again, `term` is -1 if its entries have been removed.
     `positions` has (first index, its position) for each run of entries that is contiguous on disk.
     From them and the sizes that it sent, the client derives every entry's position.
     """
@@ -48,7 +48,7 @@ class AppendResponse(Response, frozen=True, kw_only=True):
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a replica keeps a group: its directory, that of index files, those of data files.
+    """Where a replica stores a group: its directory, that of index files, those of data files.
 
     Of each the path and what the kernel of that `machine` (as it runs now) knows it by: device and
     inode.
@@ -61,12 +61,12 @@ class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
 class FetchRequest(Request, frozen=True, kw_only=True):
     """Read committed entries begin_index … end_index (-1: as far as committed).
 
-    At most `bytes_max` bytes, but always one whole entry. When begin_index is not committed yet the
-    answer waits up to `wait_ms`. With `index_records` the answer also carries 32 bytes an entry
-    (spec 20 section 2) in front of the entries. `leader_only` refuses on a follower. A
-    `linearizable` one sees everything that was committed before it was sent. `read_committed`: only
-    as far as every transaction has ended, and with what was rejected. `headers_only`: the
-    entries without their bodies. If `machine` is the replica's own (see `StoreLocation`), it says
+    The answer has at most `bytes_max` bytes, but always one whole entry. While begin_index is not
+    committed it waits up to `wait_ms`. With `index_records` it also carries 32 bytes for each entry
+    (spec 20 section 2), before the entries. With `leader_only` a follower refuses. A `linearizable`
+    fetch sees everything that was committed before it was sent. `read_committed`: entries only up
+    to where every transaction has ended, with the rejected ranges. `headers_only`: the entries
+    without their bodies. If `machine` is the replica's own (see `StoreLocation`), the answer says
     where the entries are stored instead, as far as they are in files.
     """
 
@@ -86,8 +86,8 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     """Entries first_index … first_index + count - 1 as stored, attached.
 
     The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
-    was committed in time. `begin_index` … `committed_index` is what the replica can serve. With a
-    `location` nothing is attached: the entries are in its files, however many they are.
+    was committed in time. The replica can serve `begin_index` … `committed_index`. With a
+    `location` nothing is attached: the entries are in its files, however many there are.
     """
 
     begin_index: Index = -1
@@ -101,7 +101,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
 
 
 class GroupIdentity(Message, frozen=True, kw_only=True):
-    """First to a client that named a group in its Hello: which founding of it is here."""
+    """Sent first to a client that named a group in its Hello: the identity of that group here."""
 
     group: str
     identity: IdentityBytes
@@ -114,7 +114,7 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
 class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
     """Members (id → address) and leader of one group as a node sees them.
 
-    `identity` was made when the group began; empty: not known here.
+    `identity` was made when the group was founded; empty: not known here.
     """
 
     group: str
@@ -133,7 +133,7 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True, array_like=True):
-    """The position that a consumer reported, and when: it has handled all before `index`."""
+    """A position and when a consumer reported it: it has handled everything before `index`."""
 
     reader: str
     index: Index
@@ -160,7 +160,7 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
 class StatusResponse(Response, frozen=True, kw_only=True):
     """A replica's state in full.
 
-    A client puts one with another code than SUCCESS in the place of a replica it cannot reach.
+    For a replica that it cannot reach, a client makes one whose code is not SUCCESS.
     """
 
     group: str = ""
@@ -216,7 +216,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     machine_text: str = ""
     """What the state machine is about, unless it works: recovering, rebuilding, waiting."""
     machine_rebuilds: Count = 0
-    """Times that it was found damaged, or unlike those of a majority, and began again."""
+    """How often it was found damaged, or different from a majority, and was made again."""
     machine_compared_index: Index = -1
     """Last entry after which its state was that of a majority."""
     machine_checked_ms: Milliseconds = 0

@@ -1,15 +1,15 @@
-"""What clients ask of a group's state machine besides appending commands."""
+"""Requests of clients to a group's state machine, besides appended commands."""
 
 from quorumlog.model.bounds import AskedIndex, Index, Milliseconds
 from quorumlog.model.messages.base import Request, Response
 
 
 class QueryRequest(Request, frozen=True, kw_only=True):
-    """Ask the group's state machine the attached question.
+    """Send the attached query to the group's state machine.
 
-    A `linearizable` answer sees everything acknowledged before the question was sent; else it is of
-    whatever this replica has applied. The machine is asked once `after_index` is applied, or when
-    `wait_ms` are over.
+    A `linearizable` answer sees everything that was acknowledged before the query was sent; any
+    other sees what this replica has applied. The machine gets the query once `after_index` is
+    applied, or after `wait_ms`.
     """
 
     linearizable: bool = True
@@ -18,7 +18,7 @@ class QueryRequest(Request, frozen=True, kw_only=True):
 
 
 class QueryResponse(Response, frozen=True, kw_only=True):
-    """The machine's answer, attached, of the state after `applied_index`."""
+    """The machine's answer is attached; it is of the state after `applied_index`."""
 
     applied_index: Index = -1
 
@@ -28,6 +28,6 @@ class SnapshotRequest(Request, frozen=True, kw_only=True):
 
 
 class SnapshotResponse(Response, frozen=True, kw_only=True):
-    """It is durable, and holds everything up to last_included_index."""
+    """A snapshot is durable, and holds everything up to last_included_index."""
 
     last_included_index: Index = -1

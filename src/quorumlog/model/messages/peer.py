@@ -21,9 +21,9 @@ from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.messages.base import Message
 
 CHANGES_MAX = 512
-"""Groups of which one beat says something; more go into further ones."""
+"""Groups that one node heartbeat reports on; more go into further ones."""
 STRAYS_MAX = 512
-"""Groups named in one answer to a beat."""
+"""Diverged groups named in one answer to a node heartbeat."""
 INTRODUCED_MAX = 512
 """Groups in one introduction; more of them go into several."""
 HEART_BEATS_MAX = 512
@@ -34,7 +34,7 @@ class PeerMessage(Message, frozen=True, kw_only=True):
     """Between members of a group: `local_id` sends, `remote_id` is addressed.
 
     `incarnation` is the sender's (see `Member`). In an answer `remote_incarnation` is that of the
-    asker, so that nobody takes an answer for another's.
+    replica that asked, so that no other replica takes the answer for its own.
     """
 
     group: Name
@@ -147,7 +147,7 @@ class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to that: the leader proved after the request that it leads, and committed `index`."""
+    """The leader proved after the request that it leads, and has committed up to `index`."""
 
     request_id: Number
     code: ResponseCode
@@ -161,7 +161,7 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
     CONFIG_CHANGE entry among them as (index, body), where the leader has it. `sha256` is of the
     snapshot's `size_bytes` bytes, to be fetched first; empty: a plain log, there is nothing to
     fetch. `digest` is what the machine says of that state; the last `kept_bytes` are not its own.
-    Not `from_leader`: nobody leads, and your machine cannot go on without a snapshot.
+    Without `from_leader` it answers a `SnapshotOfferRequest` while there is no leader.
     """
 
     request_id: Number
@@ -178,9 +178,9 @@ class InstallSnapshotRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class OfferQuery(PeerMessage, frozen=True, kw_only=True):
-    """Did you make me the offer with this fingerprint? Nobody else sees `request_id` (by chance).
+    """Did you make me the offer with this fingerprint? Only you can repeat the random `request_id`.
 
-    Taking an offer removes entries, so it is not enough that a message names the leader.
+    Taking an offer removes entries, so it is not enough that a message names the leader as sender.
     """
 
     request_id: Number
@@ -188,14 +188,14 @@ class OfferQuery(PeerMessage, frozen=True, kw_only=True):
 
 
 class OfferResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to that: SUCCESS, or INCONSISTENT_LEADER: no such offer is mine."""
+    """Answer to an `OfferQuery`: SUCCESS, or INCONSISTENT_LEADER if I made no such offer."""
 
     request_id: Number
     code: ResponseCode
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to that, once it is durable; INSTALL_SNAPSHOT_ERROR: more is committed here already.
+    """Answer to an offer, once it is durable; INSTALL_SNAPSHOT_ERROR: more is committed here.
 
     `committed_index` is durable here, too.
     """
@@ -206,7 +206,7 @@ class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class SnapshotChunkRequest(PeerMessage, frozen=True, kw_only=True):
-    """Send me a piece of the data of the snapshot that you offered."""
+    """Send me a chunk of the snapshot that you offered."""
 
     request_id: Number
     last_included_index: Index
@@ -215,7 +215,7 @@ class SnapshotChunkRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class SnapshotChunk(PeerMessage, frozen=True, kw_only=True):
-    """Answer to that: the bytes from offset on are attached; LOAD_SNAPSHOT_ERROR: it is gone."""
+    """The bytes from offset on are attached; LOAD_SNAPSHOT_ERROR: the snapshot is gone."""
 
     request_id: Number
     code: ResponseCode
@@ -223,7 +223,7 @@ class SnapshotChunk(PeerMessage, frozen=True, kw_only=True):
 
 
 class RepairRequest(PeerMessage, frozen=True, kw_only=True):
-    """Send me entries first_index … last_index, or as many of the first as you have and fit."""
+    """Send me entries first_index … last_index, or as many of the first as you can."""
 
     request_id: Number
     first_index: Index
@@ -234,7 +234,7 @@ class RepairRequest(PeerMessage, frozen=True, kw_only=True):
 class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a repair request: entries first_index … first_index + count - 1, attached.
 
-    `begin_index` is the first that the sender keeps; if what was asked for is before it, the
+    `begin_index` is the first entry that the sender keeps; if the requested ones lie before it, the
     sender's producer sessions are attached.
     """
 
@@ -246,7 +246,7 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class SnapshotOfferRequest(PeerMessage, frozen=True, kw_only=True):
-    """Offer me your snapshot: my machine cannot go on with what I have.
+    """Offer me your snapshot: my machine cannot go on with my entries and snapshots.
 
     The offer repeats `request_id`. It must include the entry `least_index`: my log starts there.
     """
@@ -256,10 +256,10 @@ class SnapshotOfferRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class DigestQuery(PeerMessage, frozen=True, kw_only=True):
-    """What is the digest after the entry `index`? A follower tells its own, a leader a majority's.
+    """What is the digest after the entry `index`? A follower sends its own, a leader a majority's.
 
-    Nobody else sees `request_id` (by chance). Who differs from a majority gives up its state, so it
-    is not enough that a message names its sender.
+    Only the receiver can repeat the random `request_id`. A replica that differs from a majority
+    gives up its state, so it is not enough that a message names its sender.
     """
 
     request_id: Number
@@ -267,11 +267,11 @@ class DigestQuery(PeerMessage, frozen=True, kw_only=True):
 
 
 class StateDigest(PeerMessage, frozen=True, kw_only=True):
-    """Answer to that: what a state machine's digest is after the entry `index`.
+    """Answer to a `DigestQuery`: a state machine's digest after the entry `index`.
 
-    From a follower it is its own. From the leader (`is_verdict`) it is that of a majority; without
-    `is_majority` only another than the receiver's, which is to check its state, and another answer
-    may follow. Earlier builds tell it unasked, without a `request_id`: they are not believed.
+    A follower sends its own. The leader (`is_verdict`) sends a majority's. Without `is_majority` it
+    is merely one that differs from the receiver's: the receiver must check its state, and another
+    answer may follow. Earlier builds send it unasked, without a `request_id`, and are not believed.
     """
 
     index: Index
@@ -289,11 +289,11 @@ class NodeMessage(Message, frozen=True, kw_only=True):
 
 
 class Introduction(NodeMessage, frozen=True, kw_only=True):
-    """First on a connection to a peer, and again when something of it changes.
+    """Sent first on a connection to a peer, and again when its content changes.
 
-    `groups` are groups that it hosts as (group, identity, index of its membership): identity empty
-    where it knows none. `address` is the sender's own in these: as its log of them has it, if that
-    is the same place as in its configuration, else as there.
+    `groups` lists groups of the sender as (group, identity, index of its membership), the identity
+    empty if it knows none. `address` is the sender's own in these groups: as their logs write it if
+    that is the same place as in its configuration, else as the configuration writes it.
     """
 
     address: AddressText
@@ -303,10 +303,10 @@ class Introduction(NodeMessage, frozen=True, kw_only=True):
 class NodeHeartBeat(NodeMessage, frozen=True, kw_only=True):
     """The sender is alive, and leads the groups of a set that both know, each in one term.
 
-    `run` numbers the process, `number` its beats to this node, `version` that set. `changes` are
-    all groups whose term (-1: not led any more) changed after the version `base`; they can be
-    applied to any version from `base` on. `more`: further changes follow at once; only with them
-    the set is whole. `interval_ms`: pause between beats.
+    `run` numbers the process, `number` its heartbeats to this node, `version` that set. `changes`
+    are all groups whose term (-1: not led any more) changed after the version `base`; they can be
+    applied to any version from `base` on. `more`: further changes follow at once, and only with
+    them the set is whole. `interval_ms`: pause between heartbeats.
     """
 
     run: Number
@@ -319,10 +319,10 @@ class NodeHeartBeat(NodeMessage, frozen=True, kw_only=True):
 
 
 class NodeHeartBeatResponse(NodeMessage, frozen=True, kw_only=True):
-    """Answer to a beat, whose `run` and `number` it repeats: the version known, 0 if none is.
+    """Answer to a node heartbeat with the same `run` and `number`; `version`: the one known, or 0.
 
-    `strays` are groups of the set that do not follow the sender of the beat in their term (any
-    more), at most `STRAYS_MAX`; of so many nothing is said for the others.
+    `strays` are diverged groups: those of the set that do not follow the sender of the heartbeat
+    in their term (any more), at most `STRAYS_MAX`; at that number, more may have diverged.
     """
 
     run: Number
@@ -332,7 +332,7 @@ class NodeHeartBeatResponse(NodeMessage, frozen=True, kw_only=True):
 
 
 class HeartBeats(NodeMessage, frozen=True, kw_only=True):
-    """Heartbeats of several groups, and answers to some, as if each had come by itself."""
+    """Heartbeats of several groups, and answers to some, as if each had arrived by itself."""
 
     requests: Annotated[list[HeartBeatRequest], Meta(max_length=HEART_BEATS_MAX)]
     responses: Annotated[list[HeartBeatResponse], Meta(max_length=HEART_BEATS_MAX)]

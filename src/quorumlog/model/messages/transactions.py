@@ -1,20 +1,21 @@
-"""What writers of transactions ask besides appending, and readers report."""
+"""Queries of transactional writers, and position reports of consumers."""
 
 from quorumlog.model.bounds import AskedIndex, Batch, Label, LabelBytes, Number
 from quorumlog.model.messages.base import Request, Response
 
 
 class TransactionalRequest(Request, frozen=True, kw_only=True):
-    """What became of a transactional id, and of a run of it?"""
+    """What is the state of a transactional id, and of a run of it?"""
 
     transactional_id: LabelBytes
     run_id: LabelBytes
 
 
 class TransactionalResponse(Response, frozen=True, kw_only=True):
-    """`epoch` is that of the newest run (0: the id is not known), which is the run asked about if
-    `is_current`; `is_fenced`: that one was succeeded by another. `last_batch` was the last to end
-    (-1: none has).
+    """The state of a transactional id. `epoch` is that of the newest run (0: the id is not known).
+
+    `is_current`: the newest run is the one asked about; `is_fenced`: another run has followed that
+    one. `last_batch` was the last to end (-1: none has).
     """
 
     epoch: Number = 0
@@ -24,7 +25,7 @@ class TransactionalResponse(Response, frozen=True, kw_only=True):
 
 
 class PositionReport(Request, frozen=True, kw_only=True):
-    """A reader (a name of its own) has done with everything before an index; shown in status."""
+    """A consumer, by name, has handled everything before an index; shown in status."""
 
     reader: Label
     index: AskedIndex
