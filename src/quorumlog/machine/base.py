@@ -110,7 +110,7 @@ class StateMachine(ABC):
         return self.apply(entries)
 
     def query(self, query: bytes) -> bytes:
-        """Answer a question about the present state without changing it.
+        """Answer a query about the present state without changing it.
 
         An exception becomes the answer to the query, and does no harm.
         """

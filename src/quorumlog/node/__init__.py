@@ -2,5 +2,5 @@
 
 Here live the threads, timers and connections that all replicas of a node share; what belongs to one
 group is in `quorumlog.node.replica`. Rules of Raft are in `quorumlog.raft`, file formats in
-`quorumlog.storage`, and what a client may ask in `quorumlog.service`: none of that may be here.
+`quorumlog.storage`, and requests of clients in `quorumlog.service`: none of that may be here.
 """

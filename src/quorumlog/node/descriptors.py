@@ -26,7 +26,7 @@ CONNECTIONS_MIN = 16
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
-    """Who may have how many of `limit`."""
+    """How `limit` descriptors are divided."""
 
     limit: int
     own: int

@@ -111,7 +111,7 @@ class TimerQueue:
         for wake in due:
             try:
                 wake.tick()
-            except Exception as error:  # it may not have asked to be woken again
+            except Exception as error:  # it may not have scheduled its timer again
                 log_event(logger, logging.ERROR, "a timer failed", exc_info=error)
                 self._failed(error)
         self._schedule()

@@ -49,7 +49,7 @@ def _start_vote_round(
 ) -> None:
     """Raise the term and vote for myself; requests leave once both are durable.
 
-    `expected` are those who granted a pre-vote; None: anybody may vote for me.
+    `expected` are the voters that granted a pre-vote; None: any voter may vote for me.
     """
     state.election_timer.restart(state.now_ms)
     own_id, term = state.config.self_id, state.known_term + 1
@@ -112,7 +112,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
         _finish_if_won(state, election)
     elif not election.pre_vote and response.local_id in election.expected:
         # A live peer refused. If too few are left to win, the votes are split: do not wait for the
-        # time-out, since all who can answer have been asked.
+        # time-out, since all voters that can answer have been asked.
         election.expected.discard(response.local_id)
         if not _is_enough(state, election.expected):
             state.election_timer.campaign_soon(state.now_ms)

@@ -213,7 +213,7 @@ class RaftCore(CoreView):
     def _leaving(self, event: Leaving) -> None:
         """Do not campaign any more; a vote that is under way is decided all the same.
 
-        Those who gave me their votes wait for the outcome, and would wait for an election time-out
+        The voters that chose me wait for the outcome, and would wait for an election time-out
         if there were none.
         """
         state = self._state

@@ -70,7 +70,7 @@ class ElectionTimer:
         self.deadline_ms = min(self.deadline_ms, now_ms + pause_ms)
 
     def yield_to_candidate(self, now_ms: int) -> None:
-        """Let a heartbeat interval pass first, because somebody who may win campaigns already."""
+        """Wait for a heartbeat interval first: another candidate that may win campaigns already."""
         self.deadline_ms = max(self.deadline_ms, now_ms + self._config.heartbeat_ms)
 
     def wake_up(self, last_contact_ms: int) -> None:

@@ -113,7 +113,7 @@ class PeerConnected(msgspec.Struct, frozen=True):
 
 
 class PeerLost(msgspec.Struct, frozen=True):
-    """A peer's process seems to have ended: its connection closed, and nobody listens there."""
+    """A peer's process seems to have ended: its connection closed, and its port is not open."""
 
     peer_id: str
 

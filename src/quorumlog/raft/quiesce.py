@@ -10,7 +10,7 @@ nothing happens becomes quiescent:
    have confirmed, every replica gets the event `Quiesced`.
 3. A quiescent leader sends a heartbeat only every `QUIESCENT_HEARTBEAT_MS`, and counts the
    confirming peers as live. Its followers' election timers stand still (`ElectionTimer`).
-4. Whatever happens wakes the leader up (`is_activity`), and so does a node heartbeat that fails to
+4. Any activity wakes the leader up (`is_activity`), and so does a node heartbeat that fails to
    come (the event `Unquiesced`). Followers wake up when their leader's node is not heard of any
    more, or when they enter another term.
 

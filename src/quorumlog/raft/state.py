@@ -33,10 +33,10 @@ from quorumlog.raft.write_tracker import WriteTracker
 class Election:
     """One round of a campaign: a pre-vote round, or the vote itself.
 
-    `own_vote_token` is the write of the vote for myself. `granted` maps those who would vote, or
-    voted, for me to their incarnations; `expected` are those who may still vote for me.
-    `surrendered` is the part of `granted` whose log is ahead of mine and who said that they give up
-    the entries that I lack. `transfer`: the leader asked me to take over.
+    `own_vote_token` is the write of the vote for myself. `granted` maps the voters that would vote,
+    or voted, for me to their incarnations; `expected` are the voters that may still vote for me.
+    `surrendered` is the part of `granted` whose logs are ahead of mine: these voters give up the
+    entries that I lack. `transfer`: the leader asked me to take over.
     """
 
     term: int

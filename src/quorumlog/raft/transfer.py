@@ -190,7 +190,7 @@ class Transfer:
         return [name for name in known if self._dispatchers[name].contact.is_live]
 
     def check_end(self) -> None:
-        """See whether the transfer has ended: somebody else leads, or its time is over."""
+        """Check whether the transfer has ended: another replica leads, or its time is over."""
         running, state = self._running, self._state
         if running is None:
             return

@@ -11,7 +11,7 @@ def answer_vote_request(state: RaftState, request: VoteRequest) -> None:
     """Decide, save the decision, and answer once it is durable.
 
     A higher term is adopted, with two exceptions: a pre-vote, and a candidate that is refused
-    because a leader is live. Somebody who was cut off for a while, and raised the term meanwhile,
+    because a leader is live. A replica that was cut off for a while, and raised its term meanwhile,
     must not unseat a leader that works (thesis sections 4.2.3 and 9.6).
     """
     result = _refuse_outright(state, request)

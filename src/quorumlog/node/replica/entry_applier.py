@@ -89,7 +89,7 @@ class EntryApplier:
         return self._applying(machine, applied + 1, last)
 
     def forget_results(self) -> None:
-        """Forget results: a snapshot was loaded, and no answer can name those of its entries."""
+        """Forget all results: a snapshot was loaded, so answers no longer include them."""
         self._results.clear()
 
     def _is_time_to_apply(self, last: int) -> bool:

@@ -84,9 +84,9 @@ class LogWriter:
 
         A deposed leader may have stored them on a minority. Every leader holds all committed
         entries (Raft 5.4.1), so an entry that conflicts with the leader's cannot be committed, and
-        its producer was told nothing or that the outcome is unknown. The producer sessions follow
-        at once, before the disk has carried out the removal: a block that comes again must not be
-        taken for stored because its removed copy was.
+        its producer was never told that it is stored. The producer sessions follow at once, before
+        the disk has carried out the removal: a block that comes again must not be taken for stored
+        because its removed copy was.
         """
         log_event(
             logger,

@@ -55,7 +55,7 @@ class MachineJob:
 
 
 class MachineControl(Protocol):
-    """What the parts that look after a machine may ask of the one that drives it."""
+    """What the other parts of a machine may ask of the applier, which drives it."""
 
     @property
     def is_eligible(self) -> bool:

@@ -27,7 +27,7 @@ class _Served:
 
 
 class ServedSnapshots:
-    """The part of a replica that knows who fetches which of its snapshots."""
+    """The part of a replica that knows which peer fetches which of its snapshots."""
 
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context
