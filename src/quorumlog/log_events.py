@@ -1,4 +1,4 @@
-"""Structured log lines: an event name and fields, formatted where logging is set up."""
+"""Structured log lines: an event name and fields, which the process's handler formats."""
 
 import logging
 import os

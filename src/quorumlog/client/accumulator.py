@@ -23,7 +23,7 @@ class Accumulator:
 
     A block leaves when it has `batch_bytes` or its first entry has waited `linger_s`. While as many
     blocks are `under_way` as may be, it grows up to `grown_bytes` instead. `refuse` is called with
-    a body that is too large, or with any once `is_ended` is set; it raises. `start` is called
+    a body that is too large, or with any body once `is_ended` is set; it raises. `start` is called
     whenever a block is opened.
     """
 
@@ -137,7 +137,7 @@ class Accumulator:
         return bool(self.waiting)
 
     def seal(self) -> None:
-        """Close the open block; it is sent next, after those that wait."""
+        """Close the open block; it is sent after the blocks that wait already."""
         block, self.open_block = self.open_block, None
         if self._linger is not None:
             self._linger.cancel()

@@ -23,10 +23,10 @@ class AppendBatch(Protocol):
 
 
 class AppendBatcher:
-    """Tasks that append at the same time share a request, a write to disk and an answer.
+    """Joins appends of tasks, which then share a request, a write to disk and an answer.
 
-    Nobody waits for company: a block leaves in the turn of the loop after that in which the first
-    of its entries was given. How many are given at a time is bounded by the callers, who all wait.
+    No append waits for others: a block leaves in the turn of the loop after the one in which its
+    first entry came. The number of entries is bounded by the number of callers, who all wait.
     Entries with different time-outs travel apart.
     """
 
@@ -47,7 +47,7 @@ class AppendBatcher:
         return await future
 
     def _send(self, blocks: list[tuple[float | None, list[_Waiting]]]) -> None:
-        """Send each block, without the entries whose callers were cancelled meanwhile."""
+        """Send each block, without the entries whose callers have been cancelled."""
         for timeout_ms, given in blocks:
             together = [waiting for waiting in given if not waiting[1].done()]
             if together:

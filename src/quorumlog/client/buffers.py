@@ -34,12 +34,12 @@ def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
 
 
 def _holds_objects_or_text(format_: str) -> bool:
-    """Whether a buffer holds what has other bytes elsewhere: addresses, or text not encoded."""
+    """Whether a buffer's bytes are not plain data: they are addresses, or text not encoded."""
     return format_[-1:] in ("O", "w", "u") or ("{" in format_ and "O" in format_)
 
 
 def as_bodies(what: str, bodies: Iterable[Buffer], single: str) -> list[bytes]:
-    """Return several bodies, copied where they could change. `single`: the call that takes one.
+    """Return several bodies; those that could change are copied. `single`: the call that takes one.
 
     Raises `UnexpectedArgumentError` if there is anything else among them.
     """

@@ -147,7 +147,7 @@ class Client:
 
     @property
     def timeout_ms(self) -> float:
-        """How many milliseconds a call may take that is not given a time of its own."""
+        """How many milliseconds a call may take if it has no time-out of its own."""
         return self._requester.timeout_ms
 
     async def __aenter__(self) -> "Client":

@@ -1,8 +1,8 @@
 """The sessions in which a client sends commands, so that each is executed once.
 
-A session has one block under way, so a block is always the next one or the last one again; several
-sessions let several blocks travel side by side, in no order among them. After an unknown outcome a
-session is not used again: nobody knows how far it came.
+A session has one block under way, so a block is always the next one or a repetition of the last.
+With several sessions several blocks are under way at a time, in no particular order. After an
+unknown outcome a session is not used again, since nobody knows which block was its last.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class CommandSessions:
 
     @asynccontextmanager
     async def one(self, limit_ms: float) -> AsyncGenerator[CommandSession, None]:
-        """Lend a session; what raises while it is lent ends it.
+        """Lend a session; an error while it is lent ends it.
 
         Raises `LeaderPendingFullError` when none becomes free within limit_ms.
         """

@@ -47,9 +47,9 @@ class ServerConnection:
     is called with this connection at each check that finds it silent. `identity` is that of the
     group, if it is known: a server whose group has another one refuses.
 
-    `on_told` is called with what a server says without being asked: the identity of its group, and
-    that it is about to stop. Then the connection takes no more requests, and ends when those under
-    way are answered.
+    `on_told` is called with messages that answer nothing: the identity of the server's group, and
+    that the server is about to stop. After the latter the connection takes no more requests, and
+    ends when those under way are answered.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class ServerConnection:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last check found that the server says nothing, and nothing came since."""
+        """Whether the last check found the server silent, and nothing has come since."""
         return self._watch.is_silent
 
     @property
@@ -229,7 +229,7 @@ class ServerConnection:
             self.close()
 
     def _bid_farewell(self, farewell: Response) -> None:
-        """The server is about to stop: whoever waits for something to happen there asks others."""
+        """End requests that wait for an event at a server that is about to stop."""
         self._is_stopping = True
         if self._on_told is not None:
             self._on_told(self, farewell)
@@ -265,7 +265,7 @@ class ServerConnection:
         self._fail(reason)
 
     def close(self) -> None:
-        """End the connection; what was sent still leaves, but no answer is waited for."""
+        """End the connection; requests given to it are still sent, but nobody waits for answers."""
         self._watch.stop()
         if self._connection is not None:
             self._connection.close("the client is done")

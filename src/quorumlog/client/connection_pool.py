@@ -144,7 +144,7 @@ class ConnectionPool:
         return fresh
 
     def _was_told(self, connection: ServerConnection, message: GroupIdentity | Response) -> None:
-        """A server said something unasked: its identity, or that it is about to stop."""
+        """Handle a message that answers nothing: the group's identity, or the server's farewell."""
         if not isinstance(message, GroupIdentity):
             self._observer.unreachable(connection.address)
         elif not connection.identity:  # a server that knows ours refuses requests itself
@@ -154,7 +154,7 @@ class ConnectionPool:
                 connection.abort(str(error))
 
     def check_identity(self, address: str, identity: bytes) -> None:
-        """Note the identity of the group. Raises `WrongClusterError` if it was another before."""
+        """Note the group's identity. Raises `WrongClusterError` if another was noted before."""
         if not self._identity:
             self._identity = identity
         elif identity and identity != self._identity:

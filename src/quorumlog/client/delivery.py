@@ -149,7 +149,7 @@ class AttemptRecord:
         self._last_index = max(self._last_index, response.last_index)
 
     def accepted(self, producer_id: int) -> AcceptedAttempt | None:
-        """Return what the end of the transaction has to name; None: there is nothing."""
+        """Return the attempt as the end of the transaction names it; None: there is nothing."""
         if self._first_index is None:
             return None
         return AcceptedAttempt(
@@ -163,7 +163,7 @@ class AttemptRecord:
 
 
 def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
-    """Return of each block under way on one connection whether it may be stored.
+    """Return for each block under way on one connection whether it may be stored.
 
     A server stores no block that comes after one that it has refused.
     """
@@ -183,9 +183,8 @@ def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
 def undelivered_of(
     blocks: Sequence[tuple[OutgoingBlock, bool]], next_number: int, queued: int
 ) -> Undelivered:
-    """Return what is not known to be stored: blocks in order, with whether each may be.
-
-    `queued` more entries come after those, from next_number on, and have not been taken.
+    """Return the entries not known to be stored: blocks in order, and whether each may be.
+    `queued` more entries, from next_number on, follow these; the producer has not taken them yet.
     """
     count = sum(block.count for block, _ in blocks)
     unknown = sum(block.count for block, is_unknown in blocks if is_unknown)
@@ -197,9 +196,9 @@ def undelivered_of(
 
 
 def with_undelivered(error: RequestError, lost: Undelivered) -> RequestError:
-    """Return an error of the same kind that says what was not delivered, and what is known of it.
+    """Return an error of the same kind that also says which entries were not delivered.
 
-    Each caller gets an error of its own: one that is raised twice shows the trace of the other.
+    Each caller gets its own: an error that is raised twice shows the traceback of both.
     """
     own = copy.copy(error)
     own.__cause__ = error.__cause__

@@ -194,7 +194,7 @@ class KV:
         return TransactionOutcome(found.succeeded, found.index, found.previous)
 
     async def _probe(self) -> None:
-        """Before the first change, see that the group has this machine: others might end of it."""
+        """Check before the first change that this is the group's machine: another might fail."""
         if self._is_probed:
             return
         try:
@@ -290,7 +290,7 @@ class KV:
     def watch(
         self, prefix: Data = b"", first_index: int | None = None
     ) -> AsyncGenerator[KeyEvent, None]:
-        """Yield the changes of keys with a prefix, in order, from an index on, and go on waiting.
+        """Yield the changes of keys with a prefix, in order, from an index on, and wait for more.
 
         `first_index` None: from when the iteration starts. The changes of one transaction have the
         same index; to go on later, start after the last index of which all were handled. Any
@@ -322,9 +322,9 @@ class KV:
     async def _await(
         self, query: kv_commands.Events, index: int
     ) -> tuple[kv_commands.Happened, Queried]:
-        """Ask what happened once `index` is applied, or in vain after `WATCH_WAIT_MS`.
+        """Wait until `index` is applied and return what happened; nothing after `WATCH_WAIT_MS`.
 
-        A replica whose machine has failed refuses; after a pause, the next one is found by chance.
+        A replica whose machine has failed refuses; after a pause another one is chosen by chance.
         """
         loop = asyncio.get_running_loop()
         deadline: float | None = None  # of the first refusal: what is waited for may take long
@@ -401,7 +401,7 @@ def _compare(compare: Compare) -> kv_commands.Compare:
 
 
 def _range(begin: Data, end: Data | None, prefix: Data | None) -> tuple[bytes, bytes | None]:
-    """Return the bounds of the keys that are within all that was asked for."""
+    """Return the bounds of the keys that lie within the range and have the prefix."""
     first = _bytes("key", begin)
     last = None if end is None else _bytes("key", end)
     if prefix is None:

@@ -41,9 +41,9 @@ class LeaderDiscovery:
         return None if self._is_known else self._refusal
 
     async def run(self, *, next_s: float) -> GroupMetadata | None:
-        """Return the answer that was accepted, or None; see `said` for the others.
+        """Return the answer that was accepted, or None; the others are in `said`.
 
-        The first server is asked at once, one more every `next_s`, or when one has answered.
+        The first server is asked at once, another one every `next_s` or as soon as one answered.
         """
         count = min(ASKED_MAX, len(self._candidates))
         workers = [asyncio.create_task(self._work(number * next_s)) for number in range(count)]

@@ -45,7 +45,7 @@ class LoopThread:
 
     @property
     def is_there(self) -> bool:
-        """Whether the thread runs: not in a forked child, nor once the interpreter takes down."""
+        """Whether the thread runs: not in a forked child, nor once the interpreter shuts down."""
         return self._process.is_this and not sys.is_finalizing()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -118,7 +118,7 @@ class LoopThread:
         self._thread.join()
 
     async def stop_from_within(self) -> None:
-        """Like `stop`, for a coroutine that runs there; nobody has to wait for the thread's end."""
+        """Like `stop`, for a coroutine that runs there; does not wait for the thread's end."""
         with self._lock:
             if self._is_stopping:
                 return
@@ -130,7 +130,8 @@ class LoopThread:
 def _new_loop() -> asyncio.AbstractEventLoop:
     """Return a new loop. Raises `RequestError` if there are no descriptors for it.
 
-    That is tried first: uvloop would leave a loop that nobody can close, or end the process.
+    It opens descriptors on trial first: without them uvloop would leave a loop that nobody can
+    close, or end the process.
     """
     tried: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""What a client asks of a group's state machine: commands, which change it, and questions.
+"""The calls of a group's state machine: commands, which change it, and questions.
 
 Commands travel in sessions (`command_sessions`), so a client may send them again until it learns
 what became of them: they are executed once.
@@ -67,11 +67,11 @@ class MachineCalls:
     def execute(
         self, command: Buffer, *, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, Executed]:
-        """Append a command; return what the state machine made of it, once a majority has it.
+        """Append a command; return the state machine's result once a majority has it.
 
-        It is sent again until that is known, and executed once. Commands of one turn of the loop
-        travel together: all of them are stored, or none. Raises `RequestError` as `append` does,
-        `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
+        It is sent again until its result is known, and executed once. Commands of one turn of the
+        loop travel together: all of them are stored, or none. Raises `RequestError` as `append`
+        does, `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
         executed) when the answer comes too late.
         """
         return self._execute(as_bytes("command", command), timeout_ms)
@@ -188,8 +188,9 @@ class MachineCalls:
         """Ask the state machine, without changing it.
 
         A linearizable answer sees everything acknowledged before. With `linearizable=False` any
-        replica answers from what it has applied, once that reaches `after_index` or `wait_ms` are
-        over; the applied index that comes along says how fresh it is. Raises `RequestError`.
+        replica answers from the entries that it has applied, once these reach `after_index` or
+        `wait_ms` are over; the applied index in the answer says how fresh it is. Raises
+        `RequestError`.
         """
         request = QueryRequest(
             group=self._requester.group,
@@ -225,7 +226,7 @@ class MachineCalls:
 
 
 def _own(error: BaseException) -> BaseException:
-    """Return an error for each who waits: one raised twice would show the trace of the other."""
+    """Return a new error for each caller: one raised twice would show the traceback of both."""
     if not isinstance(error, RequestError):
         return error
     own = copy.copy(error)

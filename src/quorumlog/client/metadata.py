@@ -1,4 +1,4 @@
-"""What a client knows of a group: its servers, its members, and who leads."""
+"""A client's knowledge of a group: its servers, its members, and who leads."""
 
 import asyncio
 import random
@@ -78,7 +78,7 @@ class Metadata:
             ) from None
 
     def forget_leader(self, address: str | None = None) -> None:
-        """Look for the leader at the next call, unless another than `address` is known by now."""
+        """Look for the leader at the next call, unless the known leader is no longer `address`."""
         if address is None or self._leader_address == address:
             self._leader_address = None
 
@@ -131,7 +131,7 @@ class Metadata:
     # -- a leader that says nothing ---------------------------------------------------------
 
     def unreachable(self, address: str) -> None:
-        """A server says nothing: ask others, and do not believe that it leads in this term."""
+        """Ask others, as a server does not answer, and doubt that it leads in this term."""
         self.connections.unresponsive.add(address, self._term)
         self.forget_leader(address)
 
@@ -146,7 +146,7 @@ class Metadata:
                 self._check = asyncio.create_task(self._check_leader(address))
 
     async def _check_leader(self, silent: str) -> None:
-        """Have the connections to a silent leader ended if somebody says that another one leads."""
+        """End the connections to a silent leader if another server names a new leader."""
         try:
             found = await self._ask_others(silent)
             if found is None:

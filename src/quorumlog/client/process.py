@@ -1,7 +1,7 @@
 """Which process made a client: after a fork, the other one may not use it.
 
 A child has its parent's memory, but none of its threads, and shares its sockets: a client used
-there would wait for answers that nobody takes, or write into the parent's connections.
+there would wait for answers that nobody reads, or write into the parent's connections.
 """
 
 import os

@@ -251,8 +251,8 @@ class Producer:
     async def close(self, *, flush: bool = True) -> None:
         """Flush (unless `flush` is False) and end. Raises the error that ended the producer.
 
-        What was not delivered by then fails, as does every later `send`. In a forked child nothing
-        is done, which is an error if it should flush: what was sent is for the parent to deliver.
+        Entries that were not delivered by then fail, as does every later `send`. In a forked child
+        it does nothing, since the parent delivers the entries; there flushing is an error.
         """
         if flush:
             self._process.check()

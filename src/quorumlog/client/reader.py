@@ -49,9 +49,9 @@ class BlockReader:
                 ahead.cancel()
 
     async def _taken(self, ahead: "asyncio.Task[FetchedBlock]") -> FetchedBlock:
-        """Return what was fetched ahead; if that failed before anybody waited for it, fetch it now.
+        """Return the block fetched ahead; fetch it again if that failed before anybody waited.
 
-        An outage that is over by the time the reader goes on is none to it.
+        So a reader does not notice an outage that is over by the time it asks for the next block.
         """
         if ahead.done() and not ahead.cancelled() and ahead.exception() is not None:
             return await self._next_block()
@@ -81,6 +81,6 @@ class BlockReader:
 
 
 def _seen(task: "asyncio.Task[FetchedBlock]") -> None:
-    """A block fetched ahead may never be asked for; its error is then nobody's."""
+    """Mark an error as seen: nobody may ever ask for a block that was fetched ahead."""
     if not task.cancelled():
         task.exception()

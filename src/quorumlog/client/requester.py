@@ -86,8 +86,8 @@ class Requester:
         """Find a server and ask it, until that succeeds, cannot succeed, or the deadline passes.
 
         The attributes of each error decide whether another attempt is made. A request whose outcome
-        is unknown is only sent again with `repeat_unknown`. A leader that is named is asked at
-        once, unless the server that names it was itself named just before.
+        is unknown is only sent again with `repeat_unknown`. If a server names a leader, that one is
+        asked at once, unless the server that names it was itself named just before.
         """
         self.metadata.check_process()
         loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class Requester:
     def _out_of_time(
         self, last: RequestError | None, limit_ms: float, asked: ServerConnection | None
     ) -> RequestError:
-        """The deadline passed: if a server had been asked, the fate of the request is unknown."""
+        """Return the error for a passed deadline: if a server was asked, the outcome is unknown."""
         self.metadata.forget_leader(asked.address if asked is not None else None)
         said = f"; before that: {last}" if last is not None else ""
         if asked is None:

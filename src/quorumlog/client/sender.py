@@ -153,7 +153,7 @@ class Sender:
             await asyncio.sleep(backoff.next_pause_s())
 
     def _run_ended(self, task: "asyncio.Task[None]") -> None:
-        """The task has ended: unless the producer is being closed, what is unresolved fails."""
+        """Fail all unresolved blocks when the task ends, unless the producer is being closed."""
         if self.is_closing:
             return
         if task.cancelled():
@@ -203,7 +203,7 @@ class Sender:
             return
 
     def _transmit(self, connection: ServerConnection, sequence: int) -> bool:
-        """Send the block that waits longest; return False if the connection takes no more now."""
+        """Send the block that has waited longest; return False if the connection takes none now."""
         block = self._accumulator.waiting[0]
         if len(block.parts) > 1:
             block.parts = [b"".join([*self._session_entry(block), *block.parts])]
@@ -239,7 +239,7 @@ class Sender:
         return [entry.encode()]
 
     def _is_silent(self, connection: ServerConnection) -> bool:
-        """Whether the leader has not answered for too long; then it is looked for anew."""
+        """Whether the leader has not answered for too long and must be found again."""
         now = asyncio.get_running_loop().time()
         if not self._sent or now - self._sent[0].sent_at < self._settings.request_timeout_s:
             return False
@@ -265,7 +265,7 @@ class Sender:
         return False
 
     async def _resend_rejected(self) -> int:
-        """The oldest block was refused, and with it those after it: send all again, in order.
+        """Send all blocks again, in order: the oldest was refused, and with it those after it.
 
         Returns the sequence number that the server expects next.
         """
@@ -279,7 +279,7 @@ class Sender:
         return expected
 
     def _requeue_unacked(self) -> None:
-        """Queue everything unresolved again, in order; what was acknowledged meanwhile is done.
+        """Queue all unresolved blocks again, in order, but resolve those acknowledged by now.
 
         Without `retry_unknown` a block of unknown fate ends the producer instead.
         """

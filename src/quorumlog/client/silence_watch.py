@@ -132,8 +132,8 @@ class SilenceWatch:
     def note_movement(self, transport: Connection | None) -> bool:
         """Return whether anything came or went since the last time; then the silence is over.
 
-        Bytes that the operating system takes prove that the server reads only if there were more of
-        them than its buffer could hold.
+        That the operating system takes bytes proves that the server reads only if they did not all
+        fit into its buffer.
         """
         came = transport.bytes_in if transport is not None else 0
         unsent = transport.outbox_bytes if transport is not None else 0

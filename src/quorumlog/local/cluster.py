@@ -28,8 +28,8 @@ STOP_SECONDS = 10.0
 class LocalCluster:
     """Node processes on the loopback address, everything in one directory.
 
-    The processes outlive this object; any number of programs may open the same directory, changes
-    are made by one at a time. All methods raise `LocalClusterError` when the directory or a node is
+    The processes outlive this object. Any number of programs may open the same directory; one at a
+    time may change it. All methods raise `LocalClusterError` when the directory or a node is
     not as they need it.
     """
 
@@ -235,8 +235,9 @@ class LocalCluster:
     def restart(self, node_id: str) -> None:
         """Stop one node cleanly if it runs, and start it again.
 
-        When all nodes run, waits until it knows the leaders, so that the next may be restarted.
-        A node whose configuration does not do is left as it is: raises `ConfigError` then.
+        If all nodes run, this waits until the node knows the leaders, so that the next one may be
+        restarted. Raises `ConfigError`, and leaves the node as it is, if its configuration is
+        wrong.
         """
         process = self._process(node_id)
         with self._layout.locked():
@@ -363,9 +364,9 @@ def _is_healthy(health: NodeHealth | None) -> bool:
 
 
 def _needs_help(own: NodeHealth | None, health: dict[str, NodeHealth | None]) -> bool:
-    """Whether a node does not get ready by itself: a group failed, or is a copy that nobody leads.
+    """Whether a node cannot get ready by itself: a group failed, or is a copy without a leader.
 
-    A replica that was removed and added at another address learns that from who leads.
+    A replica that was removed, then added at another address, learns that from the leader.
     """
     return own is not None and any(
         group.role == FAILED or (group.misplaced and leader_of(name, health) is None)

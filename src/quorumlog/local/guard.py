@@ -66,8 +66,8 @@ class Guard:
 def guarded(directory: str | Path, *, remove: bool = False) -> Iterator[Guard]:
     """Let no node whose configuration is below `directory` outlive this block, or this process.
 
-    With `remove` the directory goes with them, unless `Guard.keep` was called. Nodes that still run
-    are killed as by a power cut; stop those whose files matter before the block ends.
+    With `remove` the directory is removed with them, unless `Guard.keep` was called. Nodes that
+    still run are killed; stop those whose files matter before the block ends.
     """
     guard = Guard(directory, remove=remove)
     try:
@@ -85,9 +85,9 @@ def guarded_directory(prefix: str) -> Iterator[Guard]:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does; then they end it.
+    """In this context SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does, then end it.
 
-    So what is open is closed first. A signal that is ignored stays so (nohup).
+    So contexts that are open are closed first. A signal that is ignored stays ignored (nohup).
     """
     received: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What lies where in the directory of a local cluster.
+"""The files in the directory of a local cluster.
 
 cluster.json   nodes with their addresses, and the groups
 cluster.lock   held while a command changes the cluster

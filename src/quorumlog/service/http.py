@@ -34,7 +34,7 @@ ACCEPT_PAUSE_S = 0.2
 class _Server(ThreadingMixIn, WSGIServer):
     """Answers a bounded number of connections at a time, each for a bounded time; looks no name up.
 
-    Whoever connects beyond that takes the place of the one that has been there for longest.
+    One connection more takes the place of the oldest.
     """
 
     daemon_threads = True
@@ -54,7 +54,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; while no descriptor is free, not at once again."""
+        """Accept a connection; if no descriptor is free, pause before the next attempt."""
         try:
             return super().get_request()
         except OSError:
@@ -94,7 +94,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Told(io.StringIO):
-    """Takes what `wsgiref` says of an error, which is a traceback, as one log line."""
+    """Writes the traceback that `wsgiref` reports for an error as one log line."""
 
     def flush(self) -> None:
         """See `io.IOBase`; it is the end of a traceback."""
@@ -116,9 +116,9 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:
-    """Return whether the node is fit to serve, and per group why (not).
+    """Return whether the node is healthy, and for each group why or why not.
 
-    A group is fit when its replica is trusted and knows a leader.
+    A group is healthy when its replica is trusted and knows a leader.
     """
     groups: dict[str, object] = {}
     fit = True

@@ -99,7 +99,7 @@ class ClientRequests:
         self._tell_identity(connection)
 
     def _tell_identity(self, connection: Connection) -> None:
-        """Say once of which founding the client's group is, before any answer that follows it."""
+        """Send the identity of the client's group once, before any answer about it."""
         replica = None if self._is_told else self._node.replicas.get(self._group)
         if replica is not None and replica.core.identity:
             self._is_told = True
@@ -157,7 +157,7 @@ class ClientRequests:
     def _bytes_of(self, frame: Frame) -> int:
         """Return how much a request may have the node hold until it is answered.
 
-        Appends are bounded by what may wait for a majority, and by shares of that.
+        Appends are bounded by the bytes that may wait for a majority, and by shares of these.
         """
         message = frame.message
         if isinstance(message, FetchRequest):

@@ -30,5 +30,5 @@ class OrderedStreams:
         self._next[stream] = sequence + 1
 
     def refused(self, stream: int, sequence: int) -> None:
-        """An accepted block was not stored: it has to come again before any later one."""
+        """Note that an accepted block was not stored: it must come again before any later one."""
         self._next[stream] = min(sequence, self._next.get(stream, sequence))

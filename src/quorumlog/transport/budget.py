@@ -1,8 +1,8 @@
 """Memory of many connections under one bound: frames that are coming, answers that nobody reads.
 
-A frame may grow while there is room. Without room it waits, and only the one that came first goes
-on, so that one is always finished; and of those that hold memory the ones whose bytes do not come
-are ended. If unread answers take too much memory, the connection that reads slowest is ended first.
+A frame may grow while there is room. Without room it waits, and only the oldest one goes on, so
+that one frame is always finished. Connections that hold memory but send no bytes are then ended. If
+unread answers take too much memory, the connection that reads slowest is ended first.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Holder(Protocol):
 
     @property
     def is_kept_waiting(self) -> bool:
-        """Whether nothing is read from it, for reasons that are not its own."""
+        """Whether the node does not read from it, for reasons that are not its own."""
         ...
 
     @property
@@ -45,8 +45,8 @@ class Holder(Protocol):
 class FrameMemory:
     """Memory for unfinished frames of some connections: never more than `bytes_max` and one frame.
 
-    Whose turn it is goes by the order in which they came here, not by a time: a connection may move
-    the time of its frame, and if several were the oldest one after the other, each would hold more.
+    The oldest is the one that came here first, not the one with the earliest time: a connection may
+    change the time of its frame, and if several became the oldest in turn, each would hold more.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -76,7 +76,7 @@ class FrameMemory:
         return False
 
     def forget(self, holder: Holder) -> None:
-        """A connection holds nothing any more, and waits for nothing."""
+        """Release all memory of a connection, which waits for nothing any more."""
         self._waiting.pop(holder, None)
         self._came.pop(holder, None)
         self._set(holder, 0)
@@ -95,7 +95,7 @@ class FrameMemory:
             self._held.pop(holder, None)
 
     def _let_go_on(self) -> None:
-        """Let the first one go on, then those that have waited longest, as far as there is room."""
+        """Let the oldest go on, then those that have waited longest, as far as there is room."""
         while self._waiting:
             first = next(iter(self._came))
             holder = first if first in self._waiting else next(iter(self._waiting))

@@ -54,7 +54,7 @@ class TransportCounters:
 
 @dataclass(slots=True)
 class _Pauses:
-    """Why nothing is read from a connection, and since when; 0: it is read from."""
+    """Why a connection is not read, and since when; 0: it is read."""
 
     reasons: set[str] = field(default_factory=set)
     since: float = 0.0
@@ -62,7 +62,7 @@ class _Pauses:
 
 @dataclass(frozen=True, slots=True)
 class _Greeting:
-    """What this side says first, and what it makes of the other side's Hello."""
+    """This side's Hello, and the function that judges the other side's."""
 
     own_hello: Hello
     check: "Callable[[Hello], ConnectionHandler]"
@@ -78,7 +78,7 @@ class ConnectionHandler(Protocol):
     """The part of a program that takes the frames of a connection."""
 
     def opened(self, connection: "Connection", hello: Hello) -> None:
-        """The handshake is done; `hello` is what the other side said."""
+        """The handshake is done; `hello` is the other side's."""
         ...
 
     def frame_received(self, connection: "Connection", frame: Frame) -> None:
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             slices.end()
 
     def _is_slice_over(self) -> bool:
-        """Whether others have their turn although requests are left."""
+        """Whether it is the turn of others although requests are left."""
         if self._slices is None or self._pauses.reasons or not self._slices.is_over():
             return False
         self._slices.left(something=True)
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy_beside_prompt(self) -> bool:
-        """Whether prompt clients wait while this one, who sends faster, is answered."""
+        """Whether prompt clients wait while this busy one is answered."""
         share = self._share
         return share is not None and self.kind is Kind.BUSY and share.turns.has_prompt
 
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
     def _resume(self, why: str) -> None:
         """Go on unless it is paused for another reason, too.
 
-        Not at once: the caller may be handling frames that are where these would go.
+        It goes on in a later turn: the caller may still use frames in the receive buffer.
         """
         self._pauses.reasons.discard(why)
         if not self._pauses.reasons and self._pauses.since:
@@ -465,7 +465,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_frames()
 
     def _forget_unfinished(self) -> None:
-        """Nothing more is received: free what came of a frame, as requests may keep this object."""
+        """Free the bytes of an unfinished frame, since requests may keep this object alive."""
         self._decoder.discard()
         if self._unfinished is not None:
             self._unfinished.forget()

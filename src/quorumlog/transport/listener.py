@@ -50,9 +50,9 @@ class Listener:
     """Listens, checks who connects, and finds a handler for each connection.
 
     Peers must be of the same cluster and be accepted by `accepts`; clients may leave the cluster
-    out. `is_member` says whether a peer is a member of a group here: those have a share of memory
-    and time that nobody else can take. When places are short, connections that never had a request
-    answered go first, the oldest of them.
+    out. `is_member` says whether a peer is a member of a group here: members have a share of memory
+    and time that nobody else can take. When there are too many connections, the oldest of those
+    that never had a request answered is closed.
     """
 
     def __init__(  # noqa: PLR0913
@@ -177,7 +177,7 @@ class Listener:
                 accepted.close()
 
     def _accept_later(self, error: OSError) -> None:
-        """No descriptor is free, or no memory: who wants to connect waits in the backlog."""
+        """Stop accepting for a while, as descriptors or memory are short; the backlog waits."""
         if self._pause_s == ACCEPT_PAUSE_MIN_S:
             log_event(
                 logger, logging.WARNING, "cannot accept connections now", reason=reason_of(error)
@@ -190,7 +190,7 @@ class Listener:
         self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
 
     def _has_place(self) -> bool:
-        """Whether one more connection can be had; a stranger makes room for it if need be."""
+        """Whether there is room for one more connection; if need be, a stranger's is closed."""
         count = len(self.connections) + len(self._adopting)
         if count < self._limits.connections_max:
             return True

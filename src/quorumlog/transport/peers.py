@@ -88,7 +88,7 @@ class _Link:
         self.connection: Connection | None = None
 
     async def run(self) -> None:
-        """Connect, wait for the end, pause, again; until cancelled."""
+        """Connect, wait for the end, pause, and start again, until cancelled."""
         loop = asyncio.get_running_loop()
         pause, ended_at = BACKOFF_MIN_S, -LOST_S
         while True:
@@ -162,17 +162,18 @@ class _Link:
             self._watcher.peer_connected(self.peer_id)
 
     def introduce(self, group: str | None = None) -> None:
-        """Say which groups are here, and of which founding, before anything else is said."""
+        """Send which groups are here, and their identities, before any other message."""
         if self.connection is None:
             return
         for introduction in self._watcher.introductions(self.peer_id, group):
             self.send(introduction, ())
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
-        """Members answer over their own links; what comes back here is mostly a refusal.
+        """Handle a frame that comes back on this link, mostly a refusal.
 
-        Of a message, or of all: the other side says who it is before it knows who we are. One that
-        does not know us as a member answers here: it makes no connection to us.
+        Members answer over their own links. The other side may refuse one message, or all of them:
+        it sends its Hello before it knows ours. A node that does not know us as a member has no
+        link to us, so it answers here.
         """
         message = frame.message
         if isinstance(message, PeerMessage | NodeMessage) and self._inbox is not None:
@@ -213,9 +214,9 @@ class _Link:
 class PeerLinks:
     """All links of a node.
 
-    `addresses` are those of the peers known at first; members that join later are met. Connections
-    are made to these only. Whoever connects without being known is a visitor, and is answered on
-    its own connection: it may be a member that was added while this node was away.
+    `addresses` are those of the peers known at first; `meet` adds members that join later. Links go
+    only to these. A peer that connects without being known is a visitor, and is answered on its own
+    connection: it may be a member that was added while this node was away.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class PeerLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def meet(self, group: str, addresses: Mapping[str, str]) -> None:
-        """A group's members are these now: link to the new ones, leave those nobody needs."""
+        """Link to the new members of a group, and drop links that no group needs any more."""
         self._members.pop("", None)
         self._members[group] = set(addresses)
         for peer_id, address in addresses.items():
@@ -298,9 +299,9 @@ class PeerLinks:
         return peer_id in self.addresses
 
     def visited(self, peer_id: str, connection: Connection) -> None:
-        """A peer connected: it must be answered, whether or not it is known.
+        """Note that a peer connected: it must be answered, whether or not it is known.
 
-        If it is not, then where it came from: what it says of its address may be anybody's.
+        An unknown one is answered on its own connection: the address that it states may be wrong.
         """
         if peer_id in self._tasks:
             return

@@ -16,7 +16,7 @@ class UnfinishedFrame:
         self.began = 0.0
 
     def note(self, taken: int, now: float, *, is_answered: bool) -> bool:
-        """Note what is there after `taken` whole frames; False: it must wait for memory.
+        """Note the bytes that are there after `taken` whole frames; False: it must wait for memory.
 
         `is_answered`: a request of this connection was answered, so it is no stranger.
         """
@@ -47,7 +47,7 @@ class UnfinishedFrame:
             self.began += seconds
 
     def becomes_members(self) -> None:
-        """The other side is a member: it has a share of memory that nobody else can take."""
+        """Count the frame to the members' share of memory, which nobody else can take."""
         self._memory.forget(self._holder)
         self._memory = self._budgets.members
 

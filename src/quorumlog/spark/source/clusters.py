@@ -313,6 +313,6 @@ async def blocks_of(
 
 
 def _seen(task: "asyncio.Task[FetchedBlock]") -> None:
-    """A block fetched ahead may never be asked for; its error is then nobody's."""
+    """Mark an error as seen: nobody may ever ask for a block that was fetched ahead."""
     if not task.cancelled():
         task.exception()

@@ -34,7 +34,7 @@ def verify_block(
     ALL and SCREEN check every header: index, size, a known magic, a term not below the one before,
     and the chain CRC, which covers them. With `bodies`, ALL compares each body with its CRC; SCREEN
     compares one CRC over the whole block, which several times faster finds the same but for a
-    chance of 2**-32. Entries without CRCs, as the original wrote them, pass. `words` are the
+    chance of 2**-32. Entries without CRCs, as DLedger wrote them, pass. `words` are the
     block's `header_words`.
     """
     if verify is Verify.NONE:

@@ -66,7 +66,7 @@ def audit(  # noqa: PLR0913  (named options of a public entry point)
 ) -> AuditReport:
     """Compare entries first_index … last_index of all replicas of a group; return what was found.
 
-    `stores` are directories of this program or of the original, with their nodes running or not;
+    `stores` are directories of this program or of DLedger, with their nodes running or not;
     `archive` is a directory that the pipeline `archive` made of the group. All findings go to
     `output` as Parquet, replacing what is there; the report names the first 1,000. A task compares
     about `range_bytes` of one replica with the others.

@@ -374,7 +374,7 @@ def _joined(name: str, buckets: Buckets, results: Sequence[bytes]) -> LogStats:
 
 
 def percentile(counts: Counts, share: float) -> int:
-    """Return the size that so large a share of the users' bodies does not exceed; 0 without any."""
+    """Return the size that this share of the users' bodies does not exceed; 0 without bodies."""
     left = share * counts.users_entries
     for number in sorted(counts.classes):
         left -= counts.classes[number]
