@@ -1,4 +1,4 @@
-"""What clients asked of a log and were told, and whether one single log explains all of it.
+"""What clients asked of a log and got as answers, and whether one single log explains it all.
 
 Every appended value is unique and the log itself gives the order, so that the check takes linear
 time. The names of the anomalies are those of Jepsen's workload for logs.

@@ -1,5 +1,5 @@
-"""Every damage to the files of a stopped key-value replica: it heals by itself, and never answers
-anything but what was put.
+"""Every damage to the files of a stopped key-value replica: it repairs itself, and never
+answers anything but what was put.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Many groups on three real nodes: they rest, survive the death of a node, and rest again."""
+"""Many groups on three real nodes: they quiesce, survive the death of a node, and quiesce again."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Bits that rot in the snapshots of a node process: it heals from others, its own or its peers'.
+"""Bits that rot in a node's snapshots: it repairs itself from others, its own or its peers'.
 
 The node is killed, so that it must load one: its state is not kept then.
 """

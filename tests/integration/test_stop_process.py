@@ -1,4 +1,4 @@
-"""Clean stops of real processes: leadership is handed over, and all who appended are answered."""
+"""Clean stops of real processes: leadership is transferred, and all appends are answered."""
 
 import asyncio
 import json

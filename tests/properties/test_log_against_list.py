@@ -1,7 +1,7 @@
 """The log in files against a plain list, with crashes and reopenings between any two operations.
 
 Appends, truncations, resets, checkpoints, group commits; the process dies, or the machine does,
-with writes waiting, at any call to the disk inside a group commit, or right behind one. The disk is
+with writes waiting, at any call to the disk inside a group commit, or right after one. The disk is
 simulated: what was not fsynced survives by chance, sector by sector and name by name.
 """
 

@@ -1,4 +1,4 @@
-"""Idle groups rest, and wake when anything happens: whole clusters from seeds (decision 0012)."""
+"""Idle groups quiesce, and wake up when anything happens: clusters from seeds (decision 0012)."""
 
 import pytest
 

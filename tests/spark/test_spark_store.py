@@ -1,4 +1,4 @@
-"""Store files read by Spark: found without registering, on stores of the original and of ours."""
+"""Store files read by Spark: found without registering, on stores of DLedger and of ours."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""Where `tail` begins."""
+"""Where `tail` starts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A client that is closed stays closed: who still uses it is told so, and soon."""
+"""A client that is closed stays closed: later calls fail at once and say so."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Followers of a log and of keys: which failures they ride out, and which they tell."""
+"""Followers of a log and of keys: which failures they ride out, and which they raise."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a producer for scripts took is stored or told of: errors behind its back, exits, forks."""
+"""What a `SyncProducer` took is stored or reported: errors between calls, exits, forks."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What is remembered of the results of commands, so that a repeated block is told again."""
+"""What is remembered of the results of commands, so that a repeated block is answered again."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Appends that come while leadership is handed over are told who leads, once that is known."""
+"""Appends during a leadership transfer are answered with the new leader, once it is known."""
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.deferred_refusals import LATE_MS, DeferredRefusals

@@ -1,4 +1,4 @@
-"""The rounds that linearizable reads start beside the leader's heartbeats."""
+"""The rounds that linearizable reads start besides the leader's heartbeats."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Log lines are written beside everything else: who does not read them stops nobody."""
+"""Log lines are written on a thread of their own: nobody waits if nobody reads them."""
 
 import json
 import os

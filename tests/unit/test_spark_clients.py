@@ -1,4 +1,4 @@
-"""Fetching a range for a task: replicas that are behind, entries that are gone, clients kept."""
+"""Fetching a range for a task: replicas that lag, entries that are gone, clients kept."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Small batches of a stream travel with their plan: what Spark's own planner hands to the JVM."""
+"""Small batches of a stream travel with their plan: what Spark's own planner passes to the JVM."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What became of transactions, told from the files of a store alone."""
+"""What became of transactions, derived from the files of a store alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What must be on disk before what: order of writes and fsyncs, seen at the door to the files."""
+"""What must be on disk before what: order of writes and fsyncs, seen where files are accessed."""
 
 import mmap
 

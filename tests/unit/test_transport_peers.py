@@ -1,4 +1,4 @@
-"""Links to peers, over real sockets: made again when they end, and who is told of it."""
+"""Links to peers, over real sockets: made again when they end, and what the node learns of it."""
 
 import asyncio
 import random

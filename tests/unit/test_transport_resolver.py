@@ -1,4 +1,4 @@
-"""Names of hosts that a name server is slow to tell, or does not: nobody else waits for it."""
+"""Names of hosts that a name server answers slowly, or never: nobody else waits for it."""
 
 import asyncio
 import socket

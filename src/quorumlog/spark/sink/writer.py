@@ -210,8 +210,8 @@ def abort_batch(
 ) -> None:
     """Give up what some tasks of a batch wrote, so that readers need not wait for its time-out.
 
-    If it is known what was written, also where no task came to its end. A cluster that cannot be
-    reached is not waited for: most likely that is why the batch failed.
+    This includes tasks that did not end, as far as it is known what they wrote. It does not wait
+    for a cluster that cannot be reached: most likely that is why the batch failed.
     """
     if context is not None and options.group is not None:
         transactions = _transactions_of(options, context, options.group, PLAN_TIMEOUT_MS)

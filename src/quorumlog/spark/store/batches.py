@@ -114,7 +114,7 @@ class Batches:
     def _bodies(self, block: Block, rows: Int64s, wrong: Mask) -> pa.Array:
         """Gather bodies with one `take` from an array of header, body, header, body …
 
-        A damaged one is only given to who can see that it is.
+        A damaged body is returned only if the columns show that it is damaged.
         """
         offsets = np.empty(2 * block.count + 1, dtype=np.int32)
         offsets[0:-1:2] = block.offsets

@@ -2,7 +2,7 @@
 
 The order of steps is what makes it exactly once: files are durable under names of their own before
 the manifest names them, the manifest changes by one rename, and only what it does not name any more
-is removed. Whoever stops the run at any point leaves a manifest that is true, and files that the
+is removed. A run that is stopped at any point leaves a manifest that is true, and files that the
 next run removes.
 """
 

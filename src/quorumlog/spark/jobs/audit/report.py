@@ -109,7 +109,7 @@ class ReplicaFacts:
     """What one replica holds. `entries` and `bytes` are what the audit could read of it.
 
     `committed_index` is at least committed, -1 where that is not known; `unchecked_entries` carry
-    no CRCs (the original writes none). `chain_crc` is that of the last entry that was compared, -1
+    no CRCs (DLedger writes none). `chain_crc` is that of the last entry that was compared, -1
     if that is damaged: replicas in which it agrees at one index have the same log up to there.
     """
 
