@@ -15,7 +15,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
 )
 from quorumlog.model.messages.machine import QueryRequest
-from quorumlog.node import node as nodes
+from quorumlog.node import groups
 
 COUNTER = {"state_machine": "counting:Counter"}
 
@@ -55,13 +55,13 @@ async def test_a_machine_that_takes_long_to_open_keeps_nothing_from_the_loop(
     make_cluster, monkeypatch
 ):
     """Its files may be large; whatever it does there, signals and other groups are heard."""
-    threads, opened = [], nodes.open_machine
+    threads, opened = [], groups.open_machine
 
     def slow(*arguments):
         threads.append(threading.current_thread())
         return opened(*arguments)
 
-    monkeypatch.setattr(nodes, "open_machine", slow)
+    monkeypatch.setattr(groups, "open_machine", slow)
     async with make_cluster(count=1, groups=("g", "h"), **COUNTER) as cluster:
         await cluster.start()
         async with cluster.client() as client:
