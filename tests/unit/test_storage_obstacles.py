@@ -155,7 +155,7 @@ def strangers(group, end):
     last = end.position // DATA_FILE
     place = (end.index + 1) * 32 // INDEX_FILE
     data = {last + 1: b"precious", last + 2: first, last + 40: b"x" * DATA_FILE, last + 90: b""}
-    index = {place + 1: b"y" * INDEX_FILE, place + 2: b"short", place + 50: bytes(INDEX_FILE)}
+    index = {place + 1: b"y" * INDEX_FILE, place + 2: b"short", place + 50: b"z" * INDEX_FILE}
     return {
         **{group / "data" / f"{n * DATA_FILE:020d}": content for n, content in data.items()},
         **{group / "index" / f"{n * INDEX_FILE:020d}": content for n, content in index.items()},
@@ -164,7 +164,7 @@ def strangers(group, end):
 
 def test_files_behind_the_end_that_are_not_ours_are_named_and_left_alone(tmp_path, caplog):
     log = filled(tmp_path / "g")
-    there = strangers(tmp_path / "g", log.log.end_mark)
+    there = strangers(tmp_path / "g", log.log.end_point)
     for path, content in there.items():
         path.unlink(missing_ok=True)  # one that was made ahead
         path.write_bytes(content)
@@ -184,7 +184,7 @@ def test_files_behind_the_end_that_are_not_ours_are_named_and_left_alone(tmp_pat
     assert len(last.entries()) == 220
     last.close()
     moved = (
-        tmp_path / "g" / "data" / f"moved.{log.log.end_mark.position // 4096 * 4096 + 4096:020d}"
+        tmp_path / "g" / "data" / f"moved.{log.log.end_point.position // 4096 * 4096 + 4096:020d}"
     )
     assert f"{moved} is no file of this log; it is ignored" in caplog.text
 
@@ -208,7 +208,7 @@ def test_files_before_the_log_that_are_not_ours_are_named_and_left_alone(tmp_pat
 
 def test_what_was_made_ahead_is_no_stranger(tmp_path, caplog):
     log = filled(tmp_path / "g")
-    end = log.log.end_mark
+    end = log.log.end_point
     start = end.position // DATA_FILE * DATA_FILE
     for ahead in (1, 3):  # two threads make files, and a crash may come between
         (tmp_path / "g" / "data" / f"{start + ahead * DATA_FILE:020d}").write_bytes(
@@ -218,10 +218,28 @@ def test_what_was_made_ahead_is_no_stranger(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+def test_what_was_made_ahead_of_a_reset_that_a_crash_undid_is_no_stranger(tmp_path, caplog):
+    """Files for the new place are made on another thread, before the reset itself is written."""
+    filled(tmp_path / "g")
+    log = opened(tmp_path / "g")
+    log.log.reset(2_000, 2, 123)
+    for file in log.log.upcoming():
+        file.prepare()
+    log.close()
+    again = opened(tmp_path / "g")
+    assert len(again.entries()) == 20
+    again.submit(again.log.reset(2_000, 2, 123))
+    again.append([b"y" * 100] * 3, term=2)
+    again.close()
+    opened(tmp_path / "g").close()
+    assert "no file of this log" not in caplog.text
+    assert list((tmp_path / "g").rglob("moved.*")) == []
+
+
 @pytest.mark.parametrize("cut", [4, 8])
 def test_a_header_of_which_a_crash_left_the_first_bytes_is_no_stranger(tmp_path, cut, caplog):
     log = filled(tmp_path / "g")
-    start = log.log.end_mark.position // DATA_FILE * DATA_FILE + DATA_FILE
+    start = log.log.end_point.position // DATA_FILE * DATA_FILE + DATA_FILE
     head = (tmp_path / "g" / "data" / f"{0:020d}").read_bytes()[:cut]
     (tmp_path / "g" / "data" / f"{start:020d}").write_bytes(head.ljust(DATA_FILE, b"\0"))
     opened(tmp_path / "g").close()

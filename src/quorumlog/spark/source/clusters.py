@@ -21,6 +21,7 @@ from quorumlog.model.errors import (
     RequestError,
     UnknownGroupError,
 )
+from quorumlog.model.messages.client import MetadataResponse
 from quorumlog.spark.source.local_reads import local_blocks
 
 logger = logging.getLogger(__name__)
@@ -228,13 +229,17 @@ class RemoteCluster:
 
 async def _hosted_groups(client: Client) -> frozenset[str]:
     """Ask all nodes that can be found, those named by others too."""
+
+    async def ask(address: str) -> MetadataResponse:
+        return await client.metadata(address)  # an address that is none fails by itself
+
     first = await client.metadata()  # rides out an outage of all
     found = {each.group for each in first.groups}
     waiting = set(client.servers())
     waiting |= {peer for each in first.groups for peer in each.peers.values()}
     asked: set[str] = set()
     while waiting and len(asked) < NODES_MAX:
-        answers = await asyncio.gather(*map(client.metadata, waiting), return_exceptions=True)
+        answers = await asyncio.gather(*map(ask, waiting), return_exceptions=True)
         asked |= waiting
         waiting = set()
         for answer in answers:

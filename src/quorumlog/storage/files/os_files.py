@@ -448,6 +448,8 @@ def move_aside(files: FileSystem, path: str) -> str:
     try:
         files.replace(path, aside)
         files.sync_directory(directory)
+    except (NoSpaceError, OutOfDescriptorsError):  # these pass, and the same may succeed then
+        raise
     except StorageError as error:
         raise StorageError(f"{path} is {what}, in the way; move it away ({error})") from error
     logger.warning("%s was %s, in the way of one of ours; its name is %s now", path, what, aside)

@@ -373,12 +373,13 @@ class Snapshots:
         Those from which the log does not go on, which starts later, are of no use either, but the
         newest stays. Return the index of the oldest of use; -1: there is none.
         """
-        indexes = self.indexes()
-        useful = [index for index in indexes[-count:] if index >= before_begin_index]
-        useful = useful or indexes[-1:]
-        for index in indexes:
-            if index not in useful and index not in besides:
-                self._files.remove(self.path_of(index))
+        with self._changing:
+            indexes = self.indexes()
+            useful = [index for index in indexes[-count:] if index >= before_begin_index]
+            useful = useful or indexes[-1:]
+            for index in indexes:
+                if index not in useful and index not in besides:
+                    self._files.remove(self.path_of(index))
         return useful[0] if useful else -1
 
     def quarantine(self, indexes: list[int]) -> bool:

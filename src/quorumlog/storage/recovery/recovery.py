@@ -166,7 +166,9 @@ class Recovery:
         """Leave files alone that lie where we leave none.
 
         Files are made in order, and removed in an order that leaves no hole after the end. Before
-        the log's first file there are others only if a removal did not end.
+        the log's first file there are others only if a removal did not end. Files of zeros are ours
+        wherever they lie: they are made ahead of what is staged, which a crash may have undone,
+        such as a reset to a later place.
         """
         log_start, durable = metadata.log_start, metadata.durable
         if log_start is None or durable is None:
@@ -184,9 +186,15 @@ class Recovery:
             for start in starts:
                 is_far = start > highest + (FILES_MADE_AT_ONCE + 1) * size
                 if is_far or (start < lowest and not is_removing):
-                    sequence.leave_out(start)
+                    if not self._is_made_ahead(sequence, start):
+                        sequence.leave_out(start)
                 else:
                     highest = max(highest, start)
+
+    def _is_made_ahead(self, sequence: FileSequence, start: int) -> bool:
+        """Whether a file has the size of ours and starts with zeros: nothing was written to it."""
+        _, view = sequence.map_at(start)
+        return len(view) == sequence.file_size and not any(view[:HEADER_SIZE])
 
     def _finish_reset(self, log_start: LogStart) -> None:
         """Remove what lies before the first entry, as a reset that was noted wanted to."""
