@@ -32,7 +32,7 @@ def test_nothing_is_found_whatever_goes_wrong(first_seed, seeds, nodes):
 def test_the_same_seed_is_the_same_run_to_the_byte(seed):
     first, second = run_seed(seed), run_seed(seed)
     assert first.digest == second.digest
-    assert first.stories == second.stories
+    assert first.histories == second.histories
 
 
 def test_every_kind_of_fault_is_used_and_all_that_is_asked_is_served():
