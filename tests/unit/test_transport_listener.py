@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import gc
 import socket
+import weakref
 
 import pytest
 
@@ -138,3 +140,20 @@ async def test_a_host_that_vanished_is_noticed(listening):
 async def test_a_strange_cluster_is_refused(listening):
     with pytest.raises(RemoteProtocolError, match="cluster"):
         listening._greet(Hello(cluster="other", node_id="n1", role="client"))
+
+
+async def test_a_connection_that_has_ended_is_freed_at_once(listening):
+    """Not when all objects of the process are looked at for garbage, which nobody waits for."""
+    gc.collect()
+    gc.disable()
+    try:
+        await connected(listening, "client")
+        (accepted,) = listening.connections
+        freed = asyncio.Event()
+        weakref.finalize(accepted, freed.set)
+        accepted.abort("the test is over")
+        del accepted
+        async with asyncio.timeout(10):
+            await freed.wait()
+    finally:
+        gc.enable()

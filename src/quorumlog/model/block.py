@@ -106,7 +106,7 @@ def header_at(data: Buffer, offset: int) -> EntryHeader:
     return EntryHeader(*HEADER.unpack_from(data, offset))
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, gc=False):
     """`data` holds len(sizes) whole entries; entry i is sizes[i] bytes from offsets[i] on."""
 
     data: memoryview

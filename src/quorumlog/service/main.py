@@ -1,7 +1,6 @@
 """A node process from start to exit."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
+from quorumlog.service.garbage import GarbageCollection
 from quorumlog.service.http import AdminPort
 from quorumlog.service.logs import last_words, set_up_logs
 from quorumlog.service.metrics import NodeMetrics
@@ -100,8 +100,8 @@ async def _serve(config: NodeConfig) -> int:
     node = Node(config, metrics, metrics.disk_committed, ClientRequests)
     metrics.attach(node)
     await node.start()
-    gc.collect()
-    gc.freeze()  # what stays until the end is not looked through again and again, 20 ms each time
+    garbage = GarbageCollection(loop)
+    garbage.start()
     try:
         # the name of a host may have to be looked up
         admin = await asyncio.to_thread(_open_admin_port, node, metrics)
@@ -121,6 +121,7 @@ async def _serve(config: NodeConfig) -> int:
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     leave_within(FAILED_STOP_S if node.failure.done() else CLEAN_STOP_S, config.self_id)
+    garbage.stop()
     if watchdog is not None:
         watchdog.stop()
     if not node.failure.done():

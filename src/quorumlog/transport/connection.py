@@ -292,9 +292,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Call the handler's `closed`, once."""
         self._transport = None
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._end_deadline()
         self._forget_unfinished()
+        self._unfinished = None  # refers back: without it this object is freed at once
         if self._share is not None:
             self._share.budgets.answers.forget(self)
         reason = self.reason or "closed by the other side"
@@ -337,8 +337,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handshake(self, message: Message) -> None:
         if not isinstance(message, Hello):
             raise RemoteProtocolError(f"{type(message).__name__} before Hello")
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._end_deadline()
         if message.code != ResponseCode.SUCCESS:
             self.close(f"refused by {self.remote_address}: {message.text}")
             return
@@ -364,6 +363,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._unfinished is not None:
                 self._unfinished.becomes_members()
         self._handler.opened(self, message)
+
+    def _end_deadline(self) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None:
+            deadline.cancel()
 
     def send(
         self, message: Message, *, correlation_id: int = 0, attachments: Sequence[Buffer] = ()
@@ -476,8 +480,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._forget_unfinished()
             self._transport.close()
-            if self._deadline is not None:
-                self._deadline.cancel()
+            self._end_deadline()
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(CLOSE_GRACE_SECONDS, self.abort, "not read in time")
 

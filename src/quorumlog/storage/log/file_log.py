@@ -189,10 +189,10 @@ class FileLog:
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
         first_index = self.end_point.index + 1
-        records = memoryview(index_records(block, positions))
+        records = index_records(block, positions)
         parts = [block] if len(runs) == 1 else [block.slice(run.start, run.stop) for run in runs]
         steps = data_steps(self._data, runs, parts, self.end_point.position)
-        steps += index_steps(self._index, first_index, records)
+        steps += index_steps(self._index, first_index, memoryview(records))
         with self._lock:
             for run, part in zip(runs, parts, strict=True):
                 of_run = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]

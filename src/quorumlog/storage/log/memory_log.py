@@ -82,7 +82,7 @@ class MemoryLog:
         return self._stage(block, last_term_and_chain_of(block)[1])
 
     def _stage(self, block: Block, chain_crc: int) -> WritePlan:
-        records = memoryview(index_records(block, block.offsets + self._position))
+        records = index_records(block, block.offsets + self._position)
         self._tail.add(CachedRun(self.end_index + 1, block, records))
         self.end_index += block.count
         self.end_chain_crc = chain_crc

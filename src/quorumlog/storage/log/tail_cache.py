@@ -14,12 +14,16 @@ RUNS_MAX = 16_384
 """Blocks kept at most (beside those not yet durable), however small they are."""
 
 
-class CachedRun(msgspec.Struct, frozen=True):
-    """A staged block: its entries are final, first_index … last_index."""
+class CachedRun(msgspec.Struct, frozen=True, gc=False):
+    """A staged block: its entries are final, first_index … last_index.
+
+    There are thousands of these, so the garbage collector is to find little of them to look at
+    (`service/garbage.py`): they are not tracked, and `records` are bytes.
+    """
 
     first_index: int
     block: Block
-    records: memoryview
+    records: bytes
 
     @property
     def last_index(self) -> int:
@@ -44,7 +48,7 @@ class CachedRun(msgspec.Struct, frozen=True):
             fitting = int(np.searchsorted(ends, begin + bytes_max, side="right"))
             stop = start + max(1, fitting)
             end = int(offsets[stop - 1] + sizes[stop - 1])
-        records = self.records[start * INDEX_RECORD_SIZE : stop * INDEX_RECORD_SIZE]
+        records = memoryview(self.records)[start * INDEX_RECORD_SIZE : stop * INDEX_RECORD_SIZE]
         return EntryRun(first_index, stop - start, self.block.data[begin:end], records, True)
 
 

@@ -1,0 +1,50 @@
+"""When a node's process looks for garbage: reference cycles, which nothing else frees.
+
+A look at the youngest objects takes a millisecond. A look at all of them takes 1 ms for 1,000 to
+2,000 objects, in which nobody is answered: 100 to 200 ms with 4,000 connections (measured). Python
+looks at all whenever a quarter has been added since the last time, and so most often while clients
+come. Nothing in a node needs that: connections, requests and entries are freed as soon as they are
+not used any more. So all are looked at once a minute at most, in case something makes cycles after
+all.
+"""
+
+import asyncio
+import gc
+
+COLLECT_S = 60.0
+"""Pause between two looks at all objects."""
+_NEVER = 1 << 30
+
+
+class GarbageCollection:
+    """Takes over from Python when all objects are looked at; one a process.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._thresholds = gc.get_threshold()
+
+    def start(self) -> None:
+        """Begin; whatever exists by now stays, and is never looked at."""
+        gc.collect()
+        gc.freeze()
+        young, middle, _ = self._thresholds
+        gc.set_threshold(young, middle, _NEVER)
+        self._later()
+
+    def stop(self) -> None:
+        """Leave it to Python again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        gc.set_threshold(*self._thresholds)
+
+    def _later(self) -> None:
+        self._timer = self._loop.call_later(COLLECT_S, self._collect)
+
+    def _collect(self) -> None:
+        if gc.get_count()[2]:  # objects have grown old since
+            gc.collect()
+        self._later()
