@@ -18,6 +18,8 @@ class Clock:
         self._base_simulation_us = simulation_us()
         self._base_us = 0
         self.rate = 1.0
+        self.went_on_ms = 0
+        """When the process was last resumed after a pause."""
         self._stopped_us: int | None = None
         self.skew_ms = 0
 
@@ -53,10 +55,11 @@ class Clock:
         self._stopped_us = self.now_us
 
     def go_on(self) -> None:
-        """Go on from where it stands."""
+        """Go on from where it stands, if it does; the process is resumed, or a new one starts."""
         if self._stopped_us is not None:
             self._base_us, self._base_simulation_us = self._stopped_us, self._simulation_us()
             self._stopped_us = None
+        self.went_on_ms = self.now_ms
 
     def simulation_delay_us(self, local_us: int) -> int:
         """Return how long the simulation takes until a local time."""

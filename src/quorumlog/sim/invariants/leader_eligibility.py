@@ -10,7 +10,11 @@ SLACK_MS = 1_000
 
 
 class LeaderEligibility(Invariant):
-    """Notes since when each leader is in a state that must not last."""
+    """Notes since when each leader is in a state that must not last.
+
+    A process that was paused has as much time again: it may handle whatever arrived meanwhile
+    before its own timers, and so before it can notice that it is late.
+    """
 
     name = "leader_fitness"
 
@@ -41,7 +45,7 @@ class LeaderEligibility(Invariant):
             self._since.pop(key, None)
             return
         now_ms = node.clock.now_ms
-        lasted_ms = now_ms - self._since.setdefault(key, now_ms)
+        lasted_ms = now_ms - max(node.clock.went_on_ms, self._since.setdefault(key, now_ms))
         self.require(
             lasted_ms <= limit_ms + SLACK_MS,
             f"{node.node_id} leads although for {lasted_ms} ms {what}",
