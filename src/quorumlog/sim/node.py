@@ -491,7 +491,11 @@ class SimulatedNode:
         checkpoint = CheckpointFile(files, directory).load(read_only=True)
         covered = -1 if checkpoint is None else checkpoint.point.position
         size = self.config.groups[0].mapped_file_size_for_entry_data
-        return [name for name in files.names(f"{directory}/data") if int(name) + size <= covered]
+        return [
+            name
+            for name in files.names(f"{directory}/data")
+            if name.isdigit() and int(name) + size <= covered
+        ]
 
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
         """Return what a loss of power now would leave, with the chain CRC at an index.
