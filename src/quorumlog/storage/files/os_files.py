@@ -315,14 +315,16 @@ class OsFile:
         self.is_open = True
 
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """See `File`."""
-        with _named(self.path, "write"):
+        """See `File`. Every append comes here and to `sync`, so they do without `_named`."""
+        try:
             for start in range(0, len(buffers), IO_VECTOR_MAX):
                 offset = self._write_vector(list(buffers[start : start + IO_VECTOR_MAX]), offset)
+        except OSError as error:
+            raise storage_error(self.path, "write", error) from error
 
     def _write_vector(self, buffers: list[Buffer], offset: int) -> int:
         """Write one vector whole, continuing after short writes; return the offset after it."""
-        left = sum(len(buffer) for buffer in buffers)
+        left = sum(map(len, buffers))
         while True:
             written = os.pwritev(self._descriptor, buffers, offset)
             offset += written
@@ -340,8 +342,10 @@ class OsFile:
 
     def sync(self) -> None:
         """See `File`."""
-        with _named(self.path, "fdatasync"):
+        try:
             os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise storage_error(self.path, "fdatasync", error) from error
 
     def drop_cache(self, offset: int = 0, length: int = 0) -> None:
         """See `File`."""
