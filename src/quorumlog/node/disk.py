@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.errors import StorageError, check
 from quorumlog.node.environment import WriteOwner
@@ -21,15 +23,12 @@ SLOW_SYNC_SECONDS = 0.5
 """A group commit slower than this is logged (DLedger's bound for a slow flush)."""
 
 
-class Submission:
+class Submission(msgspec.Struct, eq=False):
     """One queued write."""
 
-    __slots__ = ("owner", "plan", "token")
-
-    def __init__(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
-        self.owner = owner
-        self.token = token
-        self.plan = plan
+    owner: WriteOwner
+    token: int | None
+    plan: WritePlan
 
 
 def report_commit(batch: Sequence[Submission]) -> None:
@@ -139,10 +138,14 @@ class DiskWorker:
     def _commit(self, batch: list[Submission], *, sync: bool) -> None:
         if not batch and not sync:
             return
+        plans: list[WritePlan] = []
+        size_bytes = 0
+        for item in batch:
+            plans.append(item.plan)
+            size_bytes += item.plan.size_bytes
         started = time.perf_counter()
-        self._store.execute([item.plan for item in batch], sync=sync)
+        self._store.execute(plans, sync=sync)
         took = time.perf_counter() - started
-        size_bytes = sum(item.plan.size_bytes for item in batch)
         self._observe(took, size_bytes)
         if took > SLOW_SYNC_SECONDS:
             log_event(
@@ -151,7 +154,8 @@ class DiskWorker:
 
     def _completed(self, batch: list[Submission]) -> None:
         """On the loop's thread: report a group commit to the owners."""
-        self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
+        for item in batch:
+            self.queued_bytes -= item.plan.size_bytes
         check(self.queued_bytes >= 0, "queued bytes must not fall below 0", self.queued_bytes)
         if not self._is_stopped:
             report_commit(batch)

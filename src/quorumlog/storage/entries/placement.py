@@ -33,7 +33,7 @@ class PlacedRun(msgspec.Struct, frozen=True):
 
 def place(data: FileSequence, position: int, sizes: Int64s) -> tuple[list[PlacedRun], Int64s]:
     """Decide where entries of these sizes go after a position; return runs and positions."""
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()  # the method: `np.cumsum` takes three calls to get there
     positions = ends - sizes
     size = int(ends[-1])
     if position + size <= data.start_of(position) + data.file_size - BLANK_RESERVE:

@@ -213,7 +213,9 @@ class FileSequence:
 
     def file_at(self, position: int) -> SequenceFile:
         """Return the file that holds a position, taken into the sequence if it is new."""
-        return self.file_starting(self.start_of(position))
+        # as in `start_of`: every write asks for its file
+        start = position - (position - self._origin) % self.file_size
+        return self._by_start.get(start) or self.file_starting(start)
 
     def path_at(self, position: int) -> str:
         """Return the path of the file that holds, or should hold, a position."""

@@ -10,11 +10,12 @@ between plans, because a later write may overwrite what an earlier one wrote.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import check
+from quorumlog.model.errors import InvariantViolation
 from quorumlog.storage.files.os_files import File
 
 
@@ -60,8 +61,7 @@ class Target(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Write:
+class Write(msgspec.Struct):
     """Put buffers into a file. `durable`: the plan is not done before the file is fsynced."""
 
     target: Target
@@ -70,8 +70,7 @@ class Write:
     durable: bool
 
 
-@dataclass(slots=True)
-class Action:
+class Action(msgspec.Struct):
     """Something else that must happen between writes; `action` makes its effects durable itself."""
 
     action: Callable[[], None]
@@ -84,8 +83,7 @@ def _nothing() -> None:
     pass
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(msgspec.Struct):
     """Steps in order. `done` is called on the owner's thread; `synced` on the disk thread after the
     fsync: of the plans of one `owner` in a group commit, that of the last that has one.
     """
@@ -93,7 +91,7 @@ class Plan:
     owner: object
     steps: list[Step]
     size_bytes: int = 0
-    done: Callable[[], None] = field(default=_nothing)
+    done: Callable[[], None] = _nothing
     synced: Callable[[], None] | None = None
 
     def completed(self) -> None:
@@ -112,12 +110,12 @@ class GroupStore:
         """See `Store`."""
         run = _Run(self._unsynced)
         for plan in plans:
-            check(isinstance(plan, Plan), "a plan of this store", plan)
-            if isinstance(plan, Plan):
-                for step in plan.steps:
-                    run.take(step)
-                if plan.synced is not None:
-                    self._newest[id(plan.owner)] = plan.synced
+            if not isinstance(plan, Plan):
+                raise InvariantViolation(f"a plan of this store: {plan}")
+            for step in plan.steps:
+                run.take(step)
+            if plan.synced is not None:
+                self._newest[id(plan.owner)] = plan.synced
         run.flush()
         if sync:
             for file in self._unsynced:
@@ -141,7 +139,7 @@ class _Run:
             self.flush()
             step.action()
             return
-        length = sum(len(buffer) for buffer in step.buffers)
+        length = sum(map(len, step.buffers))
         start, end, buffers = self._open.get(step.target, (step.offset, step.offset, []))
         if end != step.offset:
             self._write(step.target, start, buffers)
