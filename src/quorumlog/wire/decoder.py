@@ -4,7 +4,7 @@ This is the only code that touches bytes from outside. Any bytes either parse, a
 frame (`RefusedFrame`), or raise `RemoteProtocolError`; then the connection must close.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ _NO_ATTACHMENT = memoryview(bytearray())
 _DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
 
 
-class _Header(NamedTuple):
+class _Header(msgspec.Struct, frozen=True):
     version: int
     kind: int
     length: int
@@ -82,15 +82,14 @@ class FrameDecoder:
             if self._total - self._filled >= DIRECT_BYTES_MIN:
                 self._is_direct = True
                 return self._payload[self._filled :]
-        self.take_up()
+        if self._aside or self._begin:
+            self.take_up()
         if self._end == len(self._staged):
             self._grow()
         return self._staged[self._end :]
 
     def take_up(self) -> None:
         """Continue with the bytes that `set_aside` kept."""
-        if not self._aside and not self._begin:
-            return
         rest = self._aside or bytes(self._staged[self._begin : self._end])
         self._aside = b""
         self._staged[: len(rest)] = rest
@@ -179,6 +178,9 @@ class FrameDecoder:
         """
         header = self._header
         if header is None:
+            if self._begin == self._end:  # as a rule: all that was received is taken
+                self._begin = self._end = 0
+                return None
             header = self._header = self._read_header()
             if header is None:
                 return None
@@ -234,11 +236,11 @@ class FrameDecoder:
         self, header: _Header, payload: memoryview, *, is_own: bool
     ) -> Frame | RefusedFrame:
         self._header = None
-        version, kind, length, attached, correlation_id, crc = header
-        if crc32(payload) != crc:
+        kind, length, correlation_id = header.kind, header.length, header.correlation_id
+        if crc32(payload) != header.crc:
             raise RemoteProtocolError("the CRC of a frame does not fit")
-        if version != VERSION:
-            text = f"protocol version {version} is not spoken here, only {VERSION}"
+        if header.version != VERSION:
+            text = f"protocol version {header.version} is not spoken here, only {VERSION}"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED_VERSION, text)
         decoder = _DECODERS.get(kind)
         if decoder is None:
@@ -257,6 +259,6 @@ class FrameDecoder:
             code = ResponseCode.UNEXPECTED_ARGUMENT
             return RefusedFrame(correlation_id, code, f"kind {kind} is malformed: {error}")
         attachment = _NO_ATTACHMENT
-        if attached:
+        if header.attached:
             attachment = payload[length:] if is_own else memoryview(bytearray(payload[length:]))
         return Frame(correlation_id, message, attachment)

@@ -60,7 +60,7 @@ def encode_frame(
     Raises `UnexpectedArgumentError` when the frame would be above a limit.
     """
     body = _encoder.encode(message)
-    length = sum(len(part) for part in attachments)
+    length = sum(map(len, attachments))
     if len(body) > limits.message_bytes_max or len(body) + length > limits.frame_bytes_max:
         raise UnexpectedArgumentError(
             f"{type(message).__name__} of {len(body)} bytes with {length} attached is above "
