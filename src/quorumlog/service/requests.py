@@ -99,8 +99,8 @@ class ClientRequests:
         self._tell_identity(connection)
 
     def _tell_identity(self, connection: Connection) -> None:
-        """Send the identity of the client's group once, before any answer about it."""
-        replica = None if self._is_told else self._node.replicas.get(self._group)
+        """Send the identity of the client's group, if it is known: before any answer about it."""
+        replica = self._node.replicas.get(self._group)
         if replica is not None and replica.core.identity:
             self._is_told = True
             connection.send(GroupIdentity(group=self._group, identity=replica.core.identity))
@@ -138,12 +138,14 @@ class ClientRequests:
             return
         shares = self._node.append_shares
         if isinstance(message, AppendRequest):
+            # bounded by the bytes that may wait for a majority, and by shares of these
             (shares.add if change > 0 else shares.remove)(self, len(frame.attachment))
+        else:
+            self._bytes += change * self._bytes_of(frame)
         self._in_flight += change
-        self._bytes += change * self._bytes_of(frame)
         most = self._limits.requests_in_flight_max
         # who waits for its answers has little under way; of 300 pipelines each has less
-        is_beyond = connection.is_busy and shares.is_beyond(self)
+        is_beyond = shares.is_beyond(self) and connection.is_busy
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
                 self._paused = True
@@ -155,14 +157,11 @@ class ClientRequests:
             connection.resume_reading()
 
     def _bytes_of(self, frame: Frame) -> int:
-        """Return how much a request may have the node hold until it is answered.
-
-        Appends are bounded by the bytes that may wait for a majority, and by shares of these.
-        """
+        """Return how much a request that is no append may have the node hold until its answer."""
         message = frame.message
         if isinstance(message, FetchRequest):
             return max(0, min(message.bytes_max, self._limits.block_bytes_max))
-        return 0 if isinstance(message, AppendRequest) else len(frame.attachment)
+        return len(frame.attachment)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
@@ -180,7 +179,8 @@ class ClientRequests:
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
         self._count(connection, frame, -1)
-        self._tell_identity(connection)
+        if not self._is_told:
+            self._tell_identity(connection)
         number = frame.correlation_id
         try:
             sent = connection.send(response, correlation_id=number, attachments=attachments or ())
