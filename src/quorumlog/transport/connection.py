@@ -181,17 +181,19 @@ class Connection(asyncio.BufferedProtocol):
             self._await_turn()
         try:
             while self._transport is not None and not self._transport.is_closing():
-                if taken and self._is_slice_over():
+                used = self._slices if taken else None  # a handshake may have removed them
+                if used is not None and not self._pauses.reasons and used.is_over():
+                    used.left(something=True)
                     self._await_turn()
                 if self._pauses.reasons:
                     decoder.set_aside()
-                    if taken and HANDLER in self._pauses.reasons and decoder.has_aside:
-                        self._slice_left(something=True)
+                    if used and HANDLER in self._pauses.reasons and decoder.has_aside:
+                        used.left(something=True)
                     break
                 frame = decoder.next_frame()
                 if frame is None:
-                    if taken:
-                        self._slice_left()
+                    if used is not None:
+                        used.left()
                     break
                 taken += 1
                 self._counters.frames_in += 1
@@ -210,21 +212,11 @@ class Connection(asyncio.BufferedProtocol):
             text, remote = "handling bytes failed", self.remote_address
             log_event(logger, logging.ERROR, text, exc_info=error, remote=remote)
             self.close(f"internal error: {describe_error(error)}")
-        if self._share is not None:
-            self._account(self._share, taken)
+        unfinished = self._unfinished
+        if unfinished is not None and (unfinished.began or decoder.is_mid_frame):
+            self._account(unfinished, taken)
         if slices is not None:
             slices.end()
-
-    def _is_slice_over(self) -> bool:
-        """Whether it is the turn of others although requests are left."""
-        if self._slices is None or self._pauses.reasons or not self._slices.is_over():
-            return False
-        self._slices.left(something=True)
-        return True
-
-    def _slice_left(self, *, something: bool | None = None) -> None:
-        if self._slices is not None:
-            self._slices.left(something=something)
 
     @property
     def is_member(self) -> bool:
@@ -257,11 +249,11 @@ class Connection(asyncio.BufferedProtocol):
             if TURN in self._pauses.reasons:
                 self._share.turns.wait(self)
 
-    def _account(self, share: Share, taken: int) -> None:
+    def _account(self, unfinished: UnfinishedFrame, taken: int) -> None:
         """Note what an unfinished frame holds; wait if that is too much."""
-        if self._unfinished is None or self._transport is None or self._transport.is_closing():
+        if self._share is None or self._transport is None or self._transport.is_closing():
             return
-        if not self._unfinished.note(taken, share.now(), is_answered=bool(self.answered)):
+        if not unfinished.note(taken, self._share.now(), is_answered=bool(self.answered)):
             self._pause(MEMORY)
 
     @property
@@ -376,10 +368,14 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises `UnexpectedArgumentError` when the frame would be above a limit.
         """
-        if self._transport is None or self._transport.is_closing():
+        stream, limits = self._transport, self._limits
+        if stream is None or stream.is_closing():
             return False
-        size = sum(len(part) for part in attachments)
-        if self.outbox_bytes + size > self._outbox_bytes_max:
+        is_client = self._slices is not None
+        most = limits.outbox_bytes_max
+        if is_client:
+            most = min(most, limits.send_bytes_max // 2)
+        if stream.get_write_buffer_size() + sum(map(len, attachments)) > most:
             return False
         try:
             self._write(message, correlation_id, attachments)
@@ -387,25 +383,18 @@ class Connection(asyncio.BufferedProtocol):
             self.reason = self.reason or str(error)
             self.connection_lost(None)
             return False
-        if self._share is not None and not self.is_member:
+        if is_client and self._share is not None:
             self._share.budgets.answers.sent(self)
             if correlation_id and isinstance(message, Response):
                 self.answered += message.code == ResponseCode.SUCCESS
         return True
-
-    @property
-    def _outbox_bytes_max(self) -> int:
-        limits = self._limits
-        is_client = self._share is not None and not self.is_member
-        share = limits.send_bytes_max // 2 if is_client else limits.outbox_bytes_max
-        return min(limits.outbox_bytes_max, share)
 
     def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
         if self._transport is not None:
             frame = encode_frame(
                 message, correlation_id=correlation_id, attachments=parts, limits=self._limits
             )
-            self.bytes_out += sum(len(part) for part in frame)
+            self.bytes_out += sum(map(len, frame))
             if len(frame) == 1:
                 self._transport.write(frame[0])
             else:

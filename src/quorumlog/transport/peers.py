@@ -193,7 +193,7 @@ class _Link:
     def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
         """Send if the link is up and its outbox has room; what no frame takes is logged."""
         connection = self.connection
-        if connection is None or not connection.is_open:
+        if connection is None:
             return False
         try:
             return connection.send(message, attachments=attachments)

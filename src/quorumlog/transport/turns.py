@@ -129,9 +129,11 @@ class Turns:
     def _next_turn(self) -> None:
         """Let those that wait go on, in order, as far as there is time."""
         self._is_called = False
-        self._spent = dict.fromkeys(Kind, 0.0)
+        self._spent = dict.fromkeys(self._waiting, 0.0)
         try:
             for kind, waiting in self._waiting.items():
+                if not waiting:
+                    continue
                 self._serving = kind
                 most = self._time_for(kind)
                 while waiting and self._spent[kind] < most:
