@@ -1,9 +1,13 @@
 """Which messages a node accepts from a connection that claims to be a peer's."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.membership import Member, Membership
 from quorumlog.model.messages.base import Hello
-from quorumlog.model.messages.peer import NodeHeartBeat
+from quorumlog.model.messages.peer import Introduction, NodeHeartBeat, ReadIndexRequest
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.wire.frame import Frame
 
@@ -35,3 +39,104 @@ def test_beats_are_taken_from_members_only(is_member):
     )
     inbox.frame_received(None, Frame(1, beat, memoryview(b"")))
     assert beats.heard == ([beat] if is_member else [])
+
+
+class Replica:
+    """A replica of group g whose newest membership is the one of index 7."""
+
+    config = SimpleNamespace(group="g")
+
+    def __init__(self):
+        self.received = []
+        self.core = SimpleNamespace(identity=b"i", committed_membership_index=7)
+        self.has_members(7, n9="127.0.0.1:9")
+
+    def has_members(self, index, **addresses):
+        members = tuple(Member(name, address) for name, address in addresses.items())
+        self.core.membership = Membership(members, tuple(addresses), identity=b"i")
+        self.core.membership_index = index
+
+    def receive(self, message, attachment):
+        self.received.append(message)
+
+
+class Peer:
+    """The connection of n9 to n0."""
+
+    def __init__(self, replica):
+        hello = Hello(cluster="c", node_id="n9", role="control", address="")
+        self.replica = replica
+        self.refusals = []
+        counters = PeerHandlerCounters()
+        self.inbox = PeerHandler("n0", {"g": replica}, NodeLiveness(), hello, counters)
+
+    def send(self, response, *, correlation_id):
+        self.refusals.append(response.code)
+
+    def introduces(self, identity=b"i", index=7, address="127.0.0.1:9"):
+        self.has_sent(
+            Introduction(
+                local_id="n9", remote_id="n0", address=address, groups=[("g", identity, index)]
+            )
+        )
+
+    def has_sent(self, message):
+        self.inbox.frame_received(self, Frame(1, message, memoryview(b"")))
+
+    def is_heard(self):
+        before = len(self.replica.received)
+        self.has_sent(
+            ReadIndexRequest(group="g", term=1, local_id="n9", remote_id="n0", request_id=1)
+        )
+        return len(self.replica.received) > before
+
+
+@pytest.fixture
+def peer():
+    """A peer that was heard, more than once."""
+    made = Peer(Replica())
+    made.introduces()
+    assert made.is_heard()
+    assert made.is_heard()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"identity": b"other"}, ResponseCode.WRONG_CLUSTER),
+        ({"address": "127.0.0.1:8"}, ResponseCode.UNEXPECTED_MEMBER),
+    ],
+)
+def test_a_peer_that_was_heard_is_judged_anew_when_it_says_something_else(peer, said, code):
+    peer.introduces(**said)
+    assert not peer.is_heard()
+    assert not peer.is_heard()
+    assert peer.refusals == [code, code]
+    peer.introduces()
+    assert peer.is_heard()
+
+
+def test_a_peer_that_was_heard_is_judged_anew_when_the_membership_changes(peer):
+    peer.replica.has_members(9, n9="127.0.0.1:8")
+    assert not peer.is_heard()
+    assert peer.refusals == [ResponseCode.UNEXPECTED_MEMBER]
+    peer.replica.has_members(11, n1="127.0.0.1:1")
+    assert peer.is_heard()  # it knows the group's identity
+
+
+def test_a_newer_membership_that_a_peer_speaks_of_is_awaited_and_then_judged():
+    peer = Peer(Replica())
+    peer.introduces(index=9, address="127.0.0.1:8")
+    assert peer.is_heard()
+    peer.replica.core.committed_membership_index = peer.replica.core.membership_index = 9
+    assert not peer.is_heard()
+
+
+def test_a_membership_that_is_not_committed_settles_nothing():
+    peer = Peer(Replica())
+    peer.replica.core.identity, peer.replica.core.committed_membership_index = b"", -1
+    peer.introduces(identity=b"other")
+    assert peer.is_heard()
+    peer.replica.core.identity, peer.replica.core.committed_membership_index = b"i", 7
+    assert not peer.is_heard()

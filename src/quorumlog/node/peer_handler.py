@@ -8,10 +8,12 @@ from typing import NamedTuple
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
+from quorumlog.model.membership import Membership
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import HeartBeats, Introduction, NodeMessage, PeerMessage
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.replica import Replica
+from quorumlog.raft.view import CoreView
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
 
@@ -68,6 +70,8 @@ class PeerHandler:
         self._counters = counters
         self._events = events or ConnectionEvents()
         self._groups: dict[str, _Known] = {}
+        self._accepted: dict[str, Membership] = {}
+        """By group: while it has this membership, the peer's replica need not be judged again."""
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -94,6 +98,7 @@ class PeerHandler:
             for group, identity, index in message.groups:
                 if group in self._replicas:
                     self._groups[group] = _Known(identity, index, message.address)
+                    self._accepted.pop(group, None)
             return
         if not isinstance(message, HeartBeats):
             # no group here has a node as its leader that is no member
@@ -109,8 +114,9 @@ class PeerHandler:
             self._counters.unknown_group += 1
             text = f"{self._self_id} does not host group {message.group!r}"
             self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
-        elif self._is_addressed(connection, frame, message) and self._is_same_group(
-            connection, frame, replica
+        elif self._is_addressed(connection, frame, message) and (
+            self._accepted.get(message.group) is replica.core.membership
+            or self._is_same_group(connection, frame, replica)
         ):
             replica.receive(message, frame.attachment)
 
@@ -160,6 +166,8 @@ class PeerHandler:
                 f"says that it is at {said.address}: it is a copy, or was moved"
             )
         else:
+            if member is not None and _is_settled(core, said):
+                self._accepted[group] = core.membership
             return True
         self._refuse(connection, frame, code, text)
         return False
@@ -171,6 +179,15 @@ class PeerHandler:
         """See `ConnectionHandler`."""
         self._events.closed(self._peer_id, connection)
         log_event(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
+
+
+def _is_settled(core: CoreView, said: _Known | None) -> bool:
+    """Whether the present membership is committed, and what the peer said is not newer.
+
+    Then nothing that a peer is judged by changes before the membership does.
+    """
+    index = core.committed_membership_index
+    return 0 <= index == core.membership_index and (said is None or said.membership_index <= index)
 
 
 def _differ(one: str, other: str) -> bool:
