@@ -20,6 +20,7 @@ from quorumlog.model.block import (
 from quorumlog.model.codes import Magic
 from quorumlog.model.errors import (
     CorruptionError,
+    InvariantViolation,
     StorageError,
     UnexpectedArgumentError,
     check,
@@ -72,6 +73,11 @@ class FileLog:
         self._quarantine = Quarantine(data, index, self._reader, notes)
         self.end_point = recovered.end
         """Where the log ends."""
+        # these two are asked for all the time, so they are no properties
+        self.before_begin_index = recovered.log_start.before_begin_index
+        """See `Log`."""
+        self.end_index = recovered.end.index
+        """See `Log`; always that of `end_point`."""
         self._durable = recovered.end
         self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
@@ -100,19 +106,9 @@ class FileLog:
         return self._reader.log_start
 
     @property
-    def before_begin_index(self) -> int:
-        """See `Log`."""
-        return self._log_start.before_begin_index
-
-    @property
     def before_begin_term(self) -> int:
         """See `Log`."""
         return self._log_start.before_begin_term
-
-    @property
-    def end_index(self) -> int:
-        """See `Log`."""
-        return self.end_point.index
 
     @property
     def end_chain_crc(self) -> int:
@@ -152,7 +148,7 @@ class FileLog:
 
     def append(self, block: Block, term: int) -> tuple[WritePlan, list[tuple[int, int]]]:
         """See `Log`."""
-        first_index = self.end_point.index + 1
+        first_index = self.end_index + 1
         runs, positions = place(self._data, self.end_point.position, block.sizes)
         chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
@@ -172,11 +168,8 @@ class FileLog:
 
     def append_received(self, block: Block) -> WritePlan:
         """See `Log`."""
-        check(
-            first_index_of(block) == self.end_point.index + 1,
-            "entries follow the end",
-            self.end_point,
-        )
+        if first_index_of(block) != self.end_index + 1:
+            raise InvariantViolation(f"entries follow the end: {self.end_point}")
         runs, positions = place(self._data, self.end_point.position, block.sizes)
         for term, first in term_runs_of(block):
             self._runs.append(term, first)
@@ -188,7 +181,7 @@ class FileLog:
         self, block: Block, runs: list[PlacedRun], positions: np.ndarray, chain_crc: int, term: int
     ) -> WritePlan:
         """Take stamped entries into the log and return the write."""
-        first_index = self.end_point.index + 1
+        first_index = self.end_index + 1
         records = index_records(block, positions)
         parts = [block] if len(runs) == 1 else [block.slice(run.start, run.stop) for run in runs]
         steps = data_steps(self._data, runs, parts, self.end_point.position)
@@ -198,7 +191,9 @@ class FileLog:
                 of_run = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
                 self._tail.add(CachedRun(first_index + run.start, part, of_run))
         end_position = runs[-1].position + len(parts[-1].data)
-        self.end_point = LogPoint(first_index + block.count - 1, end_position, chain_crc, term)
+        last_index = first_index + len(block.sizes) - 1
+        self.end_point = LogPoint(last_index, end_position, chain_crc, term)
+        self.end_index = last_index
         staged = PendingWrites(self.end_point)
         self._staged.append(staged)
         return Plan(
@@ -206,7 +201,7 @@ class FileLog:
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: staged.note_durable(self._notes, self._log_start),
+            synced=lambda: staged.note_durable(self._notes, self._reader.log_start),
         )
 
     def _completed(self) -> None:
@@ -233,7 +228,7 @@ class FileLog:
         # durable must not reach beyond it: the removed entries would be missed as damage.
         for item in self._staged:
             item.point = min(item.point, end, key=lambda point: point.index)
-        self.end_point = end
+        self.end_point, self.end_index = end, end.index
         self._durable = min(self._durable, end, key=lambda point: point.index)
         containing = self._data.file_at(end.position)
         index_place = from_index * INDEX_RECORD_SIZE
@@ -280,12 +275,14 @@ class FileLog:
             self._runs.clear()
             self._configs.replace(config)
             self.end_point = self._durable = end
+            self.end_index = end.index
             # Writes that still wait hold removed entries: none may note its old end as durable.
             for item in self._staged:
                 item.supersede(end)
         else:
             self._runs.remove_before(before_begin_index + 1)
         self._reader.log_start = log_start
+        self.before_begin_index = before_begin_index
         self.damaged = self.damaged.within(before_begin_index + 1, end.index)
         earlier = self._data.drop_before(position)
         earlier_index = self._index.drop_before((before_begin_index + 1) * INDEX_RECORD_SIZE)
@@ -332,7 +329,7 @@ class FileLog:
     def _place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry starts, and its size."""
         with self._lock:
-            cached = self._tail.run_at(index) if self._tail.holds(index) else None
+            cached = self._tail.find(index)
         if cached is not None:
             return cached.place_of(index)
         if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
@@ -344,17 +341,17 @@ class FileLog:
 
     def is_in_memory(self, first_index: int) -> bool:
         """See `Log`."""
-        return first_index > self.before_begin_index and self._tail.holds(first_index)
+        return first_index > self.before_begin_index and self._tail.find(first_index) is not None
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
         check_holds(self, first_index)
         with self._lock:
-            cached = self._tail.run_at(first_index) if self._tail.holds(first_index) else None
+            cached = self._tail.find(first_index)
+            if cached is not None:
+                return cached.cut(first_index, last_index, bytes_max)
             # what is in the tail may not be on disk yet, or something older may be there
-            last_on_disk = self._tail.before_first(self.end_point.index)
-        if cached is not None:
-            return cached.cut(first_index, last_index, bytes_max)
+            last_on_disk = self._tail.before_first(self.end_index)
         damaged = self.damaged.next_from(first_index)
         if damaged == first_index:
             position = self._reader.place_of(first_index)[0]
@@ -370,7 +367,7 @@ class FileLog:
     def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
         known: int | None = None
-        if index == self.end_point.index:
+        if index == self.end_index:
             known = self.end_point.chain_crc
         elif index <= self.before_begin_index:
             known = self._log_start.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
@@ -414,7 +411,7 @@ class FileLog:
         if self.damaged.within(first, last).count != block.count:
             raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
         following = None
-        if self._tail.holds(last + 1):
+        if self._tail.find(last + 1) is not None:
             following = self.read(last + 1, last + 1, 1).block()
         elif last < self.end_point.index and self.damaged.range_at(last + 1) is None:
             following = self._reader.unchecked(last + 1)

@@ -28,7 +28,7 @@ class CachedRun(msgspec.Struct, frozen=True, gc=False):
     @property
     def last_index(self) -> int:
         """Index of the last entry."""
-        return self.first_index + self.block.count - 1
+        return self.first_index + len(self.block.sizes) - 1
 
     def place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry starts on disk, and its size."""
@@ -39,8 +39,8 @@ class CachedRun(msgspec.Struct, frozen=True, gc=False):
     def cut(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """Return the entries from first_index on that fit, at least one."""
         start = first_index - self.first_index
-        stop = min(last_index, self.last_index) - self.first_index + 1
         offsets, sizes = self.block.offsets, self.block.sizes
+        stop = min(last_index - self.first_index + 1, len(sizes))
         begin = int(offsets[start])
         end = int(offsets[stop - 1] + sizes[stop - 1])
         if end - begin > bytes_max and stop - start > 1:
@@ -62,11 +62,13 @@ class TailCache:
         self._evicted = 0
         self.size_bytes = 0
 
-    def holds(self, index: int) -> bool:
-        """Whether the entry at an index is here."""
-        if self._evicted == len(self._runs):
-            return False
-        return self._firsts[self._evicted] <= index <= self._runs[-1].last_index
+    def find(self, index: int) -> CachedRun | None:
+        """Return the run with the entry at an index; None if it is not here."""
+        place = bisect_right(self._firsts, index, self._evicted) - 1
+        if place < self._evicted:
+            return None
+        run = self._runs[place]
+        return run if index < run.first_index + len(run.block.sizes) else None
 
     def before_first(self, end_index: int) -> int:
         """Return the last index that is only on disk, given the log's end."""
@@ -75,7 +77,7 @@ class TailCache:
         return self._firsts[self._evicted] - 1
 
     def run_at(self, index: int) -> CachedRun:
-        """Return the run with an index that `holds`."""
+        """Return the run with an index that is here."""
         return self._runs[bisect_right(self._firsts, index, self._evicted) - 1]
 
     def oldest(self, count: int) -> list[CachedRun]:
