@@ -16,6 +16,7 @@ agree at an index are equal up to there.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -25,7 +26,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
-from quorumlog.model.errors import UnexpectedArgumentError, check
+from quorumlog.model.errors import InvariantViolation, UnexpectedArgumentError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -115,7 +116,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def count(self) -> int:
-        """Number of entries."""
+        """Number of entries; code that runs for every append takes `len(sizes)` itself."""
         return len(self.sizes)
 
     def slice(self, start: int, stop: int) -> "Block":
@@ -231,7 +232,7 @@ def block_from_index_records(data: memoryview, records: Buffer) -> Block:
     """
     table = np.frombuffer(records, dtype=INDEX_RECORD_DTYPE)
     sizes = table["size"].astype(np.int64)
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()
     if len(data) != (int(ends[-1]) if len(ends) else 0) or (sizes < HEADER_SIZE).any():
         raise UnexpectedArgumentError("index records do not describe the bytes they came with")
     return Block(data, ends - sizes, sizes)
@@ -317,8 +318,7 @@ def headers(block: Block) -> npt.NDArray[Any]:
 
 def _few_headers(block: Block) -> list[tuple[int, ...]]:
     """Return the fields of each header, in the order of `HEADER_DTYPE`; for few entries."""
-    data = block.data
-    return [HEADER.unpack_from(data, offset) for offset in block.offsets.tolist()]
+    return list(map(HEADER.unpack_from, repeat(block.data), block.offsets.tolist()))
 
 
 def first_index_of(block: Block) -> int:
@@ -339,38 +339,44 @@ def last_term_and_chain_of(block: Block) -> tuple[int, int]:
     return header[3], header[6]
 
 
+def system_ordinals_of(block: Block) -> list[int]:
+    """Return which entries, counted from 0, are on the system channel."""
+    ordinals: list[int] = []
+    if len(block.sizes) <= _FEW:
+        for ordinal, header in enumerate(_few_headers(block)):
+            if header[5] == SYSTEM_CHANNEL:
+                ordinals.append(ordinal)
+    else:
+        ordinals = np.flatnonzero(headers(block)["channel"] == SYSTEM_CHANNEL).tolist()
+    return ordinals
+
+
 def is_noop(block: Block) -> bool:
     """Whether a block is one NOOP and nothing else."""
-    return block.count == 1 and _I32.unpack_from(block.data, 0)[0] == int(Magic.NOOP)
+    return len(block.sizes) == 1 and _I32.unpack_from(block.data, 0)[0] == int(Magic.NOOP)
 
 
 def config_entries_of(block: Block) -> list[tuple[int, bytes]]:
     """Return (index, body) of each CONFIG_CHANGE entry of a stamped block."""
-    data, config = block.data, int(Magic.CONFIG_CHANGE)
-    if block.count <= _FEW:
-        offsets = [
-            offset
-            for offset in block.offsets.tolist()
-            if _I32.unpack_from(data, offset)[0] == config
-        ]
-    else:
-        offsets = block.offsets[headers(block)["magic"] == config].tolist()
+    data, config, offsets = block.data, int(Magic.CONFIG_CHANGE), block.offsets
+    if len(offsets) > _FEW:
+        offsets = offsets[headers(block)["magic"] == config]
     found = []
-    for offset in offsets:
+    for offset in offsets.tolist():
         header = HEADER.unpack_from(data, offset)
-        found.append((header[2], bytes(data[offset + HEADER_SIZE : offset + header[1]])))
+        if header[0] == config:
+            found.append((header[2], bytes(data[offset + HEADER_SIZE : offset + header[1]])))
     return found
 
 
 def bodies_fit(block: Block) -> bool:
     """Whether every body has the body CRC its header states; for blocks made by a producer."""
     data = block.data
-    if block.count <= _FEW:
-        places = zip(block.offsets.tolist(), _few_headers(block), strict=True)
-        return all(
-            crc32(data[offset + HEADER_SIZE : offset + header[1]]) == header[7]
-            for offset, header in places
-        )
+    if len(block.sizes) <= _FEW:
+        for offset, header in zip(block.offsets.tolist(), _few_headers(block), strict=True):
+            if crc32(data[offset + HEADER_SIZE : offset + header[1]]) != header[7]:
+                return False
+        return True
     expected = headers(block)["body_crc"].tolist()
     starts = (block.offsets + HEADER_SIZE).tolist()
     ends = (block.offsets + block.sizes).tolist()
@@ -384,12 +390,15 @@ def stamp(block: Block, first_index: int, term: int, positions: Int64s, chain_cr
     `positions[i]` is the byte offset entry i will have; `chain_crc` that of the entry before.
     Returns the chain CRC of the last entry.
     """
-    check(not block.data.readonly, "a stamped block must be writable")
-    check(len(positions) == block.count, "one position an entry", len(positions), block.count)
-    if block.count <= _FEW:
+    count = len(block.sizes)
+    if block.data.readonly:
+        raise InvariantViolation("a stamped block must be writable")
+    if len(positions) != count:
+        raise InvariantViolation(f"one position an entry: {len(positions)}, {count}")
+    if count <= _FEW:
         return _stamp_few(block, first_index, term, positions, chain_crc)
     table = headers(block)
-    table["index"] = np.arange(first_index, first_index + block.count)
+    table["index"] = np.arange(first_index, first_index + count)
     table["term"] = term
     table["pos"] = positions
     chains = _continued(chain_crc, _chain_rows(table))
@@ -437,7 +446,7 @@ def index_records(block: Block, positions: Int64s) -> bytes:
 
     `positions` are the physical byte offsets, which on a follower may differ from header pos.
     """
-    if block.count <= _FEW:
+    if len(block.sizes) <= _FEW:
         data = block.data
         parts = []
         for offset, pos in zip(block.offsets.tolist(), positions.tolist(), strict=True):
@@ -460,7 +469,7 @@ def position_of(records: Buffer) -> int:
 
 def term_runs_of(block: Block) -> list[tuple[int, int]]:
     """Return (term, first index) of each run of equal terms in a stamped block."""
-    if block.count <= _FEW:
+    if len(block.sizes) <= _FEW:
         runs: list[tuple[int, int]] = []
         for header in _few_headers(block):
             if not runs or runs[-1][0] != header[3]:
@@ -474,10 +483,11 @@ def term_runs_of(block: Block) -> list[tuple[int, int]]:
 
 def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]]) -> bool:
     """Whether a stamped block holds first_index, +1, … with the terms that `runs` states."""
-    if block.count <= _FEW:
-        found = [header[2] for header in _few_headers(block)]
-        wanted = list(range(first_index, first_index + block.count))
-        return found == wanted and term_runs_of(block) == list(runs)
+    if len(block.sizes) <= _FEW:
+        for index, header in enumerate(_few_headers(block), first_index):
+            if header[2] != index:
+                return False
+        return term_runs_of(block) == list(runs)
     indexes = headers(block)["index"]
     expected = np.arange(first_index, first_index + block.count)
     return bool((indexes == expected).all()) and term_runs_of(block) == list(runs)
@@ -485,11 +495,15 @@ def is_contiguous(block: Block, first_index: int, runs: Sequence[tuple[int, int]
 
 def check_proposal(block: Block, *, begin: int = 0) -> None:
     """Raise `UnexpectedArgumentError` unless users may append the entries from `begin` on."""
-    mask = data_mask(block)
-    mask[:begin] = True
-    if not mask.all():
+    if len(block.sizes) <= _FEW:
+        mask = _few_data_mask(block)[begin:]
+        wrong = None if all(mask) else begin + mask.index(False)
+    else:
+        table = data_mask(block)[begin:]
+        wrong = None if table.all() else begin + int(np.argmin(table))
+    if wrong is not None:
         raise UnexpectedArgumentError(
-            f"entry {int(np.argmin(mask))} of the block is not a NORMAL entry on a user's channel"
+            f"entry {wrong} of the block is not a NORMAL entry on a user's channel"
         )
 
 
@@ -508,11 +522,16 @@ def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDA
 
     Entries whose index lies in a (first, last) of `rejected` are left out.
     """
-    if block.count <= _FEW and not rejected:
-        normal = int(Magic.NORMAL)
-        found = _few_headers(block)
-        return np.array([h[0] == normal and h[5] != SYSTEM_CHANNEL for h in found])
+    if len(block.sizes) <= _FEW and not rejected:
+        return np.array(_few_data_mask(block))
     return data_rows(headers(block), rejected)
+
+
+def _few_data_mask(block: Block) -> list[bool]:
+    normal, mask = int(Magic.NORMAL), []
+    for header in _few_headers(block):
+        mask.append(header[0] == normal and header[5] != SYSTEM_CHANNEL)
+    return mask
 
 
 def data_rows(

@@ -43,6 +43,7 @@ from quorumlog.model.block import (
     encode_entry,
     first_channel_of,
     headers,
+    system_ordinals_of,
 )
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -332,9 +333,8 @@ def is_time_mark(block: Block) -> bool:
 
 def system_entries_in(block: Block, first_index: int) -> list[tuple[int, SystemEntry]]:
     """Return (index, entry) of each in a block whose first entry is at first_index."""
-    ordinals = np.flatnonzero(headers(block)["channel"] == SYSTEM_CHANNEL).tolist()
     found = []
-    for ordinal in ordinals:
+    for ordinal in system_ordinals_of(block):
         start = int(block.offsets[ordinal])
         body = block.data[start + HEADER_SIZE : start + int(block.sizes[ordinal])]
         entry = decode_system_entry(body)
