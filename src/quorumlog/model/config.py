@@ -51,10 +51,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def is_written_alike(one: str, other: str) -> bool:
     """Whether two addresses are written alike, except for case and leading zeros."""
+    if one == other:
+        return True
     try:
         (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
     except ConfigError:
-        return one == other
+        return False
     return (host.lower(), port) == (other_host.lower(), other_port)
 
 

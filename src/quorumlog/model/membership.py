@@ -5,6 +5,7 @@ A membership is the body of a CONFIG_CHANGE entry; it counts from the moment it 
 
 import hashlib
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -15,6 +16,7 @@ MEMBERS_MAX = 16
 IDENTITY_BYTES = 16
 """Of a group's identity."""
 _FORMAT = 1
+_NODE_ID = attrgetter("node_id")
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +54,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of all members."""
-        return tuple(member.node_id for member in self.members)
+        return tuple(map(_NODE_ID, self.members))
 
     @property
     def learners(self) -> tuple[str, ...]:
