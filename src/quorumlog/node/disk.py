@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quorumlog.log_events import describe_error, log_event
-from quorumlog.model.errors import StorageError, check
+from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.node.environment import WriteOwner
 from quorumlog.storage.files.os_files import SPARES
 from quorumlog.storage.files.write_plans import Store, WritePlan
@@ -156,7 +156,8 @@ class DiskWorker:
         """On the loop's thread: report a group commit to the owners."""
         for item in batch:
             self.queued_bytes -= item.plan.size_bytes
-        check(self.queued_bytes >= 0, "queued bytes must not fall below 0", self.queued_bytes)
+        if self.queued_bytes < 0:
+            raise InvariantViolation(f"queued bytes must not fall below 0: {self.queued_bytes}")
         if not self._is_stopped:
             report_commit(batch)
 
