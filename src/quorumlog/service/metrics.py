@@ -5,6 +5,7 @@ peer_link (pushes) → store. Durations are in seconds, sizes in bytes.
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,13 +46,14 @@ class NodeMetrics(Collector):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._node: Node | None = None
-        self._append = Histogram(
+        append = Histogram(
             "quorumlog_service_append_seconds",
             "From acceptance of an append to its acknowledgement.",
             ["group"],
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
+        self._append_of = cache(append.labels)  # by group
         self._commit = Histogram(
             "quorumlog_disk_commit_seconds",
             "One group commit: writes and fsync.",
@@ -72,7 +74,7 @@ class NodeMetrics(Collector):
 
     def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
         """See `Observer`."""
-        self._append.labels(group).observe(seconds)
+        self._append_of(group).observe(seconds)
 
     def disk_committed(self, seconds: float, size_bytes: int) -> None:
         """Record a group commit."""
