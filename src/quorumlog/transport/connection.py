@@ -197,7 +197,12 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 taken += 1
                 self._counters.frames_in += 1
-                self._frame(frame)
+                if isinstance(frame, RefusedFrame):
+                    self._answer_refused(frame)
+                elif self._handler is not None:
+                    self._handler.frame_received(self, frame)
+                else:
+                    self._handshake(frame.message)
         except RemoteProtocolError as error:
             self._counters.garbage += 1
             log_event(
@@ -302,17 +307,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- frames -----------------------------------------------------------------------------
 
-    def _frame(self, frame: Frame | RefusedFrame) -> None:
-        if isinstance(frame, RefusedFrame):
-            self._say_refused(frame)
-            response = Response(code=frame.code, text=frame.text)
-            self.send(response, correlation_id=frame.correlation_id)
-            if self._handler is None:  # refusals of refusals would go on for ever
-                self.close(frame.text)
-        elif self._handler is not None:
-            self._handler.frame_received(self, frame)
-        else:
-            self._handshake(frame.message)
+    def _answer_refused(self, frame: RefusedFrame) -> None:
+        self._say_refused(frame)
+        response = Response(code=frame.code, text=frame.text)
+        self.send(response, correlation_id=frame.correlation_id)
+        if self._handler is None:  # refusals of refusals would go on for ever
+            self.close(frame.text)
 
     def _say_refused(self, frame: RefusedFrame) -> None:
         if frame.text != self._refused_text:  # the same one again and again is said once
