@@ -10,6 +10,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import founding
 from quorumlog.model.messages.peer import SnapshotChunk
 from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.served_snapshots import ServedSnapshots
 from quorumlog.node.replica.snapshot_receiver import SnapshotReceiver
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
@@ -77,6 +78,7 @@ class Side(Surroundings):
     def start(self):
         """Begin as a process does."""
         context = self.context
+        context.timers = PartTimers(context.environment.now_ms, context.environment.wake_at)
         self.fitness, self.machine.is_installing = [], False
         for noted in (self.steps, self.alarms, self.sent, self.jobs):
             noted.clear()
@@ -98,8 +100,7 @@ class Side(Surroundings):
 
     def passes(self, milliseconds):
         self.now_ms += milliseconds
-        self.sender.tick(self.now_ms)
-        self.receiver.tick(self.now_ms)
+        self.tick()
 
     def has(self, index, data=DATA):
         """Have a snapshot; return the offer of it."""

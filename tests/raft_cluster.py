@@ -273,7 +273,7 @@ class Cluster(Snapshots):
         heapq.heappush(self._agenda, (self.now + delay_ms, next(self._order), action, arguments))
 
     def _wake(self, replica):
-        deadline = replica.core.next_deadline_ms()
+        deadline = replica.core.due_ms
         if deadline < (1 << 50) and (replica.wake_ms is None or deadline < replica.wake_ms):
             replica.wake_ms = deadline
             delay = max(0, deadline - self.now)
@@ -294,7 +294,7 @@ class Cluster(Snapshots):
         """Propose entries; `finished[number]` is True when committed, False when refused."""
         replica = self.nodes[node_id or self.leader]
         number = next(self._proposals)
-        self.step(replica, ev.Proposed(number, count))
+        self.step(replica, ev.Proposed(number, count, count * ENTRY_BYTES))
         return number
 
     def step(self, replica, event, entries=()):
@@ -422,7 +422,12 @@ class Cluster(Snapshots):
             replica.reads.pop(answer.request_id, None)
 
     def _PushEntries(self, replica, effect, event, entries):  # noqa: N802
-        self._transmit(replica, effect.message, replica.reads[effect.message.request_id])
+        message = effect.message
+        entries = replica.reads.get(message.request_id)
+        if entries is None:  # they came with the proposal
+            indexes = range(message.first_index, message.last_index + 1)
+            entries = [replica.log.at(index) for index in indexes]
+        self._transmit(replica, message, entries)
 
     def _RefuseProposal(self, replica, effect, event, entries):  # noqa: N802
         self.finished[effect.proposal_id] = effect.code

@@ -31,6 +31,7 @@ class Surroundings:
             disk=SimpleNamespace(submit=self.submit, queued_bytes=0),
             network=SimpleNamespace(send=self.send),
             defer=lambda call: None,
+            wake_at=lambda due_ms: None,
             executor=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
         )
         self.context = _Context(config, limits or Limits(), core, log, environment, self)
@@ -45,8 +46,9 @@ class Surroundings:
     def step(self, event, **bytes_of):
         self.steps.append(event)
 
-    def wake(self):
-        """Time passes when the test says so."""
+    def tick(self):
+        """Let the part do what is due now."""
+        self.context.timers.tick()
 
     def update_eligibility(self):
         """Tests look at what the part says of itself."""

@@ -1,4 +1,5 @@
-"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R37.
+"""Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R37,
+and two about timers (t01, t02; decision 0032).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
@@ -17,6 +18,7 @@ from quorumlog.node.replica import log_writer, pushes, replica
 from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.machine_recovery import MachineRecovery
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.raft import campaign, core, voter
@@ -392,6 +394,14 @@ def r37_offers_to_begin_elsewhere_are_taken_unconfirmed(put):
     put(Follower, "install", lambda self, offer, **_: install(self, offer, is_confirmed=True))
 
 
+def t01_a_wake_up_is_lost_when_an_earlier_one_fires(put):
+    put(PartTimers, "next_due_ms", lambda self: NEVER_MS)
+
+
+def t02_what_is_due_earlier_is_not_said(put):
+    put(RaftState, "due_by", lambda self, due_ms: None)
+
+
 MUTANTS = [
-    bug for name, bug in sorted(globals().items()) if name.startswith("r") and name[1:3].isdigit()
+    bug for name, bug in sorted(globals().items()) if name[0] in "rt" and name[1:3].isdigit()
 ]

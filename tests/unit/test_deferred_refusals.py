@@ -1,5 +1,6 @@
 """Appends during a leadership transfer are answered with the new leader, once it is known."""
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.deferred_refusals import LATE_MS, DeferredRefusals
 
@@ -12,7 +13,7 @@ def test_refusals_come_in_order_and_are_counted():
         late.add(str(number), 10, TRANSFERRING, f"{number}", now_ms=number)
     assert (len(late), late.size_bytes, late.next_deadline_ms()) == (3, 30, LATE_MS)
     assert late.take() == [(str(number), TRANSFERRING, f"{number}") for number in range(3)]
-    assert (len(late), late.size_bytes, late.next_deadline_ms()) == (0, 0, None)
+    assert (len(late), late.size_bytes, late.next_deadline_ms()) == (0, 0, NEVER_MS)
 
 
 def test_nobody_waits_for_longer_than_the_bound():

@@ -575,22 +575,16 @@ def test_a_machine_that_failed_has_nothing_to_do_any_more():
     group.append()
     group.until(lambda: node.running.applier.state.failed_text)
     group.run_until(group.clock.now_ms + 20_000)  # beyond the next scrub
-    assert node.running.applier.next_deadline_ms() > group.clock.now_ms
+    assert node.running.context.timers.next_due_ms() > group.clock.now_ms
 
 
 def test_a_replica_whose_disk_failed_is_not_woken_for_what_it_leaves_alone():
     group = Group(1)
     group.fill(5)
     replica = group.leader().running
-    replica.context.health_text = "a write failed"
+    replica.write_failed(StorageError("a write failed"))
     group.run_until(group.clock.now_ms + 60_000)
-    woken = []
-    context = replica.context
-    context.environment = replace(context.environment, wake_at=woken.append)
-    replica._timers._not_before_ms = 0
-    replica.wake()
-    assert woken
-    assert min(woken) > group.clock.now_ms
+    assert replica.context.timers.next_due_ms() > group.clock.now_ms
 
 
 class _Crowded:

@@ -130,7 +130,6 @@ class Group(SimulatedCluster):
 
         def ask():
             self.applier.queries.ask(index, body, lambda *answer: answers.append(answer), **options)
-            self.replica.wake()
 
         self.node.enter(ask)
         return answers

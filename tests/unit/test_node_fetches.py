@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from quorumlog.model.block import HEADER_DTYPE, encode_block, parse_block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, StoreLocation
 from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX
 from quorumlog.node.replica.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.memory_log import MemoryLog
 
@@ -55,7 +57,9 @@ class World:
         self.answers = []
         self.damage = []
         self.deferred = []
-        environment = {"defer": self.deferred.append, "location": location}
+        self.now_ms = 0
+        self.timers = PartTimers(lambda: self.now_ms, lambda due_ms: None)
+        environment = {"defer": self.deferred.append, "location": location, "timers": self.timers}
         self.fetches = Fetches(
             log, limits, self.view, self, self.run_cold, self.damage.append, **environment
         )
@@ -68,6 +72,10 @@ class World:
 
     def rejected_within(self, first, last, most):
         return [one for one in self.rejected if one[1] >= first and one[0] <= last][:most]
+
+    def passes_until(self, now_ms):
+        self.now_ms = now_ms
+        self.timers.tick()
 
     def run_cold(self, work, done, failed):
         self.cold.append((work, done, failed))
@@ -215,7 +223,7 @@ def lose_leadership(world):
 
 
 def let_time_pass(world):
-    world.fetches.tick(5_000)
+    world.passes_until(5_000)
 
 
 @pytest.mark.parametrize("happens", [commit, lose_leadership, let_time_pass])
@@ -224,7 +232,9 @@ def test_of_those_that_wait_a_few_are_answered_in_a_turn_of_the_loop(crowd, happ
     crowd.fetch(0, leader_only=False)  # who asks now does not wait for them
     counts = answers_turn_by_turn(crowd)
     assert counts == [ANSWERED_PER_TURN + 1] + [ANSWERED_PER_TURN] * (200 // ANSWERED_PER_TURN - 1)
-    assert crowd.fetches.next_deadline_ms() is None
+    crowd.passes_until(10_000)
+    assert len(crowd.answers) == sum(counts), "each is answered once"
+    assert crowd.timers.next_due_ms() == NEVER_MS
 
 
 def test_those_that_are_not_answered_yet_count_among_those_that_wait(crowd):
@@ -239,9 +249,9 @@ def test_what_was_answered_by_its_deadline_is_forgotten_however_far_off_its_entr
     world = World(ToyLog(20), committed=5)
     for number in range(3 * STALE_MAX):
         world.fetch(1 << 40, wait_ms=1)
-        world.fetches.tick(number + 1)
+        world.passes_until(number + 1)
         world.fetch(6, wait_ms=1_000)
-        world.fetches.tick(2_000)
+        world.passes_until(2_000)
     assert len(world.answers) == 6 * STALE_MAX
     waiters = world.fetches._waiters
     assert len(waiters) == 0
@@ -252,13 +262,13 @@ def test_waiting_ends_with_nothing_when_the_time_has_passed():
     world = World(ToyLog(20), committed=5)
     world.fetch(6, wait_ms=500)
     world.fetch(6, wait_ms=100)
-    assert world.fetches.next_deadline_ms() == 100
-    world.fetches.tick(100)
+    assert world.timers.next_due_ms() == 100
+    world.passes_until(100)
     assert len(world.answers) == 1
     assert world.last().count == 0
-    world.fetches.tick(10_000)
+    world.passes_until(10_000)
     assert len(world.answers) == 2
-    assert world.fetches.next_deadline_ms() is None
+    assert world.timers.next_due_ms() == NEVER_MS
 
 
 def test_78_a_follower_names_the_leader():

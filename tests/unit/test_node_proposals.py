@@ -1,6 +1,7 @@
 """Appends on their way through a leader: queued, joined, waiting for a majority."""
 
 from quorumlog.model.block import encode_block, parse_block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.limits import Limits
 from quorumlog.node.replica.proposals import PendingAppends, Proposal, ProposalQueue
 
@@ -93,4 +94,4 @@ def test_81_expired_appends_no_longer_count_as_pending():
     assert len(pending.pop_expired(105)) == 1
     assert len(pending) == 1
     assert len(pending.pop_expired(109)) == 1
-    assert pending.next_deadline_ms() is None
+    assert pending.next_deadline_ms() == NEVER_MS

@@ -63,7 +63,7 @@ class Replica(Surroundings):
 
     def tick(self):
         self.now_ms += 2_000
-        self.repairer.tick(self.now_ms)
+        self.context.timers.tick()
 
     def answer(self, *bodies):
         """Answer what was asked last with these entries, as stored."""
@@ -117,7 +117,7 @@ def test_whoever_has_what_is_damaged_is_asked_for_all_of_it_without_a_pause(repl
     replica.core.leader_id = "n7"
     without = replica.ask(begins_at=25)
     while replica.log.damaged:
-        replica.repairer.tick(replica.now_ms)  # no time passes
+        replica.context.timers.tick()  # no time passes
         assert replica.sent[-1][0].remote_id != without
         replica.answer(good[replica.sent[-1][0].first_index])
     assert len(replica.sent) == 4
@@ -176,7 +176,7 @@ def test_what_damage_hid_further_on_is_found_once_that_is_repaired(replica):
     replica.tick()
     replica.answer(good[12])
     assert replica.log.damaged.ranges == ((14, 14),)
-    replica.repairer.tick(replica.now_ms)
+    replica.context.timers.tick()
     replica.answer(good[14])
     assert not replica.log.damaged
     assert bytes(stored_block(replica.log, 14, 14).data) == good[14]

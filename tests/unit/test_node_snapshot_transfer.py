@@ -157,13 +157,14 @@ def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_ne
 def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follower, offer):
     follower.is_offered(offer)
     follower.next_piece()
-    assert follower.receiver.next_deadline_ms() == follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
+    give_up_ms = follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
+    assert follower.context.timers.next_due_ms() == give_up_ms
     follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
     assert follower.machine.is_installing
     follower.passes(1)
     assert not follower.machine.is_installing
     assert follower.fitness == [False, True]
-    assert follower.receiver.next_deadline_ms() > follower.now_ms + 1_000_000
+    assert follower.context.timers.next_due_ms() > follower.now_ms + 1_000_000
     follower.passes(100_000)
     follower.is_offered(offer)
     assert follower.fitness == [False, True, False]
@@ -354,7 +355,7 @@ def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
             offset += len(data)
             leader.sender.serve(request_of(offset, bytes_max=min(PIECE, len(DATA) - offset)))
         else:
-            due_ms = leader.sender.next_deadline_ms()
+            due_ms = leader.context.timers.next_due_ms()
             assert leader.now_ms < due_ms <= leader.now_ms + 1_000
             leader.passes(due_ms - leader.now_ms)
     assert list(sent_in.values()) == [3 * PIECE, 3 * PIECE, len(DATA) - 6 * PIECE]
@@ -376,7 +377,7 @@ def test_one_request_a_peer_is_held_the_last(leader, offer):
         leader.passes(1_000)
         leader.work()
     assert sorted((m.remote_id, m.request_id) for m, _ in leader.sent) == [("n1", 4), ("n2", 4)]
-    assert leader.sender.next_deadline_ms() > leader.now_ms + 1_000_000, "nothing is left"
+    assert leader.context.timers.next_due_ms() > leader.now_ms + 1_000_000, "nothing is left"
 
 
 def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_leader(

@@ -7,10 +7,13 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role
 from quorumlog.model.messages.peer import HeartBeatResponse, PushRequest, PushResponse
+from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import ENTRY_BYTES, Cluster
 from raft_messages import push_response
 
+MORE_THAN_A_PUSH = 15
+"""Entries that one push cannot carry, so that the leader asks for them."""
 COMPARE, TRUNCATE, APPEND = PushType.COMPARE, PushType.TRUNCATE, PushType.APPEND
 
 
@@ -60,6 +63,30 @@ def test_90_the_window_bounds_what_is_in_flight(window_bytes, window_requests, e
     )
     cluster.drop = lambda message: False
     cluster.settle()
+
+
+def test_a_push_leaves_with_its_proposal():
+    """What was just appended is in memory, so nobody is asked for it."""
+    cluster, leader = led()
+    effects = cluster.step(cluster.nodes[leader], ev.Proposed(1_000, 3, 3 * ENTRY_BYTES))
+    kinds = [type(effect) for effect in effects]
+    assert kinds == [fx.AppendProposal, fx.PushEntries, fx.PushEntries]
+    followers = {effect.message.remote_id for effect in effects[1:]}
+    assert followers == set(cluster.followers())
+    last = cluster.core(leader).end_index
+    assert {effect.message.last_index for effect in effects[1:]} == {last}
+
+
+def test_a_peer_that_lacks_earlier_entries_gets_those_first():
+    cluster, leader = led()
+    cluster.read_ms = (50, 50)
+    first = cluster.core(leader).end_index + 1
+    cluster.propose(leader, count=MORE_THAN_A_PUSH)
+    cluster.sent.clear()
+    cluster.propose(leader)
+    assert not cluster.pushes(APPEND), "the entries before are still being read"
+    cluster.settle()
+    assert cluster.pushes(APPEND, cluster.followers()[0])[0].first_index == first
 
 
 def test_an_entry_larger_than_the_window_travels_alone():
@@ -275,7 +302,7 @@ def test_an_acknowledgement_of_more_than_was_sent_raises_the_alarm():
 def test_unreadable_entries_are_tried_again_with_one_alarm():
     cluster, leader = led()
     cluster.nodes[leader].unreadable = 1_000_000
-    number = cluster.propose(leader)
+    number = cluster.propose(leader, count=MORE_THAN_A_PUSH)
     cluster.run_for(4_500)
     assert number not in cluster.finished
     assert len(cluster.alarms) == 2  # one for each follower
@@ -288,7 +315,7 @@ def test_unreadable_entries_are_tried_again_with_one_alarm():
 def test_a_read_for_an_earlier_connection_is_not_pushed():
     cluster, leader = led()
     cluster.read_ms = (100, 100)
-    cluster.propose(leader, count=5)
+    cluster.propose(leader, count=MORE_THAN_A_PUSH)
     follower = cluster.followers()[0]
     cluster.reconnect(leader, follower)
     cluster.sent.clear()

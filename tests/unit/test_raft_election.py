@@ -469,7 +469,9 @@ def test_a_replica_whose_disk_failed_promises_nothing_any_more():
     ):
         assert cluster.step(node, event) == []
     assert node.core.next_deadline_ms() > cluster.now + 1_000_000_000
-    assert cluster.step(node, ev.Proposed(7, 1)) == [fx.RefuseProposal(7, ResponseCode.DISK_ERROR)]
+    assert cluster.step(node, ev.Proposed(7, 1, 99)) == [
+        fx.RefuseProposal(7, ResponseCode.DISK_ERROR)
+    ]
 
     cluster.run_until(lambda: cluster.leader not in (None, leader), limit_ms=2_500)
 

@@ -102,7 +102,7 @@ def test_a_leader_quiesces_without_a_dead_peer_and_wakes_up_when_it_is_back():
 @pytest.mark.parametrize(
     "activity",
     [
-        ev.Proposed(7_000, 1),
+        ev.Proposed(7_000, 1, 100),
         ev.ReadRequested(7_001),
         ev.TransferRequested(7_002, "n1"),
         ev.PeerConnected("n1"),

@@ -95,11 +95,11 @@ def test_nothing_is_due_while_a_slow_disk_works(leader):
     follower.receiver.fetch(FetchSnapshot(Side("n0").has(40)))
     assert follower.jobs, "the beginning is made beside the loop"
     follower.now_ms += SILENCE_MS
-    follower.receiver.tick(follower.now_ms)
+    follower.tick()
     assert follower.machine.is_installing
-    assert follower.receiver.next_deadline_ms() > follower.now_ms + SILENCE_MS
+    assert follower.context.timers.next_due_ms() > follower.now_ms + SILENCE_MS
     follower.work()
-    assert follower.receiver.next_deadline_ms() <= follower.now_ms, "it is given up now"
+    assert follower.context.timers.next_due_ms() <= follower.now_ms, "it is given up now"
 
 
 def test_a_machine_that_is_ahead_of_what_was_fetched_is_not_taken_back():

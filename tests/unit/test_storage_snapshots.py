@@ -10,6 +10,7 @@ import pytest
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError
 from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -18,6 +19,7 @@ from quorumlog.storage.log.snapshots import QUARANTINED_MAX, SnapshotMeta, Snaps
 DIRECTORY = "/node/g"
 SIZES = {"data_file": 1_000, "index_file": 32 * 6, "cache": 1}
 SEEDS = range(6)
+TIMERS = PartTimers(lambda: 0, lambda due_ms: None)
 
 
 def load(snapshots, meta, use):
@@ -474,7 +476,7 @@ def test_one_that_is_removed_before_it_is_set_aside_is_passed_over_and_not_the_n
     executor = SimpleNamespace(run=lambda work, done, failed: done(work()))
     environment = SimpleNamespace(executor=executor)
     machine = MachineState(None, None)
-    context = SimpleNamespace(environment=environment, config=None)
+    context = SimpleNamespace(environment=environment, config=None, timers=TIMERS)
     saves = Snapshotter(context, snapshots, machine, None, None, None, None)
     assert machine.newest == newer
     saves._withdraw(newer)
@@ -509,7 +511,7 @@ def test_147_one_that_the_scrub_removes_while_it_is_loaded_lets_an_older_one_be_
     snapshots = Snapshots(files, str(tmp_path), pytest.fail)
     older, newer = save(snapshots, 5, b"the older one"), save(snapshots, 9, b"the newer one")
     machine = MachineState(None, None)
-    context = SimpleNamespace(environment=None, config=None)
+    context = SimpleNamespace(environment=None, config=None, timers=TIMERS)
     saves = Snapshotter(context, snapshots, machine, None, None, None, None)
     files.vanishes = snapshots.path_of(9)
     assert machine.newest == newer
@@ -521,7 +523,7 @@ def test_one_that_cannot_be_opened_now_is_not_taken_for_a_removed_one(tmp_path):
     snapshots = Snapshots(OsFileSystem(), str(tmp_path), pytest.fail)
     meta = save(snapshots, 5, b"the older one")
     machine = MachineState(None, None)
-    context = SimpleNamespace(environment=None, config=None)
+    context = SimpleNamespace(environment=None, config=None, timers=TIMERS)
     saves = Snapshotter(context, snapshots, machine, None, None, None, None)
     os.rename(snapshots.path_of(5), tmp_path / "elsewhere")
     os.mkdir(snapshots.path_of(5))

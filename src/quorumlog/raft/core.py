@@ -56,6 +56,20 @@ from quorumlog.raft.state import RaftState
 from quorumlog.raft.view import CoreView
 from quorumlog.raft.voter import answer_vote_request
 
+_STEADY: frozenset[type[Any]] = frozenset(
+    (
+        Proposed,
+        EntriesRead,
+        Stored,
+        PushRequest,
+        PushResponse,
+        HeartBeatRequest,
+        HeartBeatResponse,
+    )
+)
+"""What happens all the time. Whatever is due earlier because of these says so itself, by
+`RaftState.due_by`; after all others it is found out."""
+
 
 class RaftCore(CoreView):
     """One replica of one group.
@@ -109,18 +123,27 @@ class RaftCore(CoreView):
         state = self._state
         state.now_ms = max(state.now_ms, now_ms)
         state.effects = []
+        kind = type(event.message) if isinstance(event, Received) else type(event)
         if self._has_failed:
             self._refuse_everything(event)
         else:
-            if self._leadership is not None and is_activity(state, event):
-                self._leadership.quiescence.wake_up()
+            leadership = self._leadership
+            if leadership is not None and is_activity(state, event):
+                if leadership.quiescence.is_quiescent:
+                    leadership.quiescence.wake_up()
+                leadership.quiescence.active_ms = state.now_ms
             self._handlers[type(event)](event)
-            self._change_leadership()
-            self._transfer.check_end()
+            if (state.role is Role.LEADER) is not (self._leadership is not None):
+                self._change_leadership()
+            if self._transfer.is_awaited:
+                self._transfer.check_end()
             if self._leadership is not None:
                 if state.is_leaving:
                     self._transfer.consider_successor()
-                self._leadership.quiescence.review()
+                if self._leadership.quiescence.is_quiescent:
+                    self._leadership.quiescence.review()
+        if kind not in _STEADY:
+            self.next_deadline_ms()  # remembers it
         return state.effects
 
     # -- events -------------------------------------------------------------------------------
@@ -156,7 +179,7 @@ class RaftCore(CoreView):
         """Whether a node may have been asked: it is a member, or one that was just removed."""
         if node_id == self._state.config.self_id:
             return False
-        if self._state.memberships.current.member(node_id) is not None:
+        if node_id in self._state.memberships.ids:
             return True
         return self._leadership is not None and node_id in self._leadership.dispatchers
 
@@ -250,12 +273,14 @@ class RaftCore(CoreView):
                 self._leadership.quiescence.quiesce()
             else:
                 state.election_timer.is_quiescent = True
+                state.signals.changes += 1
 
     def _unquiesced(self, event: Unquiesced) -> None:
         if self._leadership is not None:
             self._leadership.quiescence.wake_up()
         else:
             self._state.election_timer.wake_up(event.last_contact_ms)
+            self._state.signals.changes += 1
 
     def _refuse_request(
         self, event: TransferRequested | ChangeRequested | ReadRequested, code: ResponseCode

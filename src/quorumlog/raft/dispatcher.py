@@ -77,7 +77,9 @@ class PeerContact:
 
     def seen(self, incarnation: int) -> None:
         """The peer answered."""
-        self.incarnation = incarnation or self.incarnation
+        if incarnation not in (0, self.incarnation):
+            self.incarnation = incarnation
+            self._state.due_by(self._state.now_ms)  # another majority may count
         self.last_contact_ms = self._state.now_ms
         self.is_lost = False
 
@@ -115,7 +117,9 @@ class CommitNotices:
 
     def schedule(self) -> None:
         """Send a COMMIT soon, unless entries come first."""
-        self.due_ms = min(self.due_ms, self._state.now_ms + COMMIT_DELAY_MS)
+        if self.due_ms == NEVER_MS:
+            self.due_ms = self._state.now_ms + COMMIT_DELAY_MS
+            self._state.due_by(self.due_ms)
 
     def send(self, match_index: int) -> None:
         """Send a COMMIT now; one that was not answered yet is sent again, with the same number."""
@@ -225,7 +229,7 @@ class Dispatcher:
             self._ask(PushType.COMPARE, compared)
 
     def _offer_snapshot(self) -> None:
-        self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
+        self._retry_after(self._state.config.push_timeout_ms)
         if self._offer_id is not None:
             self._state.emit(OfferSnapshot(self._peer_id, self._offer_id))
 
@@ -274,7 +278,7 @@ class Dispatcher:
             self._retry_ms = NEVER_MS
             if self._outstanding is not None:
                 # The same request: whichever of the two answers comes first is as good.
-                self._retry_ms = now_ms + timeout_ms
+                self._retry_after(timeout_ms)
                 self._state.send(self._outstanding)
             elif self.phase is Phase.APPEND:
                 self.push_entries()
@@ -288,6 +292,16 @@ class Dispatcher:
         if self._is_idle and not self.commits.is_acknowledged:
             self.commits.send(self.match_index)
 
+    def push_proposed(self, first: int, last: int, size_bytes: int) -> None:
+        """Push entries that were just appended, and so are in memory, if they come next."""
+        come_next = self.phase is Phase.APPEND and self.write_index == first
+        fit = size_bytes <= self._state.config.push_bytes_max and self._retry_ms == NEVER_MS
+        if come_next and fit and self._in_flight.has_room:
+            self._is_reading_disk = False
+            self._push(self._state.next_request_id(), last, size_bytes)
+        else:
+            self.push_entries()
+
     def push_entries(self) -> None:
         """In APPEND: push the entries that the peer lacks, or tell it what is committed."""
         state = self._state
@@ -295,7 +309,7 @@ class Dispatcher:
             return
         if self.write_index <= state.log.end_index:
             if self._is_rate_limited():
-                self._retry_ms = state.now_ms + self._rate_limiter.left_ms(state.now_ms)
+                self._retry_after(self._rate_limiter.left_ms(state.now_ms))
             elif self._in_flight.has_room:
                 self._read_id = state.next_request_id()
                 state.emit(
@@ -307,7 +321,7 @@ class Dispatcher:
                         state.config.push_bytes_max,
                     )
                 )
-        elif self.commits.is_missing and self._is_idle:
+        elif self.commits.is_missing and not self._in_flight.count:
             self.commits.schedule()
 
     def entries_read(self, event: EntriesRead) -> None:
@@ -317,26 +331,24 @@ class Dispatcher:
             return
         first, last = self.write_index, event.last_index
         check(first <= last <= state.log.end_index, "entries were read as asked", first, last)
-        self._read_id = None
-        self._is_blocked = False
+        self._read_id, self._is_blocked = None, False
         self._is_reading_disk = not event.from_memory
         if self._is_reading_disk:
             self._rate_limiter.sample(event.size_bytes, state.now_ms)
+        self._push(event.request_id, last, event.size_bytes)
+        self.push_entries()
+
+    def _push(self, request_id: int, last: int, size_bytes: int) -> None:
+        """Send the entries from the next one up to `last`."""
+        state, in_flight, first = self._state, self._in_flight, self.write_index
         message = push_request(
-            state,
-            self._peer_id,
-            PushType.APPEND,
-            event.request_id,
-            first - 1,
-            entries=(first, last),
+            state, self._peer_id, PushType.APPEND, request_id, first - 1, entries=(first, last)
         )
         self.write_index = last + 1
         self.commits.carried_by_push(last)
-        self._in_flight.add(
-            Push(event.request_id, last, event.size_bytes, state.now_ms, message.commit_index)
-        )
+        state.due_by(state.now_ms + state.config.push_timeout_ms)
+        in_flight.add(Push(request_id, last, size_bytes, state.now_ms, message.commit_index))
         state.emit(PushEntries(message))
-        self.push_entries()
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Try again a little later."""
@@ -406,7 +418,7 @@ class Dispatcher:
             self.push_entries()
         else:
             # The peer refuses to remove committed entries: compare again, but not in a busy loop.
-            self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
+            self._retry_after(self._state.config.push_timeout_ms)
 
     def _append_answered(self, response: PushResponse) -> None:
         push = self._in_flight.find(response.request_id)
@@ -457,7 +469,7 @@ class Dispatcher:
         return (
             self.phase is Phase.APPEND
             and self.write_index > self._state.log.end_index
-            and not len(self._in_flight)
+            and not self._in_flight.count
         )
 
     def _is_rate_limited(self) -> bool:
@@ -488,7 +500,7 @@ class Dispatcher:
 
     def _pause(self, text: str) -> None:
         """Wait for one push time-out; raise the alarm once, not at each attempt."""
-        self._retry_ms = self._state.now_ms + self._state.config.push_timeout_ms
+        self._retry_after(self._state.config.push_timeout_ms)
         if not self._is_blocked:
             self._is_blocked = True
             self._state.alarm(text)
@@ -506,8 +518,12 @@ class Dispatcher:
         self._outstanding = push_request(
             state, self._peer_id, kind, state.next_request_id(), prev_index, next_term=next_term
         )
-        self._retry_ms = state.now_ms + state.config.push_timeout_ms
+        self._retry_after(state.config.push_timeout_ms)
         state.send(self._outstanding)
+
+    def _retry_after(self, pause_ms: int) -> None:
+        self._retry_ms = self._state.now_ms + pause_ms
+        self._state.due_by(self._retry_ms)
 
     # -- views --------------------------------------------------------------------------------
 
@@ -521,15 +537,14 @@ class Dispatcher:
 
     def status(self) -> PeerStatus:
         """Return a view for people."""
-        state = self._state
-        known = self.match_index >= 0
+        state, known = self._state, self.match_index >= 0
         return PeerStatus(
             peer_id=self._peer_id,
             dispatcher=self.phase.value,
             match_index=self.match_index,
             write_index=self.write_index,
             lag=state.log.end_index - self.match_index if known else -1,
-            in_flight_requests=len(self._in_flight),
+            in_flight_requests=self._in_flight.count,
             in_flight_bytes=self._in_flight.size_bytes,
             live=self.contact.is_live,
         )
@@ -547,7 +562,7 @@ class Dispatcher:
         )
         self._in_flight.validate(self.match_index, end_index)
         appends = self.phase is Phase.APPEND
-        check(appends or not len(self._in_flight), "pushes are in flight only in APPEND")
+        check(appends or not self._in_flight.count, "pushes are in flight only in APPEND")
         check(appends or self._read_id is None, "entries are read only in APPEND")
         check(not appends or self._outstanding is None, "in APPEND no compare is outstanding")
 

@@ -35,10 +35,14 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Proposed(msgspec.Struct, frozen=True):
-    """A client wants `count` entries appended; `proposal_id` names them in the effects."""
+    """A client wants `count` entries appended, which take `size_bytes` in the log.
+
+    `proposal_id` names them in the effects.
+    """
 
     proposal_id: int
     count: int
+    size_bytes: int
 
 
 class EntriesRead(msgspec.Struct, frozen=True):

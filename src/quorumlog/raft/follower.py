@@ -127,6 +127,7 @@ class Follower:
             state.enter(Role.FOLLOWER, leader_id, term=request.term)
             state.last_vote_result = None
         state.election_timer.leader_seen(state.now_ms)
+        state.due_by(state.election_timer.deadline_ms)
         if self._verified_term != state.term:
             self._verified_term, self.verified_index = state.term, -1
             self._differs_from = BEYOND_EVERY_LOG

@@ -19,16 +19,16 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class InFlight:
-    """A window bounded in bytes and requests; an entry larger than the window travels alone."""
+    """A window bounded in bytes and requests; an entry larger than the window travels alone.
+
+    `count` pushes of `size_bytes` together are in flight.
+    """
 
     def __init__(self, config: RaftConfig) -> None:
-        self.size_bytes = 0
+        self.size_bytes = self.count = 0
         self._pushes: dict[int, Push] = {}
         self._requests_max = config.push_window_requests
         self._bytes_before_next_max = config.push_window_bytes - config.push_bytes_max
-
-    def __len__(self) -> int:
-        return len(self._pushes)
 
     @property
     def has_room(self) -> bool:
@@ -47,9 +47,10 @@ class InFlight:
 
     def add(self, push: Push) -> None:
         """Note a push that is sent now; last indexes rise."""
-        check(self.has_room, "the push window is bounded", len(self), self.size_bytes)
+        check(self.has_room, "the push window is bounded", self.count, self.size_bytes)
         self._pushes[push.request_id] = push
         self.size_bytes += push.size_bytes
+        self.count += 1
 
     def find(self, request_id: int) -> Push | None:
         """Return the push with this request id, or None when it is not in flight (any more)."""
@@ -63,17 +64,18 @@ class InFlight:
                 return
             del self._pushes[push.request_id]
             self.size_bytes -= push.size_bytes
+            self.count -= 1
 
     def clear(self) -> None:
         """Forget everything."""
         self._pushes.clear()
-        self.size_bytes = 0
+        self.size_bytes = self.count = 0
 
     def validate(self, match_index: int, end_index: int) -> None:
         """Raise `InvariantViolation` unless the window is what it should be."""
         pushes = list(self._pushes.values())
         check(self.size_bytes == sum(push.size_bytes for push in pushes), "bytes in flight add up")
-        check(len(pushes) <= self._requests_max, "the push window is bounded in requests")
+        check(self.count == len(pushes) <= self._requests_max, "requests in flight are bounded")
         bounds = [match_index, *(push.last_index for push in pushes)]
         rising = all(a < b for a, b in pairwise(bounds))
         check(rising and bounds[-1] <= end_index, "pushes in flight rise above the match", bounds)

@@ -50,6 +50,7 @@ class Leadership:
         self._state = state
         self._transfer = transfer
         self.dispatchers: dict[str, Dispatcher] = {}
+        self._counted: list[str] | None = None
         self._departures_ms: dict[str, int] = {}
         # The dispatchers are made before the NOOP, so that the first COMPARE is at the last index
         # that the log had when this replica was elected (spec 95.61).
@@ -116,7 +117,7 @@ class Leadership:
         token = state.issue(last)
         state.emit(AppendProposal(event.proposal_id, first, last, state.term, token))
         for dispatcher in self.dispatchers.values():
-            dispatcher.push_entries()
+            dispatcher.push_proposed(first, last, event.size_bytes)
 
     def tick(self) -> None:
         """Do what is due: step down without a quorum or a disk, else send and repeat messages."""
@@ -227,6 +228,8 @@ class Leadership:
         that never saw it. My own copy counts like a follower's: once it is durable (R3).
         """
         state = self._state
+        if state.committed_index == state.log.end_index:
+            return
         matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         matches[state.config.self_id] = state.writes.durable_index
         index = quorum_reached(state.memberships.current, matches)
@@ -260,7 +263,7 @@ class Leadership:
 
     def _add_dispatchers(self) -> None:
         """Make a dispatcher for each new member; keep those of removed members for a while."""
-        state = self._state
+        state, self._counted = self._state, None
         ids = state.memberships.current.ids
         for peer_id in ids:
             if peer_id != state.config.self_id and peer_id not in self.dispatchers:
@@ -278,6 +281,7 @@ class Leadership:
             informed = self.dispatchers[peer_id].commits.known_index >= state.memberships.index
             if informed or state.now_ms >= deadline_ms:
                 del self._departures_ms[peer_id], self.dispatchers[peer_id]
+                self._counted = None
                 self._rounds.forget(peer_id)
 
     def _append_membership(self, membership: Membership) -> None:
@@ -290,6 +294,7 @@ class Leadership:
         state.take_membership(index, membership)
         known = set(self.dispatchers)
         self._add_dispatchers()
+        state.due_by(state.now_ms)  # another majority counts
         for peer_id, dispatcher in self.dispatchers.items():
             if peer_id in known:
                 dispatcher.push_entries()
@@ -300,8 +305,13 @@ class Leadership:
         """Return the peers whose data directory is the one that the membership names.
 
         A peer with an emptied disk is sent entries like any other, but counts towards no majority
-        until it was readmitted (R14).
+        until it was readmitted (R14). Kept until the membership, or an incarnation, changes.
         """
+        if self._counted is None:
+            self._counted = self._find_counted()
+        return self._counted
+
+    def _find_counted(self) -> list[str]:
         membership = self._state.memberships.current
         return [
             peer_id
@@ -349,6 +359,8 @@ class Leadership:
             state.alarm(f"{response.local_id} follows another leader of this term")
             state.enter(Role.CANDIDATE, None)
             return None
+        if response.incarnation != dispatcher.contact.incarnation:
+            self._counted = None
         dispatcher.peer_seen(response.incarnation)
         return dispatcher
 
@@ -422,5 +434,7 @@ class Leadership:
         check(state.leader_id == state.config.self_id, "a leader knows who leads")
         check(state.vote == state.config.self_id, "a leader voted for itself", state.vote)
         check(state.log.end_term == state.term, "a leader's last entry is of its own term")
+        counted = self._find_counted()
+        check(self._counted in (None, counted), "the peers that count are known", counted)
         for dispatcher in self.dispatchers.values():
             dispatcher.validate()

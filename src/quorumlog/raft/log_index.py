@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from quorumlog.model.errors import check
+from quorumlog.model.errors import InvariantViolation, check
 
 
 class LogIndex:
@@ -35,14 +35,10 @@ class LogIndex:
 
     def term_at(self, index: int) -> int:
         """Return the term of an entry, or of the absent one just before the first (-1: unknown)."""
-        check(
-            self.before_begin_index <= index <= self.end_index,
-            "a term is known only inside the log",
-            index,
-            self.before_begin_index,
-            self.end_index,
-        )
-        if index == self.before_begin_index:
+        first, last = self.before_begin_index, self.end_index
+        if not first <= index <= last:
+            raise InvariantViolation(f"no term of {index}: the log has {first} to {last}")
+        if index == first:
             return self.before_begin_term
         if index >= self._firsts[-1]:
             return self._terms[-1]
@@ -76,9 +72,12 @@ class LogIndex:
 
     def append(self, last_index: int, term: int) -> None:
         """Add entries end_index + 1 … last_index, all of one term."""
-        check(last_index > self.end_index, "an append adds entries", last_index, self.end_index)
-        check(term >= self.end_term, "terms never fall along the log", term, self.end_term)
-        if not self._terms or term > self._terms[-1]:
+        end_term = self._terms[-1] if self._terms else self.before_begin_term
+        if last_index <= self.end_index or term < end_term:
+            raise InvariantViolation(
+                f"{last_index} of term {term} cannot follow {self.end_index} of term {end_term}"
+            )
+        if not self._terms or term > end_term:
             self._terms.append(term)
             self._firsts.append(self.end_index + 1)
         self.end_index = last_index

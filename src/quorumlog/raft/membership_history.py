@@ -15,30 +15,35 @@ class MembershipHistory:
     def __init__(self, founders: Membership, known: Sequence[tuple[int, Membership]]) -> None:
         self._founders = founders
         self._known = list(known)
+        self.index = -1
+        """Index of the entry that names the present membership; -1 before the group is founded."""
+        self.current = founders
+        """The present membership."""
+        self.ids: frozenset[str] = frozenset()
+        """The members of the present one."""
+        self._find_current()
+
+    def _find_current(self) -> None:
+        self.index, self.current = self._known[-1] if self._known else (-1, self._founders)
+        self.ids = frozenset(self.current.ids)
 
     @property
     def is_founded(self) -> bool:
         """Whether the log names a membership; until then all founders must agree, no majority."""
         return bool(self._known)
 
-    @property
-    def index(self) -> int:
-        """Index of the entry that names the present membership; -1 before the group is founded."""
-        return self._known[-1][0] if self._known else -1
-
     def committed_at(self, committed_index: int) -> int:
         """Return the index of the newest membership that is committed; -1 if none is."""
+        if self.index <= committed_index:
+            return self.index
         return max((index for index, _ in self._known if index <= committed_index), default=-1)
 
     def identity_at(self, committed_index: int) -> bytes:
         """Return the group's identity as the newest committed membership has it; empty: none."""
+        if 0 <= self.index <= committed_index:
+            return self.current.identity
         committed = [one for index, one in self._known if index <= committed_index]
         return committed[-1].identity if committed else b""
-
-    @property
-    def current(self) -> Membership:
-        """The present membership."""
-        return self._known[-1][1] if self._known else self._founders
 
     def counts_voter(self, node_id: str, committed_index: int) -> bool:
         """Whether a member may be needed to win elections.
@@ -54,11 +59,13 @@ class MembershipHistory:
     def append(self, index: int, membership: Membership) -> None:
         """The log got an entry that names a membership."""
         self._known.append((index, membership))
+        self._find_current()
 
     def truncate(self, from_index: int) -> None:
         """The log lost from_index and everything after it."""
         while self._known and self._known[-1][0] >= from_index:
             self._known.pop()
+        self._find_current()
 
     def committed(self, index: int) -> None:
         """Forget the memberships that can no longer count."""
@@ -70,6 +77,7 @@ class MembershipHistory:
         if index <= self.index:
             return False
         self._known = [(index, membership)]
+        self._find_current()
         return True
 
     def validate(self, committed_index: int) -> None:

@@ -41,7 +41,7 @@ def is_known_peer(state: RaftState, node_id: str, membership_index: int) -> bool
     newest committed one: an uncommitted membership may never become one, and then its index says
     nothing. The shell has checked that the node is of this group at all (`node/peer_handler.py`).
     """
-    if state.memberships.current.member(node_id) is not None:
+    if node_id in state.memberships.ids:
         return True
     if membership_index > state.log.end_index + INDEX_JUMP_MAX:
         state.alarm_once(

@@ -40,7 +40,7 @@ def is_activity(state: RaftState, event: Event) -> bool:
     """
     if isinstance(event, Received):
         message = event.message
-        known = state.memberships.current.ids
+        known = state.memberships.ids
         return not isinstance(message, HeartBeatResponse) and message.local_id in known
     return not isinstance(event, Ticked | Quiesced | Unquiesced)
 
@@ -65,7 +65,8 @@ class Quiescence:
         self._dispatchers = dispatchers
         self._counted_peers = counted_peers
         self._has_work = has_work
-        self._active_ms = state.now_ms
+        self.active_ms = state.now_ms
+        """When something happened last."""
 
     def schedule_heartbeat(self) -> None:
         """Set when the next heartbeat is due.
@@ -78,6 +79,7 @@ class Quiescence:
             self.next_heartbeat_ms = now_ms + QUIESCENT_HEARTBEAT_MS
         else:
             self.next_heartbeat_ms = (now_ms // interval_ms + 1) * interval_ms
+        self._state.due_by(self.next_heartbeat_ms)
 
     def confirming_peers(self) -> tuple[str, ...]:
         """Return the peers that must follow this leader for the group to quiesce now.
@@ -86,7 +88,7 @@ class Quiescence:
         everything. Absent peers are no obstacle: they announce themselves when they are back.
         """
         state, dispatchers = self._state, self._dispatchers
-        idle_ms = state.now_ms - self._active_ms
+        idle_ms = state.now_ms - self.active_ms
         if idle_ms < QUIESCE_AFTER_HEARTBEATS * state.config.heartbeat_ms or not self._is_idle():
             return ()
         live = tuple(peer for peer, found in dispatchers.items() if found.contact.is_live)
@@ -99,6 +101,7 @@ class Quiescence:
         """The nodes confirmed all live peers: leave the heartbeats to the nodes."""
         if not self.is_quiescent and (peers := self.confirming_peers()):
             self.is_quiescent = True
+            self._state.signals.changes += 1
             for peer_id in peers:
                 self._dispatchers[peer_id].contact.is_confirmed = True
             self.schedule_heartbeat()
@@ -110,11 +113,13 @@ class Quiescence:
         heard of. All groups of a node may wake up at once, and their answers take a while: leaders
         that gave them no time would step down by the thousand.
         """
-        now_ms = self._active_ms = self._state.now_ms
+        now_ms = self.active_ms = self._state.now_ms
         if not self.is_quiescent:
             return
         self.is_quiescent = False
+        self._state.signals.changes += 1
         self.next_heartbeat_ms = now_ms
+        self._state.due_by(now_ms)
         for dispatcher in self._dispatchers.values():
             dispatcher.contact.end_confirmation(now_ms)
 

@@ -18,7 +18,7 @@ def quorum_index(values: Sequence[int]) -> int:
 def quorum_reached(membership: Membership, values: Mapping[str, int]) -> int:
     """Return the largest value that a quorum of voters has reached; those without one have -1."""
     reached = quorum_index([values.get(voter, -1) for voter in membership.voters])
-    if membership.is_joint:
+    if membership.outgoing:
         before = quorum_index([values.get(voter, -1) for voter in membership.outgoing])
         reached = min(reached, before)
     return reached

@@ -48,6 +48,19 @@ class Election:
     surrendered: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Signals:
+    """What to look at after a step, besides its effects.
+
+    No `Ticked` is needed before `due_ms`. `changes` rises with each change of role, term,
+    membership, quiescence, and of a transfer. `alarmed` is the last alarm that is not repeated.
+    """
+
+    due_ms: int
+    changes: int = 0
+    alarmed: str = ""
+
+
 class RaftState:
     """One replica's state. Changed only during `RaftCore.step`.
 
@@ -75,6 +88,7 @@ class RaftState:
             min(boot.committed_index, boot.end_index), boot.before_begin_index
         )
         self.now_ms = now_ms
+        self.signals = Signals(now_ms)
         self.election: Election | None = None
         self.last_vote_result: VoteResult | None = None
         self.voter_incarnations: dict[str, int] = {}
@@ -82,7 +96,6 @@ class RaftState:
         self.is_eligible = True
         self.is_leaving = False
         self._request_id = 0
-        self._alarmed = ""
         self.election_timer = ElectionTimer(config, random, now_ms)
         if not self.is_sole_voter:
             self.election_timer.restart(now_ms)
@@ -107,6 +120,10 @@ class RaftState:
         """Add a line to the history."""
         self.history.record(self.now_ms, text)
 
+    def due_by(self, due_ms: int) -> None:
+        """Something is due at this time: a `Ticked` may be needed then."""
+        self.signals.due_ms = min(self.signals.due_ms, due_ms)
+
     def next_request_id(self) -> int:
         """Return a number no other request of this core has."""
         self._request_id += 1
@@ -114,8 +131,8 @@ class RaftState:
 
     def alarm_once(self, text: str) -> None:
         """Raise an alarm unless it equals the last one, because others may repeat its cause."""
-        if text != self._alarmed:
-            self._alarmed = text
+        if text != self.signals.alarmed:
+            self.signals.alarmed = text
             self.alarm(text)
 
     # -- log --------------------------------------------------------------------------------
@@ -123,10 +140,13 @@ class RaftState:
     @property
     def known_term(self) -> int:
         """The newest term known; the log's may be newer in a store of DLedger (spec 95.3)."""
-        return max(self.term, self.log.end_term)
+        term = self.log.end_term
+        return term if term > self.term else self.term
 
     def issue(self, end_index: int) -> int:
         """Return the token of a write after which the log ends at end_index."""
+        if self.writes.oldest_ms is None:
+            self.due_by(self.now_ms + self.config.election_timeout_max_ms)  # `stall_deadline_ms`
         return self.writes.issue(end_index, self.now_ms)
 
     def commit_to(self, index: int) -> None:
@@ -183,6 +203,7 @@ class RaftState:
             self._membership_changed()
 
     def _membership_changed(self) -> None:
+        self.signals.changes += 1
         index, current = self.memberships.index, self.memberships.current
         joint = f", before {', '.join(current.outgoing)}" if current.is_joint else ""
         learners = f"; learners {', '.join(current.learners)}" if current.learners else ""
@@ -208,6 +229,8 @@ class RaftState:
         if term != self.term or vote not in (None, self.vote):
             self._save_hard_state(term, vote)
         self.role, self.leader_id, self.election = role, leader_id, None
+        self.signals.changes += 1
+        self.due_by(self.now_ms)  # what is due depends on all of these
         if before[0] is Role.LEADER and role is not Role.LEADER:
             self.emit(FailPending(ResponseCode.TERM_CHANGED))
             self.election_timer.restart(self.now_ms)

@@ -47,6 +47,8 @@ class Transfer:
         self._state = state
         self._dispatchers: Mapping[str, Dispatcher] = {}
         self._running: _Running | None = None
+        self.is_awaited = False
+        """Whether the end of a transfer is not known yet, also if this replica leads no more."""
         self._timeout_now_sent = False
         self._tried: set[str] = set()
         self._next_check_ms = 0
@@ -66,11 +68,6 @@ class Transfer:
     def is_running(self) -> bool:
         """Whether this leader refuses appends because of a transfer."""
         return self._running is not None and self._state.role is Role.LEADER
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the end of a transfer is not known yet, also if this replica leads no more."""
-        return self._running is not None
 
     def request(self, event: TransferRequested) -> None:
         """Start the transfer that was asked for, or say why not."""
@@ -111,6 +108,9 @@ class Transfer:
         deadline_ms = state.now_ms + state.config.transfer_timeout_ms
         self._running = _Running(request_id, target, state.term, deadline_ms)
         self._timeout_now_sent = False
+        self.is_awaited = True
+        state.signals.changes += 1
+        state.due_by(deadline_ms)
         state.record(f"transfers leadership to {target}")
         self.advance()
 
@@ -205,6 +205,8 @@ class Transfer:
 
     def _end(self, code: ResponseCode, text: str) -> None:
         running, self._running = self._running, None
+        self.is_awaited = False
+        self._state.signals.changes += 1
         self._state.record(f"transfer ended: {code.name} {text}")
         if code is ResponseCode.SUCCESS:
             self._pause_ms = PREFERRED_PAUSE_MS

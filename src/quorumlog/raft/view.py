@@ -26,8 +26,26 @@ class CoreView:
         self._transfer = Transfer(state)
         self._has_failed = False
 
+    @property
+    def changes(self) -> int:
+        """Rises with each change of role, term, membership, quiescence, and of a transfer."""
+        return self._state.signals.changes
+
+    @property
+    def due_ms(self) -> int:
+        """The next `Ticked` is not needed before this time; it may be needed later, or not at all.
+
+        `next_deadline_ms` finds out. That takes a while, so it is called only when this time has
+        come, and after events that are rare.
+        """
+        return self._state.signals.due_ms
+
     def next_deadline_ms(self) -> int:
-        """Return when the next `Ticked` is needed."""
+        """Return when the next `Ticked` is needed, and remember it as `due_ms`."""
+        self._state.signals.due_ms = due_ms = self._deadline_ms()
+        return due_ms
+
+    def _deadline_ms(self) -> int:
         if self._has_failed:
             return NEVER_MS
         transfer_ms, timer = self._transfer.deadline_ms(), self._state.election_timer
@@ -202,6 +220,13 @@ class CoreView:
         check(leads == (state.leader_id == state.config.self_id), "a leader knows that it leads")
         check(
             state.election is None or state.role is Role.CANDIDATE, "only candidates have elections"
+        )
+        due_ms = max(self._deadline_ms(), state.now_ms)
+        check(
+            state.signals.due_ms <= due_ms,
+            "what is due is due in time",
+            state.signals.due_ms,
+            due_ms,
         )
         if self._leadership is not None:
             self._leadership.validate()

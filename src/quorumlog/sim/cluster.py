@@ -326,4 +326,3 @@ def _read_all(replica: Replica) -> None:
         except CorruptionError as error:
             replica.repairer.found(error)
             index = (index if error.index is None else error.index) + 1
-    replica.wake()

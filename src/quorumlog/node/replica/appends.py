@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quorumlog.model.block import Block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.messages.client import AppendResponse
@@ -81,6 +82,7 @@ class Appends:
         self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
         self._again: list[_Repeated] = []
         self._late = DeferredRefusals()
+        self._timer = context.timers.new(self.tick)
         self._looked_up = 0
         """Appends whose answer is decided once something was read, or leadership proved."""
 
@@ -125,7 +127,8 @@ class Appends:
         if not is_about_leader or not core.awaits_leader or self._is_full():
             self._refuse(answer, code, text)
             return
-        self._late.add(answer, size_bytes, code, text, self._environment.now_ms())
+        due_ms = self._late.add(answer, size_bytes, code, text, self._environment.now_ms())
+        self._timer.set_earlier(due_ms)
 
     def settle_late(self) -> None:
         """Send the refusals that waited for a leader to be known, if one is known now."""
@@ -168,6 +171,7 @@ class Appends:
         """Give a block that came again its first answer, once it is committed."""
         self._context.counters.blocks_repeated += 1
         self._again.append(repeated)
+        self._timer.set_earlier(repeated.deadline_ms)
         self._settle_again()
 
     def _settle_again(self) -> None:
@@ -252,7 +256,8 @@ class Appends:
     def _propose_batch(self, batch: Batch) -> None:
         number = next(self._batch_numbers)
         self._batches[number] = batch
-        self._context.step(Proposed(number, batch.block.count))
+        block = batch.block
+        self._context.step(Proposed(number, block.count, len(block.data)))
 
     def stage(self, effect: AppendProposal) -> list[SystemEntry]:
         """Stamp and write a proposal's block, as the core decided; return its system entries."""
@@ -263,6 +268,8 @@ class Appends:
             self._sessions.appended(batch.block, effect.first_index)
         check(context.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, positions)
+        if self._timer.due_ms == NEVER_MS:  # else it is set for an append that came before
+            self._set_timer()
         context.counters.append_requests += len(batch.members)
         context.submit(effect.token, plan)
         return leads
@@ -331,14 +338,11 @@ class Appends:
             for item in late:
                 text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
                 self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        self._set_timer()
 
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
-        deadlines = [item.deadline_ms for item in self._again]
-        for deadline_ms in (self.pending.next_deadline_ms(), self._late.next_deadline_ms()):
-            if deadline_ms is not None:
-                deadlines.append(deadline_ms)
-        return min(deadlines, default=None)
+    def _set_timer(self) -> None:
+        due_ms = min(self.pending.next_deadline_ms(), self._late.next_deadline_ms())
+        self._timer.set(min([due_ms, *(item.deadline_ms for item in self._again)]))
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
         self._refuse(pending.proposal.answer, code, text)

@@ -80,8 +80,15 @@ class Applier:
             context, machine, self, self.snapshotter, snapshot_requests
         )
         self._entries = EntryApplier(
-            context, machine, appends, self.queries, self.snapshotter, self.comparisons
+            context,
+            machine,
+            appends,
+            self.queries,
+            self.snapshotter,
+            self.comparisons,
+            context.timers.new(self._resume),
         )
+        self._pause = context.timers.new(self._resume)
         self._passing_text = ""
         self._is_busy = False
 
@@ -107,9 +114,21 @@ class Applier:
         return self._recovery.is_loading
 
     @property
-    def _is_driven(self) -> bool:
-        """Whether there is a machine that may be given jobs."""
-        return self.state.machine is not None and not self.state.failed_text
+    def is_paused(self) -> bool:
+        """See `RecoveryControl`."""
+        return self._pause.due_ms != NEVER_MS
+
+    def pause_until(self, due_ms: int) -> None:
+        """See `RecoveryControl`."""
+        self._pause.set(due_ms)
+
+    def resume(self) -> None:
+        """See `RecoveryControl`."""
+        self._pause.clear()
+
+    def _resume(self, now_ms: int) -> None:
+        """A pause, or a wait for more entries, is over."""
+        self.advance()
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -137,27 +156,6 @@ class Applier:
         """
         self._recovery.rebuild(why, trusted_index=trusted_index)
 
-    def tick(self, now_ms: int) -> None:
-        """Give up what waited too long, and retry what could not be read."""
-        self.queries.expire(now_ms)
-        if now_ms >= self.state.retry_ms:
-            self.state.retry_ms = NEVER_MS
-        self._recovery.tick(now_ms)
-        if self._is_driven:
-            self.scrub.tick(now_ms)
-        self.advance()
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return min(
-            self.queries.next_deadline_ms(),
-            self.state.retry_ms,
-            self._entries.next_deadline_ms(),
-            self._recovery.next_deadline_ms(),
-            self.snapshotter.next_deadline_ms(),
-            self.scrub.next_deadline_ms() if self._is_driven else NEVER_MS,
-        )
-
     # -- jobs ---------------------------------------------------------------------------------
 
     def advance(self) -> None:
@@ -165,8 +163,7 @@ class Applier:
         machine = self.state.machine
         if machine is None or self._is_busy or self.state.failed_text or self._context.is_broken:
             return
-        pauses = self.state.retry_ms != NEVER_MS
-        work = self._next_question(machine) if pauses else self._next_work(machine)
+        work = self._next_question(machine) if self.is_paused else self._next_work(machine)
         if work is not None:
             self._is_busy = True
             self._environment.machines.run(
@@ -182,7 +179,6 @@ class Applier:
             work.done(found)
         finally:  # even if passing on a result raised: others wait
             self.advance()
-            self._context.wake()
 
     def _next_work(self, machine: StateMachine) -> MachineJob | None:
         if not self._recovery.is_over:
@@ -241,7 +237,7 @@ class Applier:
         # the entries are removed: the log was reset to start after a snapshot, which is loaded next
         if isinstance(error, PASSING_ERRORS):
             self._passing_text = f"it cannot go on now, and tries again: {error}"
-        self.state.retry_ms = self._environment.now_ms() + RETRY_MS
+        self.pause_until(self._environment.now_ms() + RETRY_MS)
         log_event(
             logger,
             logging.WARNING,
@@ -250,7 +246,6 @@ class Applier:
             first_index=self.state.applied + 1,
             text=str(error),
         )
-        context.wake()
 
     def fail(self, text: str) -> None:
         """Apply nothing more: the machine does not match the log any more."""
@@ -267,7 +262,6 @@ class Applier:
         self.queries.refuse_all()
         self.snapshotter.end(self.state.failure_text)
         context.update_eligibility()
-        context.wake()
 
     def remade(self) -> None:
         """See `RecoveryControl`."""

@@ -14,6 +14,7 @@ from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.node.environment import Environment, WriteOwner
 from quorumlog.node.replica.counters import ReplicaCounters
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.entries.entry_runs import EntryRun
@@ -39,10 +40,6 @@ class ReplicaShell(WriteOwner, Protocol):
         `table` are the producer sessions that came with an offer, `block` the entries that came
         with a push, `runs` the entries that were read for one.
         """
-        ...
-
-    def wake(self) -> None:
-        """Have the replica ticked when the next part is due: a deadline has changed."""
         ...
 
     def update_eligibility(self) -> None:
@@ -79,6 +76,11 @@ class ReplicaContext:
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
     health_text: str = ""
     is_broken: bool = False
+    timers: PartTimers = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the parts' timers."""
+        self.timers = PartTimers(self.environment.now_ms, self.environment.wake_at)
 
     def step(
         self,
@@ -90,10 +92,6 @@ class ReplicaContext:
     ) -> None:
         """See `ReplicaShell.step`."""
         self.shell.step(event, table=table, block=block, runs=runs)
-
-    def wake(self) -> None:
-        """See `ReplicaShell.wake`."""
-        self.shell.wake()
 
     def update_eligibility(self) -> None:
         """See `ReplicaShell.update_eligibility`."""

@@ -7,6 +7,7 @@ the new leader from the refusal.
 
 from dataclasses import dataclass
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.proposals import Answer
 
@@ -38,10 +39,12 @@ class DeferredRefusals:
 
     def add(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str, now_ms: int
-    ) -> None:
-        """Refuse an append later."""
-        self._waiting.append(_Late(answer, size_bytes, now_ms + LATE_MS, code, text))
+    ) -> int:
+        """Refuse an append later; return when."""
+        deadline_ms = now_ms + LATE_MS
+        self._waiting.append(_Late(answer, size_bytes, deadline_ms, code, text))
         self.size_bytes += size_bytes
+        return deadline_ms
 
     def take(self) -> list[tuple[Answer, ResponseCode, str]]:
         """Return all, to be refused now."""
@@ -58,6 +61,6 @@ class DeferredRefusals:
         self.size_bytes -= sum(late.size_bytes for late in taken)
         return [(late.answer, late.code, late.text) for late in taken]
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int:
         """When `take_due` returns something."""
-        return self._waiting[0].deadline_ms if self._waiting else None
+        return self._waiting[0].deadline_ms if self._waiting else NEVER_MS

@@ -21,6 +21,7 @@ from quorumlog.node.replica.machine_jobs import (
     damage_of_machine,
 )
 from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.part_timers import PartTimer
 from quorumlog.node.replica.queries import Queries
 from quorumlog.node.replica.snapshotter import Snapshotter
 
@@ -48,7 +49,8 @@ class EntryApplier:
     """The part of a replica that has its machine apply entries.
 
     `has_applied`: entries were applied since queries were last answered, so it is the turn of
-    queries. All methods run on the event loop's thread, except those that say otherwise.
+    queries. `linger` fires when a batch has waited long enough for others. All methods run on the
+    event loop's thread, except those that say otherwise.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class EntryApplier:
         queries: Queries,
         snapshotter: Snapshotter,
         comparisons: Comparisons,
+        linger: PartTimer,
     ) -> None:
         self._context = context
         self._machine = machine
@@ -66,16 +69,11 @@ class EntryApplier:
         self._queries = queries
         self._snapshotter = snapshotter
         self._comparisons = comparisons
+        self._linger = linger
         self._results: dict[int, bytes] = {}
         self._apply_at_ms = NEVER_MS
         self._due_index = -1
         self.has_applied = False
-
-    def next_deadline_ms(self) -> int:
-        """When a batch that is being held back is given to the machine."""
-        # once it is time no timer is needed: whatever still delays the batch calls `advance` itself
-        is_ahead = self._apply_at_ms > self._context.environment.now_ms()
-        return self._apply_at_ms if is_ahead else NEVER_MS
 
     def next_job(self, machine: StateMachine) -> MachineJob | None:
         """Return the job that applies the next batch; None if there is none, or not yet."""
@@ -110,6 +108,7 @@ class EntryApplier:
             return True
         if self._apply_at_ms == NEVER_MS:
             self._apply_at_ms = now_ms + LINGER_MS
+            self._linger.set(self._apply_at_ms)
         if now_ms < self._apply_at_ms:
             return False
         self._apply_at_ms = NEVER_MS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.messages.client import FetchRequest, FetchResponse
 
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
@@ -88,12 +89,12 @@ class FetchWaiters:
         self._take(self._by_deadline, now_ms)
         self._advance()
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int:
         """When the first one's time passes."""
         heap = self._by_deadline
         while heap and heap[0].is_due:
             heapq.heappop(heap)
-        return heap[0].key if heap else None
+        return heap[0].key if heap else NEVER_MS
 
     def _take(self, heap: list[Waiter], limit: int) -> None:
         while heap and (heap[0].is_due or heap[0].key <= limit):

@@ -23,6 +23,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
+from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
 from quorumlog.sessions.transaction_table import Range
 from quorumlog.storage.entries.entry_runs import EntryRun
@@ -124,6 +125,7 @@ class Fetches:
         damage_found: Callable[[CorruptionError], None],
         *,
         defer: Callable[[Callable[[], None]], object],
+        timers: PartTimers,
         location: StoreLocation | None = None,
     ) -> None:
         self._log = log
@@ -134,6 +136,7 @@ class Fetches:
         self._damage_found = damage_found
         self._location = location
         self._waiters = FetchWaiters(self._fetch, defer)
+        self._timer = timers.new(self._expire)
         self.entries_served = 0
         self.bytes_served = 0
         self.entries_located = 0
@@ -192,6 +195,7 @@ class Fetches:
             answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
         else:
             self._waiters.add(request, answer, deadline_ms)
+            self._timer.set_earlier(deadline_ms)
 
     def _begin(self, request: FetchRequest) -> int:
         """Return the first index that a request may see."""
@@ -229,13 +233,10 @@ class Fetches:
         stable = min(view.committed_index, self._transactions.stable_index)
         self._waiters.reached(view.committed_index, stable)
 
-    def tick(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> None:
         """Answer fetches whose time has passed with no entries."""
         self._waiters.expire(now_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """When the first waiter's time passes."""
-        return self._waiters.next_deadline_ms()
+        self._timer.set(self._waiters.next_deadline_ms())
 
     def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
         last = self._limit(request, view)

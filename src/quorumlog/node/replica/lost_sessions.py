@@ -8,7 +8,6 @@ it the table.
 import logging
 
 from quorumlog.log_events import log_event
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.sessions import Sessions
@@ -34,17 +33,17 @@ class LostSessions:
         self._asked = 0
         self._number: int | None = None
         self._unknowing: set[str] = set()
-        self._next_ask_ms = context.environment.now_ms() if sessions.is_lost else NEVER_MS
+        self._timer = context.timers.new(self.tick, is_for_writes=True)
+        if sessions.is_lost:
+            self._timer.set(context.environment.now_ms())
 
     def tick(self, now_ms: int) -> None:
-        """Ask the next peer when it is time; continue without a table if no peer has one."""
-        if now_ms < self._next_ask_ms:
-            return
+        """Ask the next peer; continue without a table if no peer has one."""
         context, core = self._context, self._context.core
-        self._next_ask_ms = now_ms + RETRY_MS if self._sessions.is_lost else NEVER_MS
         if not self._sessions.is_lost:
             context.update_eligibility()
             return
+        self._timer.set(now_ms + RETRY_MS)
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
         if self._has_no_hope(peers):
             self._give_up(now_ms)
@@ -70,10 +69,6 @@ class LostSessions:
         were_asked = self._asked >= ROUNDS * len(peers)
         return voters <= self._unknowing and (were_asked or self._unknowing.issuperset(peers))
 
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return self._next_ask_ms
-
     def answered(self, message: RepairResponse, attachment: memoryview) -> bool:
         """Take a peer's table; return False if the message answers something else."""
         if message.request_id != self._number:
@@ -85,7 +80,7 @@ class LostSessions:
         self._unknowing.discard(message.local_id)
         sessions.learned(attachment)
         if not sessions.is_lost:
-            self._next_ask_ms = self._environment.now_ms()
+            self._timer.clear()
             group = self._context.config.group
             log_event(logger, logging.INFO, "sessions found", group=group, peer=message.local_id)
             self._context.update_eligibility()
@@ -101,4 +96,4 @@ class LostSessions:
             "must begin again under a new producer id, and what they send again of it is stored "
             "twice"
         )
-        self._next_ask_ms = now_ms
+        self._timer.set(now_ms)

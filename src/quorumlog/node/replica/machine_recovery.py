@@ -43,6 +43,19 @@ class _Rebuild:
 class RecoveryControl(MachineControl, Protocol):
     """What recovery asks of the part that drives the machine."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the machine gets nothing but queries for a moment."""
+        ...
+
+    def pause_until(self, due_ms: int) -> None:
+        """Give the machine nothing but queries until then."""
+        ...
+
+    def resume(self) -> None:
+        """Give the machine everything again."""
+        ...
+
     def fail(self, text: str) -> None:
         """Stop the machine: its state does not match the log."""
         ...
@@ -83,7 +96,7 @@ class MachineRecovery:
         self._is_recovering = machine.machine is not None
         self._rebuild: _Rebuild | None = None
         self._rebuilt_ms = -REBUILD_PAUSE_MS
-        self._ask_peers_ms = NEVER_MS
+        self._ask_timer = context.timers.new(self._ask_a_peer)
         self._ask_until_ms = NEVER_MS
         self._takes_back = False
         self._asked_peers = 0
@@ -96,14 +109,18 @@ class MachineRecovery:
             return "recovering"
         if self._rebuild is not None:
             return "rebuilding"
-        return "waiting" if self._ask_peers_ms != NEVER_MS else ""
+        return "waiting" if self._asks_peers else ""
+
+    @property
+    def _asks_peers(self) -> bool:
+        return self._ask_timer.due_ms != NEVER_MS
 
     @property
     def condition_text(self) -> str:
         """The same in a sentence."""
         if self._rebuild is not None:
             return f"the state machine is made again from snapshot and log: {self._rebuild.why}"
-        if self._ask_peers_ms != NEVER_MS:
+        if self._asks_peers:
             return f"{self._no_snapshot_text()}; peers are asked for theirs"
         return "the files of the state machine are read" if self._is_recovering else ""
 
@@ -111,15 +128,6 @@ class MachineRecovery:
     def is_loading(self) -> bool:
         """Whether the machine loads a snapshot, or is about to."""
         return self._load is not None
-
-    def tick(self, now_ms: int) -> None:
-        """Ask another peer, when it is time."""
-        if now_ms >= self._ask_peers_ms:
-            self._ask_a_peer(now_ms)
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return self._ask_peers_ms
 
     @property
     def is_over(self) -> bool:
@@ -132,14 +140,15 @@ class MachineRecovery:
             return self._remaking(machine, self._rebuild)
         if self._is_recovering:
             return self._recovering(machine)
-        if self._ask_peers_ms != NEVER_MS:
+        if self._asks_peers:
             return self._snapshotter.taking_back(self._taken_back) if self._takes_back else None
         return self._loading(machine, self._load) if self._load is not None else None
 
     def load(self, meta: SnapshotMeta) -> None:
         """A snapshot was fetched, and the log starts after it: the machine must load it."""
         self._load = meta
-        self._machine.retry_ms = self._ask_peers_ms = NEVER_MS
+        self._ask_timer.clear()
+        self._control.resume()
         self._takes_back = False
         self._machine.newest = meta
         self._context.update_eligibility()
@@ -199,9 +208,10 @@ class MachineRecovery:
         machine.least_applied = max(machine.least_applied, machine.applied)
         differs = trusted_index is not None or self._load is not None
         pause_ms = REBUILD_PAUSE_MS if differs else RETRY_MS
-        self._machine.retry_ms = max(now_ms, self._rebuilt_ms + pause_ms)
-        self._rebuilt_ms = self._machine.retry_ms
-        self._load, self._ask_peers_ms, self._takes_back = None, NEVER_MS, False
+        self._rebuilt_ms = max(now_ms, self._rebuilt_ms + pause_ms)
+        self._control.pause_until(self._rebuilt_ms)
+        self._ask_timer.clear()
+        self._load, self._takes_back = None, False
         if trusted_index is not None:
             self._snapshotter.distrust(trusted_index)
         context.counters.machine_rebuilds += 1
@@ -214,7 +224,6 @@ class MachineRecovery:
             text=why,
         )
         context.update_eligibility()
-        context.wake()
 
     def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
         """Repeat a rebuild that failed, or that was requested with a lower `trusted_index`."""
@@ -223,9 +232,8 @@ class MachineRecovery:
             least = trusted_index if before is None else min(before, trusted_index)
             self._rebuild = _Rebuild(rebuild.why, least)
             self._snapshotter.distrust(least)
-        elif self._machine.retry_ms == NEVER_MS:
-            self._machine.retry_ms = self._environment.now_ms() + RETRY_MS
-        self._context.wake()
+        elif not self._control.is_paused:
+            self._control.pause_until(self._environment.now_ms() + RETRY_MS)
 
     def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
         remake, before = self._environment.remake, self._machine.newest
@@ -264,8 +272,9 @@ class MachineRecovery:
                 "replica's directory, or the snapshots in it, from a backup"
             )
             return
-        self._ask_peers_ms = self._environment.now_ms()
-        self._ask_until_ms = self._ask_peers_ms + (0 if is_alone else QUARANTINE_WAIT_MS)
+        now_ms = self._environment.now_ms()
+        self._ask_timer.set(now_ms)
+        self._ask_until_ms = now_ms + (0 if is_alone else QUARANTINE_WAIT_MS)
         log_event(
             logger,
             logging.ERROR,
@@ -281,12 +290,13 @@ class MachineRecovery:
         """
         core = self._context.core
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
-        self._ask_peers_ms = now_ms + RETRY_MS
+        self._ask_timer.set(now_ms + RETRY_MS)
         self._asked_peers += 1
         if self._machine.is_installing:
             return
         if self._snapshotter.has_quarantined and now_ms >= self._ask_until_ms:
             self._takes_back = True
+            self._control.advance()
             return
         if not peers:
             return
@@ -297,7 +307,7 @@ class MachineRecovery:
         self._takes_back = False
         if self._load is not None:
             return  # a snapshot has arrived meanwhile
-        self._ask_peers_ms = NEVER_MS
+        self._ask_timer.clear()
         self._context.raise_alarm(
             "nobody gives a snapshot: those are used that were quarantined, although their state "
             "may be another's"

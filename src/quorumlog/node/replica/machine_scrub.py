@@ -10,7 +10,6 @@ import logging
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import (
     PASSING_ERRORS,
     CorruptionError,
@@ -56,7 +55,10 @@ class MachineScrub:
         self._control = control
         self._snapshotter = snapshotter
         self._rate = context.config.scrub_bytes_per_second
-        self._next_ms = environment.now_ms() if self._rate and snapshots is not None else NEVER_MS
+        self._timer = context.timers.new(self.tick)
+        if self._rate and snapshots is not None:
+            self._timer.set(environment.now_ms())
+        self._retry_timer = context.timers.new(self._retry)
         self._begun_ms = 0
         self._left: list[int] | None = None
         self._checking: Checking | None = None
@@ -64,10 +66,6 @@ class MachineScrub:
         self._passes = 0
         self.is_due = False
         self.checked_ms = 0
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return NEVER_MS if self._is_busy else self._next_ms
 
     def check_soon(self) -> None:
         """Have the machine's state read, as it may be damaged."""
@@ -82,13 +80,13 @@ class MachineScrub:
         if index not in left:
             left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
         self._left = left
-        self._next_ms = min(self._next_ms, self._environment.now_ms())
-        self._context.wake()
+        self._timer.set_earlier(self._environment.now_ms())
 
     def tick(self, now_ms: int) -> None:
-        """Read the next part of a snapshot, when it is time."""
-        snapshots = self._snapshots
-        if snapshots is None or self._is_busy or now_ms < self._next_ms:
+        """Read the next part of a snapshot."""
+        snapshots, machine = self._snapshots, self._machine
+        is_driven = machine.machine is not None and not machine.failed_text
+        if snapshots is None or self._is_busy or not is_driven:
             return
         if self._left is None:
             self._left, self._begun_ms = snapshots.indexes()[::-1], now_ms
@@ -135,14 +133,13 @@ class MachineScrub:
         if is_over and self._left:
             del self._left[0]
         self._is_busy = False
-        self._next_ms = self._environment.now_ms() + pause_ms
-        self._context.wake()
+        self._timer.set(self._environment.now_ms() + pause_ms)
 
     def _end_pass(self, now_ms: int) -> None:
         self._left = None
         interval_ms = int(self._context.config.scrub_interval_hours * 3_600_000)
-        next_ms = max(now_ms + 1, self._begun_ms + interval_ms)
-        self._next_ms = next_ms if self._rate else NEVER_MS
+        if self._rate:
+            self._timer.set(max(now_ms + 1, self._begun_ms + interval_ms))
         self._passes += 1
         if self._passes > 1:
             self.check_soon()
@@ -170,6 +167,9 @@ class MachineScrub:
 
         return MachineJob(run, done, refused=self._put_off)
 
+    def _retry(self, now_ms: int) -> None:
+        self._control.advance()
+
     def _put_off(self) -> None:
         self.is_due = True
 
@@ -184,6 +184,7 @@ class MachineScrub:
             if isinstance(error, LeaderPendingFullError):
                 frozen.close()  # the check was not started
                 self._put_off()
+                self._retry_timer.set(self._environment.now_ms() + RETRY_MS)
             elif machine is not self._machine.machine:
                 return
             elif isinstance(error, CorruptionError | MachineDamagedError):

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import Role
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.raft.core import RaftCore
@@ -20,7 +19,6 @@ class MachineState:
     - `applied`: the last entry that the machine has applied; `results`: what commands resulted in.
     - `least_applied`: the last entry that it had applied before it was made again, while it has
       applied less; else -1.
-    - `retry_ms`: until then it gets nothing but queries; `NEVER_MS`: it gets everything.
     - `untold_role`: term and role that it does not know yet.
     - `failed_text`: why it gets nothing any more.
     - `is_installing`: a snapshot is fetched from a peer; meanwhile the replica does not campaign.
@@ -32,7 +30,6 @@ class MachineState:
     results: CommandResults = field(default_factory=CommandResults)
     applied: int = -1
     least_applied: int = -1
-    retry_ms: int = NEVER_MS
     untold_role: tuple[int, Role] | None = None
     failed_text: str = ""
     is_installing: bool = False

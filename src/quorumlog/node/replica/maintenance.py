@@ -27,8 +27,11 @@ class Maintenance:
         self.space = space
         self.retention = retention
         now_ms = context.environment.now_ms()
-        self._next_checkpoint_ms = now_ms + self._config.check_point_interval
-        self._next_look_ms = self._looked_ms = now_ms
+        self._checkpoint_timer = context.timers.new(self._checkpoint_due, is_for_writes=True)
+        self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
+        self._look_timer = context.timers.new(self._look_due, is_for_writes=True)
+        self._look_timer.set(now_ms)
+        self._looked_ms = now_ms
         self._pauses = 1
         # so that a thousand groups do not look at the same moment
         self._share = (zlib.crc32(self._config.group.encode()) % 100) / 100
@@ -37,33 +40,28 @@ class Maintenance:
 
     # -- time -------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due."""
-        if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = NEVER_MS
-            if self._checkpointing or self.checkpoint():
-                self._next_checkpoint_ms = now_ms + self._config.check_point_interval
-        if now_ms >= self._next_look_ms:
-            self._looked_ms = now_ms
-            self._next_look_ms = now_ms + self._look_pause_ms()
-            self.space.prepare_files()
-            self.space.look(self._looked)
+    def _checkpoint_due(self, now_ms: int) -> None:
+        if self._checkpointing or self.checkpoint():
+            self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
+
+    def _look_due(self, now_ms: int) -> None:
+        self._looked_ms = now_ms
+        self._look_timer.set(now_ms + self._look_pause_ms())
+        self.space.prepare_files()
+        self.space.look(self._looked)
 
     def _looked(self) -> None:
         self.retention.watch_clock()
         self.retention.clean()
 
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return min(self._next_checkpoint_ms, self._next_look_ms)
-
     def changed(self) -> None:
         """Entries were written or committed: look and write checkpoints at the usual pace again."""
         config = self._config
-        checkpoint_ms = self._environment.now_ms() + config.check_point_interval
-        self._next_checkpoint_ms = min(self._next_checkpoint_ms, checkpoint_ms)
-        self._pauses = 1
-        self._next_look_ms = min(self._next_look_ms, self._looked_ms + config.clean_interval)
+        if self._checkpoint_timer.due_ms == NEVER_MS:
+            self._checkpoint_timer.set(self._environment.now_ms() + config.check_point_interval)
+        if self._pauses > 1:
+            self._pauses = 1
+            self._look_timer.set_earlier(self._looked_ms + config.clean_interval)
 
     def _look_pause_ms(self) -> int:
         """Return the pause before the next look; it grows while no look finds a change."""

@@ -1,64 +1,75 @@
-"""When the parts of a replica are due: one deadline for the whole replica."""
+"""When the parts of a replica are due: each part sets its own timers, and nobody asks it.
 
-from collections.abc import Sequence
-from typing import Protocol
+The time at which a part has something to do is kept in one place, its timer. All timers of a
+replica share the one that the node has for it, which calls `PartTimers.tick` at the earliest time.
+"""
 
-from quorumlog.node.replica.context import ReplicaContext
+from collections.abc import Callable
 
-TICK_MS = 5
-"""Timers may be late by this: asking all parts after each event would cost more than the event."""
+from quorumlog.model.bounds import NEVER_MS
 
 
-class Timed(Protocol):
-    """A part that has something to do at certain times."""
+class PartTimer:
+    """One time at which one part is called; `due_ms` is `NEVER_MS` while it is not to be.
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due."""
-        ...
+    `tick` gets the present time. It may come early or late, so it looks at what is due itself.
+    """
 
-    def next_deadline_ms(self) -> int | None:
-        """When something is due next; None: nothing will be."""
-        ...
+    __slots__ = ("_wake_at", "due_ms", "is_for_writes", "tick")
+
+    def __init__(
+        self, wake_at: Callable[[int], None], tick: Callable[[int], None], *, is_for_writes: bool
+    ) -> None:
+        self._wake_at = wake_at
+        self.tick = tick
+        self.is_for_writes = is_for_writes
+        self.due_ms = NEVER_MS
+
+    def set(self, due_ms: int) -> None:
+        """Call `tick` at this time, and at no other that was asked for before."""
+        self.due_ms = due_ms
+        if due_ms != NEVER_MS:
+            self._wake_at(due_ms)
+
+    def set_earlier(self, due_ms: int) -> None:
+        """Call `tick` at this time, unless it is called earlier anyway."""
+        if due_ms < self.due_ms:
+            self.set(due_ms)
+
+    def clear(self) -> None:
+        """Do not call `tick`."""
+        self.due_ms = NEVER_MS
 
 
 class PartTimers:
-    """Ticks the parts of one replica; `writing` are those that stop once a write has failed."""
+    """The timers of one replica's parts. All methods run on the event loop's thread."""
 
-    def __init__(
-        self, context: ReplicaContext, parts: Sequence[Timed], writing: Sequence[Timed]
-    ) -> None:
-        self._context = context
-        self._parts = parts
-        self._writing = writing
-        self._not_before_ms = 0
+    def __init__(self, now_ms: Callable[[], int], wake_at: Callable[[int], None]) -> None:
+        self._now_ms = now_ms
+        self._wake_at = wake_at
+        self._timers: list[PartTimer] = []
 
-    def tick(self, now_ms: int) -> None:
-        """Let all parts do what is due."""
-        for part in self._parts:
-            part.tick(now_ms)
-        if not self._context.health_text:
-            for part in self._writing:
-                part.tick(now_ms)
+    def new(self, tick: Callable[[int], None], *, is_for_writes: bool = False) -> PartTimer:
+        """Return a timer; one that is `is_for_writes` stops once a write has failed."""
+        timer = PartTimer(self._wake_at, tick, is_for_writes=is_for_writes)
+        self._timers.append(timer)
+        return timer
 
-    def wake(self) -> None:
-        """Have the replica ticked when the next thing is due.
+    def stop_writes(self) -> None:
+        """A write has failed: call no part any more that would write."""
+        self._timers = [timer for timer in self._timers if not timer.is_for_writes]
 
-        All changes of the next milliseconds are handled together, in one tick after them.
-        """
-        environment = self._context.environment
-        now_ms = environment.now_ms()
-        if now_ms < self._not_before_ms:
-            environment.wake_at(self._not_before_ms)
-            return
-        self._not_before_ms = now_ms + TICK_MS
-        due_ms = self._context.core.next_deadline_ms()
-        for part in self._parts:
-            deadline_ms = part.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms < due_ms:
-                due_ms = deadline_ms
-        if not self._context.health_text:
-            for part in self._writing:
-                deadline_ms = part.next_deadline_ms()
-                if deadline_ms is not None and deadline_ms < due_ms:
-                    due_ms = deadline_ms
-        environment.wake_at(due_ms)
+    def next_due_ms(self) -> int:
+        """Return when `tick` has something to do."""
+        return min([timer.due_ms for timer in self._timers], default=NEVER_MS)
+
+    def tick(self) -> None:
+        """Call the parts that are due, then have the node call again for the next one."""
+        now_ms = self._now_ms()
+        for timer in self._timers:
+            if timer.due_ms <= now_ms:
+                timer.due_ms = NEVER_MS
+                timer.tick(now_ms)
+        due_ms = self.next_due_ms()
+        if due_ms != NEVER_MS:
+            self._wake_at(due_ms)

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeAlias
 
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import ReadIndexRequest, ReadIndexResponse
 from quorumlog.node.replica.context import ReplicaContext
@@ -35,6 +36,7 @@ class PendingRequests:
         self._waiting: dict[int, Done] = {}
         self._forwarded: dict[int, tuple[int, Done]] = {}
         self._behind: list[tuple[int, int, int, Done]] = []
+        self._timer = context.timers.new(self.tick)
 
     @property
     def count(self) -> int:
@@ -63,7 +65,9 @@ class PendingRequests:
             done(ResponseCode.NOT_LEADER, "no leader is known to ask", -1)
         else:
             number = self._context.environment.nonce()
-            self._forwarded[number] = (self._context.environment.now_ms() + FORWARDED_MS, done)
+            due_ms = self._context.environment.now_ms() + FORWARDED_MS
+            self._forwarded[number] = (due_ms, done)
+            self._timer.set_earlier(due_ms)
             request = ReadIndexRequest(
                 group=self._context.config.group,
                 local_id=core.self_id,
@@ -108,13 +112,9 @@ class PendingRequests:
         if response.code is not ResponseCode.SUCCESS:
             found[1](response.code, f"{response.local_id}: {response.code.name}", -1)
             return
-        entry = (
-            response.index,
-            next(self._numbers),
-            self._context.environment.now_ms() + FORWARDED_MS,
-            found[1],
-        )
-        heapq.heappush(self._behind, entry)
+        due_ms = self._context.environment.now_ms() + FORWARDED_MS
+        heapq.heappush(self._behind, (response.index, next(self._numbers), due_ms, found[1]))
+        self._timer.set_earlier(due_ms)
         self.committed(self._core.committed_index)
 
     def committed(self, index: int) -> None:
@@ -137,9 +137,6 @@ class PendingRequests:
             for index, _, _, done in sorted(behind, key=lambda entry: entry[:2]):
                 text = f"index {index} did not arrive in time; this replica is behind"
                 done(ResponseCode.TIMEOUT, text, -1)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
         deadlines = [due for due, _ in self._forwarded.values()]
         deadlines += [entry[2] for entry in self._behind]
-        return min(deadlines, default=None)
+        self._timer.set(min(deadlines, default=NEVER_MS))

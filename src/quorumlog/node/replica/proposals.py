@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from quorumlog.model.block import Block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
@@ -162,9 +163,9 @@ class PendingAppends:
             popped.append(pending)
         return popped
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int:
         """When the oldest append expires."""
-        return self._deadline_ms(self._pending[0]) if self._pending else None
+        return self._deadline_ms(self._pending[0]) if self._pending else NEVER_MS
 
     def _deadline_ms(self, pending: PendingAppend) -> int:
         return pending.proposal.accepted_us // 1000 + self._wait_ack_ms

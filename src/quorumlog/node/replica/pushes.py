@@ -4,7 +4,10 @@ A push ends where a producer's block ends, so that no replica acknowledges a par
 """
 
 import logging
+import sys
 from typing import TypeAlias
+
+import msgspec
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import (
@@ -51,6 +54,11 @@ class Pushes:
         self._context = context
         self._messages = messages
         self._space = space
+        self._appended_range = (-1, -1, -1)
+        """Term, first and last index of what was appended last."""
+        self._appended: list[EntryRun] = []
+        self._appended_chain = 0
+        """The chain CRC before it."""
 
     def receive(self, message: PushRequest, attachment: memoryview) -> None:
         """Pass a leader's push to the core, with what has to be read from its bytes."""
@@ -105,19 +113,39 @@ class Pushes:
         else:
             context.environment.executor.run(read, done, failed)
 
-    def send(self, effect: PushEntries, runs: list[EntryRun]) -> None:
-        """Send entries that were read for a push."""
-        message = self._messages.with_chain(effect.message)
+    def _with_appended(self, message: PushRequest) -> PushRequest | None:
+        """Find the entries of a push that were just appended, and the chain CRC before them.
+
+        Entries that are not durable yet are always in memory. All peers get the same ones, so they
+        are looked for once.
+        """
+        found = (message.term, message.first_index, message.last_index)
+        if found == self._appended_range:
+            return msgspec.structs.replace(message, prev_chain_crc=self._appended_chain)
+        with_chain = self._messages.with_chain(message)
+        if with_chain is not None:
+            _, first, last = found
+            self._appended = gather(self._context.log, first, last, sys.maxsize)
+            check(self._appended[-1].last_index == last, "what was just appended is in memory")
+            self._appended_chain = with_chain.prev_chain_crc
+            self._appended_range = found
+        return with_chain
+
+    def send(self, effect: PushEntries, runs: list[EntryRun] | None) -> None:
+        """Send entries that were read for a push; None: they were just appended."""
+        if runs is None:
+            message = self._with_appended(effect.message)
+            runs = self._appended
+        else:
+            message = self._messages.with_chain(effect.message)
         if message is None:
             return
-        check(
-            bool(runs) and runs[0].first_index == message.first_index, "the push fits its entries"
-        )
+        check(runs[0].first_index == message.first_index, "the push fits its entries")
         attachments: list[Buffer] = [run.data for run in runs]
         network, counters = self._context.environment.network, self._context.counters
         if network.send(message.remote_id, message, attachments, bulk=True):
             counters.pushes_sent += 1
-            counters.push_bytes_sent += sum(len(part) for part in attachments)
+            counters.push_bytes_sent += sum(map(len, attachments))
 
 
 def read_push_block(

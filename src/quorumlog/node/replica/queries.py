@@ -71,6 +71,7 @@ class Queries:
         self._ready: deque[_Query] = deque()
         self._unproved: list[tuple[bytes, QueryAnswer]] = []
         self._numbers = itertools.count()
+        self._timer = context.timers.new(self.expire)
 
     @property
     def is_waiting(self) -> bool:
@@ -115,6 +116,7 @@ class Queries:
         deadline_ms = self._environment.now_ms() + patience_ms
         query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
         heapq.heappush(self._waiting, query)
+        self._timer.set_earlier(deadline_ms)
         self.release()
         self._control.advance()
 
@@ -141,7 +143,6 @@ class Queries:
                     answer(code, text, -1, b"")
 
         self._pending_requests.read(proved)
-        self._context.wake()
 
     def expire(self, now_ms: int) -> None:
         """Give up queries that waited too long for entries, or for the machine to be eligible."""
@@ -163,13 +164,15 @@ class Queries:
             text = f"this replica cannot answer yet: {why}; try again later"
             for query in unanswered:
                 query.answer(ResponseCode.TIMEOUT, text, self._machine.applied, b"")
+        self._set_timer(now_ms)
+        self._control.advance()
 
-    def next_deadline_ms(self) -> int:
-        """When `expire` has something to do."""
+    def _set_timer(self, now_ms: int) -> None:
         due_ms = min((query.deadline_ms for query in self._waiting), default=NEVER_MS)
-        if self._ready and not self._control.is_eligible:
-            due_ms = min(due_ms, *(query.end_ms for query in self._ready))
-        return due_ms
+        if self._ready:  # after its time, an eligible machine still answers it: look again then
+            end_ms = min(query.end_ms for query in self._ready)
+            due_ms = min(due_ms, end_ms if end_ms > now_ms else now_ms + QUERY_WAIT_MS)
+        self._timer.set(due_ms)
 
     def release(self) -> None:
         """Entries were applied: some queries can be answered now."""
@@ -198,6 +201,7 @@ class Queries:
         for query in self._ready:
             heapq.heappush(self._waiting, query)
         self._ready.clear()
+        self._set_timer(self._environment.now_ms())
 
     def refuse_all(self) -> None:
         """Refuse all queries: the machine failed."""

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, parse_block
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     CorruptionError,
@@ -57,20 +56,16 @@ class Repairer:
         self._request: RepairRequest | None = None
         self._turn, self._failures = 1, 0
         self._alone = 0
-        self._next_ask_ms = NEVER_MS if not context.log.damaged else context.environment.now_ms()
+        self._timer = context.timers.new(self._ask_due, is_for_writes=True)
+        if context.log.damaged:
+            self._timer.set(context.environment.now_ms())
         self._writing = False
         self._repaired = -1
 
-    def tick(self, now_ms: int) -> None:
-        """Ask for damaged entries, and check suspected ones, when it is time."""
-        if now_ms >= self._next_ask_ms and not self._writing:
+    def _ask_due(self, now_ms: int) -> None:
+        """Ask for damaged entries; once a repair that is being written is done, it says so."""
+        if not self._writing:
             self._ask(now_ms)
-        self.scrubber.tick(now_ms)
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        ask_ms = NEVER_MS if self._writing else self._next_ask_ms
-        return min(self.scrubber.next_deadline_ms(), ask_ms)
 
     # -- finding ----------------------------------------------------------------------------
 
@@ -106,7 +101,7 @@ class Repairer:
         self._environment.disk.submit(self, None, plan)
         if context.log.damaged:
             context.update_eligibility()
-            self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms())
+            self._timer.set_earlier(self._environment.now_ms())
 
     def _is_still_damaged(self, index: int) -> bool:
         """Whether the entry is damaged now: the log may have changed since it was read."""
@@ -123,7 +118,7 @@ class Repairer:
 
     def check_later(self) -> None:
         """Check damage again soon: something could not be read that may be readable in a moment."""
-        self._next_ask_ms = min(self._next_ask_ms, self._environment.now_ms() + REPAIR_RETRY_MS)
+        self._timer.set_earlier(self._environment.now_ms() + REPAIR_RETRY_MS)
 
     def check_entry(self, index: int) -> None:
         """Read an entry that is under suspicion; quarantine it if it is damaged."""
@@ -147,11 +142,11 @@ class Repairer:
         """Ask the next peer for the first damaged range."""
         context = self._context
         peers = [peer for peer in context.core.membership.ids if peer != context.core.self_id]
-        self._next_ask_ms = NEVER_MS
+        self._timer.clear()
         context.update_eligibility()
         if not context.log.damaged or not peers:
             return
-        self._next_ask_ms = now_ms + REPAIR_RETRY_MS
+        self._timer.set(now_ms + REPAIR_RETRY_MS)
         first, last = context.log.damaged.ranges[0]
         if self._request is not None:  # the last request was not answered
             self._turn += 1
@@ -191,7 +186,7 @@ class Repairer:
             if isinstance(error, CorruptionError) and error.index == behind:
                 self._quarantine(error, behind)  # it may look whole by itself: only these show it
                 if self._context.log.damaged.range_at(behind):
-                    self._next_ask_ms = self._environment.now_ms()
+                    self._timer.set(self._environment.now_ms())
                 return
             log_event(
                 logger,
@@ -216,7 +211,7 @@ class Repairer:
         self._turn += 1
         self._failures += 1
         if self._failures % max(1, len(self._context.core.membership.ids) - 1):
-            self._next_ask_ms = self._environment.now_ms()
+            self._timer.set(self._environment.now_ms())
 
     def _look_around(self, index: int) -> None:
         """Check the entry before, as none was accepted: it, or an index record, may be damaged."""
@@ -258,14 +253,16 @@ class Repairer:
                 elif index <= log.end_index:
                     self.check_entry(index)
             if log.damaged:
-                self._next_ask_ms = self._environment.now_ms()
+                self._timer.set(self._environment.now_ms())
             else:
                 log_event(logger, logging.INFO, "repaired", group=self._config.group)
         self._context.update_eligibility()
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: ask for the next range at once."""
-        self.tick(self._environment.now_ms())
+        now_ms = self._environment.now_ms()
+        if self._timer.due_ms <= now_ms and not self._context.health_text:
+            self._ask_due(now_ms)
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: the failure is reported to the replica as well."""

@@ -53,7 +53,6 @@ from quorumlog.node.replica.log_writer import LogWriter
 from quorumlog.node.replica.lost_sessions import LostSessions
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
-from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.placement import Placement
@@ -123,6 +122,7 @@ class Replica:
             environment.executor.run,
             context.damage_found,
             defer=environment.defer,
+            timers=context.timers,
             location=opened.location,
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
@@ -153,12 +153,7 @@ class Replica:
         self._writer = LogWriter(context, opened.hard_states, sessions)
         self._messages = PeerMessages(context)
         pushes = Pushes(context, self._messages, space)
-        answering = self.fetches, requests
-        self._timers = PartTimers(
-            context,
-            (self.appends, self.transactions, self.applier, sender, receiver, *answering),
-            (self.maintenance, self.repairer, lost_sessions),
-        )
+        self._core_timer = context.timers.new(self._tick_core)
         self._effects = self._effect_handlers(pushes, sender)
         self._received = self._message_handlers(pushes, sender, lost_sessions)
 
@@ -180,7 +175,7 @@ class Replica:
             fx.FetchSnapshot: lambda effect, item: receiver.fetch(effect, item.table),
             fx.Send: lambda effect, _: self._messages.send(effect),
             fx.ReadEntries: lambda effect, _: pushes.read_entries(effect),
-            fx.PushEntries: lambda effect, item: pushes.send(effect, item.runs or []),
+            fx.PushEntries: lambda effect, item: pushes.send(effect, item.runs),
             fx.RefuseProposal: lambda effect, _: self.appends.refused(effect),
             fx.Committed: self._committed,
             fx.FailPending: lambda effect, _: self.appends.fail(effect),
@@ -200,7 +195,6 @@ class Replica:
         def repaired(message: RepairResponse, attachment: memoryview) -> None:
             if not lost_sessions.answered(message, attachment):
                 self.repairer.answered(message, attachment)
-            self.wake()
 
         return {
             DigestQuery: lambda message, _: self.applier.comparisons.received(message),
@@ -297,12 +291,10 @@ class Replica:
             self.pending_requests.read(partial(fetches.fetch_proved, request, answer, now_ms))
         else:
             fetches.fetch(request, answer, now_ms())
-        self.wake()
 
     def query(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
         """Ask the state machine for a client."""
         self.applier.queries.take(request, body, answer)
-        self.wake()
 
     def peer_connected(self, peer_id: str) -> None:
         """The replication connection to a peer is up (again)."""
@@ -332,11 +324,9 @@ class Replica:
 
     def _receive_read_index(self, message: ReadIndexResponse, _: memoryview) -> None:
         self.pending_requests.answered(message)
-        self.wake()
 
     def _receive_chunk(self, message: SnapshotChunk, attachment: memoryview) -> None:
         self.snapshot_receiver.received(message, attachment)
-        self.wake()
 
     # -- what the disk says -------------------------------------------------------------------
 
@@ -357,6 +347,7 @@ class Replica:
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`: nothing that waits for a write may ever be sent."""
         self.context.health_text = str(error)
+        self.context.timers.stop_writes()
         self._messages.drop_all()
         self.step(ev.StorageFailed(str(error)))
 
@@ -376,6 +367,7 @@ class Replica:
             return
         self._is_stepping = True
         core, environment = self.context.core, self.context.environment
+        changes_before = core.changes
         try:
             while self._inbox:
                 item = self._inbox.popleft()
@@ -386,17 +378,26 @@ class Replica:
             raise
         finally:
             self._is_stepping = False
+        if core.changes != changes_before:
+            self._core_changed()
+        due_ms = core.due_ms
+        if due_ms < self._core_timer.due_ms:
+            self._core_timer.set(due_ms)
+
+    def _core_changed(self) -> None:
+        """Role, term, membership, quiescence or a transfer may be others than before."""
+        environment = self.context.environment
         self.appends.settle_late()
-        if core.role is not Role.CANDIDATE:
+        if self.core.role is not Role.CANDIDATE:
             environment.election_throttle.over(self.config.group)
         environment.liveness.stepped(self)
-        self.wake()
 
     def _break(self, error: Exception) -> None:
         """Stop this replica after a bug or a failed check: its state cannot be trusted."""
         context = self.context
         context.health_text = context.health_text or f"replica stopped: {describe_error(error)}"
         context.is_broken = True
+        context.timers.stop_writes()
         self._inbox.clear()
         self._messages.drop_all()
         context.environment.broken(context.health_text)
@@ -420,23 +421,23 @@ class Replica:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let time pass: timers of the core, of waiting appends and of waiting fetches."""
-        environment = self.context.environment
-        now_ms = environment.now_ms()
-        self._timers.tick(now_ms)
+        """Let time pass: what is due in the core, and in the parts, is done."""
+        self.context.timers.tick()
+
+    def _tick_core(self, now_ms: int) -> None:
+        core = self.context.core
+        if now_ms < core.next_deadline_ms():  # it has moved, as when a leader was heard of
+            self._core_timer.set(core.due_ms)
+            return
         self.step(ev.Ticked(self._may_campaign(now_ms)))
-        if self.core.role is Role.LEADER:
-            environment.liveness.quiesce(self)
+        if core.role is Role.LEADER:
+            self.context.environment.liveness.quiesce(self)
 
     def _may_campaign(self, now_ms: int) -> bool:
         group, timeout_ms = self.config.group, self.config.election_timeout_max_ms
         if not self.core.is_due_to_campaign(now_ms):
             return True
         return self.context.environment.election_throttle.admits(group, now_ms, timeout_ms)
-
-    def wake(self) -> None:
-        """See `ReplicaShell`."""
-        self._timers.wake()
 
     # -- what the core decides ----------------------------------------------------------------
 

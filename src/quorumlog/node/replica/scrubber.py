@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 
 from quorumlog.log_events import log_event
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import CorruptionError, RequestError, StorageError
 from quorumlog.node.replica.context import ReplicaContext
 
@@ -32,23 +31,15 @@ class Scrubber:
         self._config = context.config
         self._found = found
         now_ms = context.environment.now_ms()
-        self._is_busy = False
-        self._next_ms = now_ms if context.config.scrub_bytes_per_second else NEVER_MS
+        self._timer = context.timers.new(self._scrub, is_for_writes=True)
+        if context.config.scrub_bytes_per_second:
+            self._timer.set(now_ms)
         self._pass_started_ms = now_ms
         self._pass_end = -1
         self.index = -1
         self.passes = 0
         self.last_pass_ms = 0
         self.damage_found = 0
-
-    def tick(self, now_ms: int) -> None:
-        """Check the next part of the log, when it is time."""
-        if now_ms >= self._next_ms and not self._is_busy:
-            self._scrub(now_ms)
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        return NEVER_MS if self._is_busy else self._next_ms
 
     def _scrub(self, now_ms: int) -> None:
         """Check the next part of the log; a pass ends at the committed index."""
@@ -60,7 +51,6 @@ class Scrubber:
         if first > last:
             self._end_pass(now_ms)
             return
-        self._is_busy = True
         pause_ms = max(1, STEP_BYTES * 1_000 // self._config.scrub_bytes_per_second)
         log = context.log
 
@@ -68,16 +58,13 @@ class Scrubber:
             return log.verify(first, last, STEP_BYTES)
 
         def done(checked: int) -> None:
-            self._is_busy = False
             self.index = checked
-            self._next_ms = self._environment.now_ms() + pause_ms
+            self._timer.set(self._environment.now_ms() + pause_ms)
             if checked >= last:
                 self._end_pass(self._environment.now_ms())
-            context.wake()
 
         def failed(error: Exception) -> None:
-            self._is_busy = False
-            self._next_ms = self._environment.now_ms() + pause_ms
+            self._timer.set(self._environment.now_ms() + pause_ms)
             if isinstance(error, CorruptionError) and error.index is not None:
                 self.damage_found += 1
                 self.index = error.index
@@ -85,7 +72,6 @@ class Scrubber:
             elif not isinstance(error, StorageError | RequestError):
                 text = "scrub failed"
                 log_event(logger, logging.ERROR, text, exc_info=error, group=self._config.group)
-            context.wake()
 
         self._environment.executor.run(check, done, failed)
 
@@ -96,7 +82,7 @@ class Scrubber:
         committed = min(core.committed_index, core.durable_index)
         self._pass_started_ms = now_ms
         if committed <= self._context.log.before_begin_index:
-            self._next_ms = now_ms + EMPTY_RETRY_MS
+            self._timer.set(now_ms + EMPTY_RETRY_MS)
             return False
         self.index, self._pass_end = self._context.log.before_begin_index, committed
         return True
@@ -106,4 +92,4 @@ class Scrubber:
         self.last_pass_ms = self._environment.wall_ms()
         self.index = self._pass_end = -1
         interval_ms = int(self._config.scrub_interval_hours * 3_600_000)
-        self._next_ms = max(now_ms + 1, self._pass_started_ms + interval_ms)
+        self._timer.set(max(now_ms + 1, self._pass_started_ms + interval_ms))

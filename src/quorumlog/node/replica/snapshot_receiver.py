@@ -73,7 +73,6 @@ class SnapshotReceiver:
     ) -> None:
         self._context = context
         self._environment = context.environment
-        self._config = context.config
         self._snapshots = snapshots
         self._sessions = sessions
         self._requests = requests
@@ -89,6 +88,7 @@ class SnapshotReceiver:
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
         self._question: _Question | None = None
+        self._timer = context.timers.new(self.tick)
         self.state = "ready"
 
     def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
@@ -134,7 +134,7 @@ class SnapshotReceiver:
             fingerprint=fingerprint_of(offer, table),
         )
         self._environment.network.send(offer.local_id, question)
-        self._context.wake()
+        self._set_timer()
 
     def answered(self, answer: OfferResponse) -> None:
         """The leader says whether it made the offer."""
@@ -181,9 +181,9 @@ class SnapshotReceiver:
         self._begun, self._begun_table = offer, table
         if not is_same:
             self._begin(snapshots, offer)
-        elif self._offered_ms >= self._asked_ms + self._config.max_push_time_out_ms:
+        elif self._offered_ms >= self._asked_ms + self._context.config.max_push_time_out_ms:
             self._advance()
-        self._context.wake()
+        self._set_timer()
 
     def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
         staged, self._staged = self._staged, None
@@ -192,7 +192,7 @@ class SnapshotReceiver:
             logger,
             logging.INFO,
             "installing a snapshot",
-            group=self._config.group,
+            group=self._context.config.group,
             last_included_index=offer.last_included_index,
             bytes=offer.size_bytes,
             leader=offer.local_id,
@@ -221,7 +221,7 @@ class SnapshotReceiver:
         def finished(result: Any) -> None:
             self._is_busy = False
             done(result)
-            self._context.wake()
+            self._set_timer()
 
         def failed(error: Exception) -> None:
             self._is_busy = False
@@ -229,13 +229,13 @@ class SnapshotReceiver:
                 logger,
                 logging.ERROR,
                 "snapshot cannot be installed now",
-                group=self._config.group,
+                group=self._context.config.group,
                 text=str(error),
             )
             staged, self._staged = self._staged, None
             if staged is not None:
                 self._environment.executor.run(staged.discard, lambda _: None, _not_discarded)
-            self._context.wake()
+            self._set_timer()
 
         self._environment.executor.run(work, finished, failed)
 
@@ -349,7 +349,7 @@ class SnapshotReceiver:
             logger,
             logging.WARNING,
             "log begins anew",
-            group=self._config.group,
+            group=self._context.config.group,
             first_index=effect.before_begin_index + 1,
             first_index_before=log.before_begin_index + 1,
             end_index_before=log.end_index,
@@ -384,21 +384,21 @@ class SnapshotReceiver:
         if asked is not None and now_ms >= self._unanswered_ms(asked):
             self._question = None
             self._not_confirmed(asked, "does not confirm it")
+        self._set_timer()
 
     def _unanswered_ms(self, asked: _Question) -> int:
-        return asked.since_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
+        return asked.since_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
 
     def _give_up_ms(self) -> int:
-        return self._offered_ms + SILENT_OFFERS * self._config.max_push_time_out_ms
+        return self._offered_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
 
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
+    def _set_timer(self) -> None:
+        """Have `tick` called when it has something to do; while it is busy, its end sets it."""
         is_waiting = self._offer is not None and not self._is_busy
+        give_up_ms = self._give_up_ms() if is_waiting else NEVER_MS
         asked = self._question
-        return min(
-            self._give_up_ms() if is_waiting else NEVER_MS,
-            self._unanswered_ms(asked) if asked is not None else NEVER_MS,
-        )
+        unanswered_ms = self._unanswered_ms(asked) if asked is not None else NEVER_MS
+        self._timer.set(min(give_up_ms, unanswered_ms))
 
 
 def _not_discarded(error: Exception) -> None:

@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass, field
 
 from quorumlog.log_events import log_event
-from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import (
     InstallSnapshotRequest,
@@ -68,6 +67,7 @@ class SnapshotSender:
         self._chunk_bytes = context.limits.push_bytes_max
         self._rate = RateLimiter(context.config.peer_push_quota)
         self._held: dict[str, SnapshotChunkRequest] = {}
+        self._timer = context.timers.new(self.tick)
         self._made: dict[str, _Made] = {}
 
     def offer(self, effect: OfferSnapshot) -> None:
@@ -168,7 +168,7 @@ class SnapshotSender:
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
         elif self._rate.is_used_up(now_ms):
             self._held[request.local_id] = request
-            self._context.wake()
+            self._timer.set_earlier(now_ms + self._rate.left_ms(now_ms))
         else:
             self._send_chunk(self._snapshots, request, now_ms)
 
@@ -225,12 +225,6 @@ class SnapshotSender:
 
     def tick(self, now_ms: int) -> None:
         """Send the chunks that were held back."""
-        if self._held and not self._rate.is_used_up(now_ms):
-            held, self._held = self._held, {}
-            for request in held.values():
-                self.serve(request)
-
-    def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
-        now_ms = self._environment.now_ms()
-        return now_ms + self._rate.left_ms(now_ms) if self._held else NEVER_MS
+        held, self._held = self._held, {}
+        for request in held.values():
+            self.serve(request)

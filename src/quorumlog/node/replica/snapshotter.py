@@ -94,7 +94,7 @@ class Snapshotter:
         self._bytes = self._bytes_before = 0
         self._asked: list[tuple[int, Saved]] = []
         self._is_saving = False
-        self._not_before_ms = 0
+        self._retry_timer = context.timers.new(self._retry)
         self._state_number = 0
         # the file is whole, but the machine cannot load it: this process must not remove it
         self._refused: set[int] = set()
@@ -118,7 +118,7 @@ class Snapshotter:
             return False  # the machine was opened with it; the commit is not known here yet
         config = self._config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
-        return bool(self._asked) or (grown and self._environment.now_ms() >= self._not_before_ms)
+        return bool(self._asked) or (grown and self._retry_timer.due_ms == NEVER_MS)
 
     @property
     def is_asked(self) -> bool:
@@ -155,9 +155,9 @@ class Snapshotter:
         for _, saved in asked:
             saved(ResponseCode.INTERNAL_ERROR, text, -1)
 
-    def next_deadline_ms(self) -> int:
-        """When saving may be tried again."""
-        return self._not_before_ms if self._not_before_ms > self._environment.now_ms() else NEVER_MS
+    def _retry(self, now_ms: int) -> None:
+        """Saving may be tried again."""
+        self._control.advance()
 
     # -- saving -------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class Snapshotter:
         if isinstance(error, MachineDamagedError):
             self._control.rebuild(str(error))
             return
-        self._not_before_ms = self._environment.now_ms() + RETRY_MS
+        self._retry_timer.set(self._environment.now_ms() + RETRY_MS)
         log_event(
             logger,
             logging.ERROR,
@@ -273,7 +273,6 @@ class Snapshotter:
         asked, self._asked = self._asked, []
         for _, saved in asked:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
-        self._context.wake()
 
     def _remove_covered(self, oldest: int) -> None:
         """Remove entries that all snapshots hold, but not what a live member still needs.

@@ -7,6 +7,7 @@ import msgspec
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import parse_block
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.transactions import TransactionalRequest, TransactionalResponse
@@ -49,6 +50,7 @@ class OpenTransactions:
         self._pending_requests = requests
         self._propose = propose
         self._due_ms: dict[bytes, int] = {}
+        self._timer = context.timers.new(self.tick)
 
     def appended(self, entries: Iterable[SystemEntry]) -> None:
         """The leader appended blocks that start with these entries."""
@@ -62,7 +64,8 @@ class OpenTransactions:
         table = self._sessions.at_end
         if found_id in table.open_ids:
             timeout_ms = table.producers[found_id].timeout_ms
-            self._due_ms[found_id] = self._environment.now_ms() + timeout_ms
+            self._due_ms[found_id] = due_ms = self._environment.now_ms() + timeout_ms
+            self._timer.set_earlier(due_ms)
         else:
             self._due_ms.pop(found_id, None)
 
@@ -111,6 +114,7 @@ class OpenTransactions:
             producer = table.producers[found_id]
             batch_id = max(attempt.batch_id for attempt in producer.attempts.values())
             self._give_up(EndTransaction(found_id, producer.epoch, batch_id, None))
+        self._timer.set(min(self._due_ms.values(), default=NEVER_MS))
 
     def _give_up(self, entry: EndTransaction) -> None:
         data = entry.encode()
@@ -124,10 +128,6 @@ class OpenTransactions:
             batch_id=entry.batch_id,
         )
         self._propose(block, _nobody_waits, entry)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
-        return min(self._due_ms.values(), default=None)
 
 
 def _nobody_waits(response: AppendResponse, results: Sequence[bytes]) -> None:
