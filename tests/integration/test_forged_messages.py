@@ -134,7 +134,7 @@ async def test_forged_offers_to_begin_elsewhere_remove_nothing(cluster, index):
         await assert_nothing_is_lost(cluster, client)
         assert {status.begin_index for status in await client.status()} == {0}
     for node_id in cluster.node_ids:
-        assert "log begins anew" not in cluster.log_file(node_id).read_text()
+        assert "log reset" not in cluster.log_file(node_id).read_text()
 
 
 @pytest.mark.parametrize("index", [49, 60, 1_000_000])

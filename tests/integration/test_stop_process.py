@@ -192,7 +192,7 @@ def test_all_nodes_stop_at_once(cluster):
     for node_id in cluster.node_ids:
         lines = lines_of(cluster, node_id)
         assert lines[-1]["event"] == "node stopped"
-        assert "leadership not handed over" not in {line["event"] for line in lines}
+        assert "leadership not transferred" not in {line["event"] for line in lines}
 
 
 def test_a_group_of_one_stops_with_what_it_acknowledged(tmp_path):
@@ -203,7 +203,7 @@ def test_a_group_of_one_stops_with_what_it_acknowledged(tmp_path):
         cluster.up()
         assert counted <= asyncio.run(_entries(cluster))
         lines = lines_of(cluster, "n0")
-        assert "leadership not handed over" not in {line["event"] for line in lines}
+        assert "leadership not transferred" not in {line["event"] for line in lines}
     finally:
         cluster.down()
 

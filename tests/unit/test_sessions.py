@@ -259,7 +259,7 @@ def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
     leader.commit()
     follower.append(1, 0, [b"0"])
     follower.sessions.learned(leader.sessions.encode())
-    follower.sessions.began_anew(15)
+    follower.sessions.log_reset(15)
     follower.run(follower.log.reset(15, 1, 77))
     follower.sessions.committed(15)
     assert follower.judge(1, 9, [b"9"]).stored.index == 18
@@ -326,7 +326,7 @@ def test_sessions_behind_a_new_begin_stay_unknown_while_damage_hides_them(tmp_pa
     replica.open()
     assert replica.sessions.scan(3) == 16
     replica.commit(15)
-    replica.sessions.began_anew(13)
+    replica.sessions.log_reset(13)
     replica.run(replica.log.reset(13))
     assert replica.sessions.is_incomplete
     with open(path, "r+b") as file:

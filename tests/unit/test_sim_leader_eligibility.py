@@ -40,7 +40,7 @@ def test_a_leader_that_transfers_for_too_long_is_found(node):
     node.clock.now_ms += LONGEST_MS
     judge.after_event(node)
     node.clock.now_ms += 1
-    with pytest.raises(Finding, match="being handed over"):
+    with pytest.raises(Finding, match="being transferred"):
         judge.after_event(node)
 
 

@@ -183,7 +183,7 @@ class Loading:
             frame = self._frame(reader)
             if isinstance(frame, _End):
                 if reader.read(1):
-                    raise self._damaged("something stands behind its end")
+                    raise self._damaged("there is more after its end")
                 return frame
             if not 0 <= frame.table < len(TABLES):
                 raise self._damaged(f"it has a table {frame.table}")

@@ -307,7 +307,7 @@ class Node:
                 await asyncio.sleep(LEAVE_STEP_MS / 1000)
         for replica in staying:
             log_event(
-                logger, logging.WARNING, "leadership not handed over", group=replica.config.group
+                logger, logging.WARNING, "leadership not transferred", group=replica.config.group
             )
 
     async def _settle(self) -> None:

@@ -175,7 +175,7 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
             counters.blocks_repeated,
         ),
         "log_resets": (
-            "Times this log began anew, as the leader had removed what it needed.",
+            "Times this log was reset, as the leader had removed what it needed.",
             counters.log_resets,
         ),
         "machine_rebuilds": (

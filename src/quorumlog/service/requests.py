@@ -315,7 +315,7 @@ class ClientRequests:
         def answer(response: TransactionalResponse) -> None:
             self._answer(connection, frame, response)
 
-        self._replica(request.group).transactions.tell(request, answer)
+        self._replica(request.group).transactions.answer_state(request, answer)
 
     def _position(self, connection: Connection, frame: Frame, request: PositionReport) -> None:
         self._leader(request.group).readers.report(request.reader, request.index)

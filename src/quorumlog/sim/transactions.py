@@ -93,7 +93,7 @@ class TransactionalWriter:
         ask = TransactionalRequest(group="g", transactional_id=self._id, run_id=self._run_id)
 
         def arrive() -> None:
-            node.enter(lambda: node.running.transactions.tell(ask, answered))
+            node.enter(lambda: node.running.transactions.answer_state(ask, answered))
 
         self._connections.carry(name, node, ask, b"", arrive)
 

@@ -139,7 +139,7 @@ class Appends:
     def _who_leads(self) -> tuple[ResponseCode, str]:
         core, group = self._context.core, self._config.group
         if core.role is Role.LEADER:
-            text = "leadership was to be handed over, and was kept; send it again"
+            text = "leadership was to be transferred, and was kept; send it again"
             return ResponseCode.LEADER_TRANSFERRING, text
         return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
 
@@ -182,9 +182,11 @@ class Appends:
             stored = item.stored
             if stored.last_index <= applied:
                 self._looked_up += 1
-                self._fetches.locate(stored.index, stored.last_index, partial(self._tell, item))
+                self._fetches.locate(
+                    stored.index, stored.last_index, partial(self._answer_repeated, item)
+                )
 
-    def _tell(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
+    def _answer_repeated(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
         self._looked_up -= 1
         core, machine, stored = self._context.core, self._machine, repeated.stored
         results: Sequence[bytes] | None = ()
@@ -220,7 +222,7 @@ class Appends:
         if context.core.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
         if context.core.is_transferring:
-            return ResponseCode.LEADER_TRANSFERRING, "leadership is being handed over"
+            return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
         if context.core.is_leaving and context.core.may_leave:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         is_mark = isinstance(entry, TimeMark)  # without time marks nothing old could be removed
@@ -233,7 +235,7 @@ class Appends:
                 "try again later",
             )
         if self._environment.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
-            return ResponseCode.LEADER_PENDING_FULL, "the disk is behind; try again later"
+            return ResponseCode.LEADER_PENDING_FULL, "the disk has not caught up; try again later"
         return None
 
     @property

@@ -142,7 +142,7 @@ class Applier:
     def role_changed(self, term: int, role: Role) -> None:
         """Report the new role to the machine."""
         if self.state.machine is not None:
-            self.state.untold_role = (term, role)
+            self.state.unreported_role = (term, role)
             self.advance()
 
     def load(self, meta: SnapshotMeta) -> None:
@@ -183,8 +183,8 @@ class Applier:
     def _next_work(self, machine: StateMachine) -> MachineJob | None:
         if not self._recovery.is_over:
             return self._recovery.next_job(machine)
-        if self.state.untold_role is not None:
-            return self._telling(machine, self.state.untold_role)
+        if self.state.unreported_role is not None:
+            return self._reporting_role(machine, self.state.unreported_role)
         if self.snapshotter.is_settled or self.snapshotter.is_due:
             return self.snapshotter.next_work(machine)
         if self.scrub.is_due and self.is_eligible:
@@ -197,8 +197,8 @@ class Applier:
         self._entries.has_applied = False
         return self.queries.next_job(machine)
 
-    def _telling(self, machine: StateMachine, role: tuple[int, Role]) -> MachineJob:
-        self.state.untold_role = None
+    def _reporting_role(self, machine: StateMachine, role: tuple[int, Role]) -> MachineJob:
+        self.state.unreported_role = None
 
         def run() -> None:
             try:
@@ -211,7 +211,7 @@ class Applier:
                 raise MachineError(f"{describe_error(error)} in on_role_change\n{text}") from error
 
         def refused() -> None:
-            self.state.untold_role = self.state.untold_role or role
+            self.state.unreported_role = self.state.unreported_role or role
 
         return MachineJob(run, refused=refused)
 

@@ -58,7 +58,7 @@ class Comparisons:
         self._entries = context.config.digest_entries
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
-        self._told: dict[int, dict[str, bool]] = {}
+        self._sent: dict[int, dict[str, bool]] = {}
         self._asked: dict[int, dict[str, int]] = {}
         self._asking: dict[int, dict[str, int]] = {}
         self.agreed_index = -1
@@ -103,7 +103,7 @@ class Comparisons:
                 self._answer(question.request_id, peer, index, self._own[index])
         elif peer in core.membership.ids and index <= core.committed_index:
             _keep(self._asking, index, self._asking.get(index, {}) | {peer: question.request_id})
-            self._told.get(index, {}).pop(peer, None)
+            self._sent.get(index, {}).pop(peer, None)
             self._ask(peer, index)
 
     def _answered(self, message: StateDigest) -> None:
@@ -146,10 +146,10 @@ class Comparisons:
     def _reported(self, node_id: str, index: int, digest: bytes) -> None:
         seen = self._seen.get(index, {})
         if seen.get(node_id) != digest:
-            self._told.get(index, {}).pop(node_id, None)
+            self._sent.get(index, {}).pop(node_id, None)
         _keep(self._seen, index, seen | {node_id: digest})
         if index in self._seen:
-            _keep(self._told, index, self._told.get(index, {}))
+            _keep(self._sent, index, self._sent.get(index, {}))
             self._judge(index)
 
     def _judge(self, index: int) -> None:
@@ -158,20 +158,20 @@ class Comparisons:
         [(digest, count)] = counted.most_common(1) or [(b"", 0)]
         if count > len(voters) // 2:
             for node_id in seen:
-                self._tell(node_id, index, digest, is_majority=True)
+                self._send_verdict(node_id, index, digest, is_majority=True)
             return
         own = seen.get(self._context.core.self_id)
         for node_id, other in seen.items():
             if own is not None and other != own:
-                self._tell(node_id, index, own, is_majority=False)
-                self._tell(self._context.core.self_id, index, other, is_majority=False)
+                self._send_verdict(node_id, index, own, is_majority=False)
+                self._send_verdict(self._context.core.self_id, index, other, is_majority=False)
 
-    def _tell(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
+    def _send_verdict(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
         """Send a replica a digest, once; and once more when a majority's is known."""
-        told, number = self._told[index], self._asking.get(index, {}).get(node_id)
-        if told.get(node_id, False) or (node_id in told and not is_majority):
+        sent, number = self._sent[index], self._asking.get(index, {}).get(node_id)
+        if sent.get(node_id, False) or (node_id in sent and not is_majority):
             return
-        told[node_id] = is_majority
+        sent[node_id] = is_majority
         if node_id == self._context.core.self_id:
             self._heard(digest, index, is_majority=is_majority)
         elif number is not None:

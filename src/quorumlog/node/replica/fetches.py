@@ -161,7 +161,7 @@ class Fetches:
         if code is ResponseCode.SUCCESS and request.read_committed and known_until < index:
             # its answer would end before that index, and leave out what was acknowledged after it
             code = ResponseCode.DISK_ERROR
-            text = f"not all entries behind {known_until} can be read here; ask another replica"
+            text = f"not all entries after {known_until} can be read here; ask another replica"
         if code is ResponseCode.SUCCESS:
             self.fetch(request, answer, now_ms())
         else:

@@ -253,7 +253,7 @@ class MachineRecovery:
                 return  # a lower index is trusted by now, so it starts once more
             self._rebuild = None
             core = self._context.core
-            self._machine.untold_role = self._machine.untold_role or (core.term, core.role)
+            self._machine.unreported_role = self._machine.unreported_role or (core.term, core.role)
             self._control.remade()
             self._begin()
 

@@ -19,7 +19,7 @@ class MachineState:
     - `applied`: the last entry that the machine has applied; `results`: what commands resulted in.
     - `least_applied`: the last entry that it had applied before it was made again, while it has
       applied less; else -1.
-    - `untold_role`: term and role that it does not know yet.
+    - `unreported_role`: term and role that it does not know yet.
     - `failed_text`: why it gets nothing any more.
     - `is_installing`: a snapshot is fetched from a peer; meanwhile the replica does not campaign.
     """
@@ -30,7 +30,7 @@ class MachineState:
     results: CommandResults = field(default_factory=CommandResults)
     applied: int = -1
     least_applied: int = -1
-    untold_role: tuple[int, Role] | None = None
+    unreported_role: tuple[int, Role] | None = None
     failed_text: str = ""
     is_installing: bool = False
 

@@ -35,13 +35,13 @@ class PendingRequests:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
         self._forwarded: dict[int, tuple[int, Done]] = {}
-        self._behind: list[tuple[int, int, int, Done]] = []
+        self._awaited: list[tuple[int, int, int, Done]] = []
         self._timer = context.timers.new(self.tick)
 
     @property
     def count(self) -> int:
         """How many requests wait for an answer."""
-        return max(len(self._waiting), len(self._forwarded) + len(self._behind))
+        return max(len(self._waiting), len(self._forwarded) + len(self._awaited))
 
     def ask(self, make_event: Callable[[int], Event], done: Done) -> None:
         """Ask the core; `make_event` gets the number that the answer will have."""
@@ -113,14 +113,14 @@ class PendingRequests:
             found[1](response.code, f"{response.local_id}: {response.code.name}", -1)
             return
         due_ms = self._context.environment.now_ms() + FORWARDED_MS
-        heapq.heappush(self._behind, (response.index, next(self._numbers), due_ms, found[1]))
+        heapq.heappush(self._awaited, (response.index, next(self._numbers), due_ms, found[1]))
         self._timer.set_earlier(due_ms)
         self.committed(self._core.committed_index)
 
     def committed(self, index: int) -> None:
         """The committed index rose."""
-        while self._behind and self._behind[0][0] <= index:
-            wanted, _, _, done = heapq.heappop(self._behind)
+        while self._awaited and self._awaited[0][0] <= index:
+            wanted, _, _, done = heapq.heappop(self._awaited)
             done(ResponseCode.SUCCESS, "", wanted)
 
     # -- time -------------------------------------------------------------------------------
@@ -130,13 +130,13 @@ class PendingRequests:
         late = [number for number, (due, _) in self._forwarded.items() if due <= now_ms]
         for number in late:
             self._forwarded.pop(number)[1](ResponseCode.TIMEOUT, "the leader did not answer", -1)
-        if any(entry[2] <= now_ms for entry in self._behind):
-            behind = [entry for entry in self._behind if entry[2] <= now_ms]
-            self._behind = [entry for entry in self._behind if entry[2] > now_ms]
-            heapq.heapify(self._behind)
-            for index, _, _, done in sorted(behind, key=lambda entry: entry[:2]):
+        if any(entry[2] <= now_ms for entry in self._awaited):
+            overdue = [entry for entry in self._awaited if entry[2] <= now_ms]
+            self._awaited = [entry for entry in self._awaited if entry[2] > now_ms]
+            heapq.heapify(self._awaited)
+            for index, _, _, done in sorted(overdue, key=lambda entry: entry[:2]):
                 text = f"index {index} did not arrive in time; this replica is behind"
                 done(ResponseCode.TIMEOUT, text, -1)
         deadlines = [due for due, _ in self._forwarded.values()]
-        deadlines += [entry[2] for entry in self._behind]
+        deadlines += [entry[2] for entry in self._awaited]
         self._timer.set(min(deadlines, default=NEVER_MS))

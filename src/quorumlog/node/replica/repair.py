@@ -176,16 +176,18 @@ class Repairer:
             return
         if self._context.log.damaged.range_at(asked.first_index) is None:
             return  # the entry was removed, replaced or found whole since the request
-        behind = asked.first_index + message.count
+        following = asked.first_index + message.count
         try:
             block = parse_block(
                 attachment, count=message.count, entry_bytes_max=self._limits.entry_bytes_max
             )
             plan = self._context.log.repair(block)
         except (RequestError, StorageError) as error:
-            if isinstance(error, CorruptionError) and error.index == behind:
-                self._quarantine(error, behind)  # it may look whole by itself: only these show it
-                if self._context.log.damaged.range_at(behind):
+            if isinstance(error, CorruptionError) and error.index == following:
+                self._quarantine(
+                    error, following
+                )  # it may look whole by itself: only these show it
+                if self._context.log.damaged.range_at(following):
                     self._timer.set(self._environment.now_ms())
                 return
             log_event(
@@ -201,7 +203,7 @@ class Repairer:
             return
         self._writing = True
         self._failures = 0
-        self._repaired = behind - 1
+        self._repaired = following - 1
         self._alone = 0
         self._context.counters.entries_repaired += block.count
         self._environment.disk.submit(self, REPAIR, plan)

@@ -117,7 +117,7 @@ class Sessions:
             self._is_changed = True
         self._base.as_of = max(self._base.as_of, index)
 
-    def began_anew(self, before_begin_index: int) -> None:
+    def log_reset(self, before_begin_index: int) -> None:
         """The log was reset to start after before_begin_index.
 
         The sessions of the removed entries came with the offer (`learned`). Entries after the new

@@ -348,7 +348,7 @@ class SnapshotReceiver:
         log_event(
             logger,
             logging.WARNING,
-            "log begins anew",
+            "log reset",
             group=self._context.config.group,
             first_index=effect.before_begin_index + 1,
             first_index_before=log.before_begin_index + 1,
@@ -359,7 +359,7 @@ class SnapshotReceiver:
             self._sessions.learned(table)
         if effect.truncate_from >= 0:
             self._sessions.truncated(effect.truncate_from)
-        self._sessions.began_anew(effect.before_begin_index)
+        self._sessions.log_reset(effect.before_begin_index)
         if effect.truncate_from >= 0:
             context.submit(None, log.truncate(effect.truncate_from))
         else:

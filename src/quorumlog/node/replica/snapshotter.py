@@ -315,8 +315,8 @@ class Snapshotter:
         """Quarantine snapshots after an index; on the machine's thread."""
         snapshots = self._snapshots
         if snapshots is not None:
-            behind = [found for found in snapshots.indexes() if found > index]
-            if snapshots.quarantine(behind):
+            later = [found for found in snapshots.indexes() if found > index]
+            if snapshots.quarantine(later):
                 self.has_quarantined = True
 
     def agreed(self) -> None:

@@ -69,7 +69,7 @@ class OpenTransactions:
         else:
             self._due_ms.pop(found_id, None)
 
-    def tell(
+    def answer_state(
         self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
     ) -> None:
         """Answer with the state of a transactional id, once this replica has proved its lead."""

@@ -36,7 +36,7 @@ class LeaderEligibility(Invariant):
         # who is about to stop asks one after the other, until the node stops in any case
         handing_ms = LEAVE_MS if core.is_leaving else group.leadership_transfer_wait_timeout
         handing = leads and core.is_transferring
-        self._bound(node, "leadership is being handed over", handing_ms, handing)
+        self._bound(node, "leadership is being transferred", handing_ms, handing)
         self._bound(node, "it is no voter any more", 0, leads and settled and not voter)
 
     def _bound(self, node: NodeView, what: str, limit_ms: int, holds: bool) -> None:

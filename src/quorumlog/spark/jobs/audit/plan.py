@@ -187,17 +187,17 @@ def tasks_of(
     most = max(1, min(TASK_FINDINGS_MAX, ALL_FINDINGS_MAX // max(1, count)))
     ends = max((replica.end_index for replica in replicas), default=-1)
     tasks = []
-    for begin, behind in pairwise(edges):
-        parts = (replica.part(begin, behind - 1) for replica in replicas)
-        of_archive = tuple(one for one in ranges if one.first < behind and begin <= one.last)
+    for begin, stop in pairwise(edges):
+        parts = (replica.part(begin, stop - 1) for replica in replicas)
+        of_archive = tuple(one for one in ranges if one.first < stop and begin <= one.last)
         task = RangeTask(
             begin,
-            behind - 1,
+            stop - 1,
             ends,
             tuple(part for part in parts if part is not None),
             of_archive,
             most,
         )
-        if begin < behind and (task.parts or of_archive):
+        if begin < stop and (task.parts or of_archive):
             tasks.append(task)
     return tasks

@@ -99,8 +99,8 @@ class Buckets:
     def range(self, number: int) -> tuple[int, int]:
         """Return first and last index of a bucket."""
         length = self.last - self.first + 1
-        begin, behind = (-(-length * edge // self.count) for edge in (number, number + 1))
-        return self.first + begin, self.first + behind - 1
+        begin, stop = (-(-length * edge // self.count) for edge in (number, number + 1))
+        return self.first + begin, self.first + stop - 1
 
 
 def class_of(sizes: Int64s) -> Int64s:

@@ -275,7 +275,7 @@ def stats_of_store(
     buckets = Buckets(first, last, min(BUCKETS, last - first + 1))
     size = max(RANGE_BYTES, (replica.end_position - replica.marks()[0][1]) // TASKS_MAX)
     edges = [*cuts_of(files, replica, store, size), last + 1]
-    parts = [replica.part(begin, behind - 1) for begin, behind in pairwise(edges) if begin < behind]
+    parts = [replica.part(begin, stop - 1) for begin, stop in pairwise(edges) if begin < stop]
     found = _joined(
         name, buckets, run([CountOfStore(part, buckets, quick) for part in parts if part])
     )
