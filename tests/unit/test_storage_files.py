@@ -1,8 +1,11 @@
 """Files of the size of one entry each, as DLedger's tests of its file lists have them."""
 
+import os
+
 import pytest
 
 from quorumlog.model.codes import Magic
+from quorumlog.storage.files import os_files
 from store_access import Opened
 
 FILE = 512
@@ -95,3 +98,22 @@ def test_a_file_that_is_not_made_yet_holds_nothing(three):
     assert not data.has(planned.start)
     planned.prepare()
     assert data.has(planned.start)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_a_write_of_many_buffers_goes_on_after_each_short_write(tmp_path, monkeypatch, most):
+    pwritev, calls = os.pwritev, []
+
+    def short(descriptor, buffers, offset):
+        calls.append(len(buffers))
+        return pwritev(descriptor, [b"".join(buffers)[:most]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os_files, "IO_VECTOR_MAX", 3)
+    buffers = [b"ab", b"", memoryview(b"cdefg"), b"h", bytearray(b"ij"), b"", b"klm"]
+    file = os_files.OsFileSystem().open(f"{tmp_path}/file", create=True)
+    file.write_at(buffers, 5)
+    assert file.read_at(100, 0) == bytes(5) + b"abcdefghijklm"
+    assert buffers[2] == b"cdefg", "the caller's list stays as it is"
+    assert max(calls) == 3
+    file.close()

@@ -316,24 +316,18 @@ class OsFile:
 
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
         """See `File`. Every append comes here and to `sync`, so they do without `_named`."""
-        try:
-            for start in range(0, len(buffers), IO_VECTOR_MAX):
-                offset = self._write_vector(list(buffers[start : start + IO_VECTOR_MAX]), offset)
-        except OSError as error:
-            raise storage_error(self.path, "write", error) from error
-
-    def _write_vector(self, buffers: list[Buffer], offset: int) -> int:
-        """Write one vector whole, continuing after short writes; return the offset after it."""
-        left = sum(map(len, buffers))
-        while True:
-            written = os.pwritev(self._descriptor, buffers, offset)
+        rest, first = list(buffers), 0
+        while first < len(rest):
+            try:
+                written = os.pwritev(self._descriptor, rest[first : first + IO_VECTOR_MAX], offset)
+            except OSError as error:
+                raise storage_error(self.path, "write", error) from error
             offset += written
-            left -= written
-            if not left:
-                return offset
-            while written >= len(buffers[0]):
-                written -= len(buffers.pop(0))
-            buffers[0] = memoryview(buffers[0])[written:]
+            while first < len(rest) and written >= len(rest[first]):
+                written -= len(rest[first])
+                first += 1
+            if written:  # a short write: it goes on in the middle of a buffer
+                rest[first] = memoryview(rest[first])[written:]
 
     def read_at(self, length: int, offset: int) -> bytes:
         """See `File`."""

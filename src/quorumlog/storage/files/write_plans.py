@@ -142,7 +142,7 @@ class _Run:
         length = sum(map(len, step.buffers))
         start, end, buffers = self._open.get(step.target, (step.offset, step.offset, []))
         if end != step.offset:
-            self._write(step.target, start, buffers)
+            step.target.writable().write_at(buffers, start)
             start, end, buffers = step.offset, step.offset, []
         buffers.extend(step.buffers)
         self._open[step.target] = (start, end + length, buffers)
@@ -151,8 +151,5 @@ class _Run:
 
     def flush(self) -> None:
         for target, (start, _, buffers) in self._open.items():
-            self._write(target, start, buffers)
+            target.writable().write_at(buffers, start)
         self._open.clear()
-
-    def _write(self, target: Target, start: int, buffers: list[Buffer]) -> None:
-        target.writable().write_at(buffers, start)
