@@ -273,7 +273,7 @@ class Cluster(Snapshots):
         heapq.heappush(self._agenda, (self.now + delay_ms, next(self._order), action, arguments))
 
     def _wake(self, replica):
-        deadline = replica.core.due_ms
+        deadline = replica.core.signals.due_ms
         if deadline < (1 << 50) and (replica.wake_ms is None or deadline < replica.wake_ms):
             replica.wake_ms = deadline
             delay = max(0, deadline - self.now)

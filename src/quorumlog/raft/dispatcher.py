@@ -93,7 +93,8 @@ class PeerContact:
 class CommitNotices:
     """Sends the commit index to a peer that has all entries, and knows what it has acknowledged.
 
-    `known_index` is the committed index that the peer acknowledged; -1: none. Pushes carry the
+    `known_index` is the committed index that the peer acknowledged, `sent_index` the one that it
+    was sent; -1: none. Pushes carry the
     commit index too, so a COMMIT is sent only when there is nothing to push.
     """
 
@@ -102,13 +103,13 @@ class CommitNotices:
         self.due_ms = NEVER_MS
         self._state = state
         self._peer_id = peer_id
-        self._sent_index = -1
+        self.sent_index = -1
         self._request: PushRequest | None = None
 
     @property
     def is_missing(self) -> bool:
         """Whether the newest committed index was not sent to the peer yet."""
-        return self._sent_index < self._state.committed_index
+        return self.sent_index < self._state.committed_index
 
     @property
     def is_acknowledged(self) -> bool:
@@ -129,13 +130,13 @@ class CommitNotices:
             self._request = push_request(
                 state, self._peer_id, PushType.COMMIT, request_id, match_index
             )
-        self._sent_index = state.committed_index
+        self.sent_index = state.committed_index
         self.due_ms = NEVER_MS
         state.send(self._request)
 
     def carried_by_push(self, last_index: int) -> None:
         """A push up to last_index leaves, and carries the commit index."""
-        self._sent_index = min(self._state.committed_index, last_index)
+        self.sent_index = min(self._state.committed_index, last_index)
         self.due_ms = NEVER_MS
 
     def acknowledged(self, index: int) -> None:
@@ -162,7 +163,7 @@ class CommitNotices:
 
     def forget(self) -> None:
         """The peer may know nothing any more."""
-        self.known_index = self._sent_index = -1
+        self.known_index = self.sent_index = -1
 
 
 class Dispatcher:
@@ -321,7 +322,7 @@ class Dispatcher:
                         state.config.push_bytes_max,
                     )
                 )
-        elif self.commits.is_missing and not self._in_flight.count:
+        elif self.commits.sent_index < state.committed_index and not self._in_flight.count:
             self.commits.schedule()
 
     def entries_read(self, event: EntriesRead) -> None:
@@ -348,7 +349,7 @@ class Dispatcher:
         self.commits.carried_by_push(last)
         state.due_by(state.now_ms + state.config.push_timeout_ms)
         in_flight.add(Push(request_id, last, size_bytes, state.now_ms, message.commit_index))
-        state.emit(PushEntries(message))
+        state.effects.append(PushEntries(message))
 
     def entries_unreadable(self, event: EntriesUnreadable) -> None:
         """Try again a little later."""

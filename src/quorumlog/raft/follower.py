@@ -202,6 +202,10 @@ class Follower:
         runs = request.term_runs
         if request.first_index != request.prev_index + 1 or not runs:
             return False
+        if len(runs) == 1:
+            ((term, first),) = runs
+            fits = first == request.first_index <= request.last_index
+            return fits and request.prev_term <= term <= request.term
         firsts = [first for _, first in runs]
         terms = [request.prev_term, *(term for term, _ in runs)]
         return (

@@ -115,7 +115,7 @@ class Leadership:
         first, last = state.log.end_index + 1, state.log.end_index + event.count
         state.log.append(last, state.term)
         token = state.issue(last)
-        state.emit(AppendProposal(event.proposal_id, first, last, state.term, token))
+        state.effects.append(AppendProposal(event.proposal_id, first, last, state.term, token))
         for dispatcher in self.dispatchers.values():
             dispatcher.push_proposed(first, last, event.size_bytes)
 
@@ -188,7 +188,8 @@ class Leadership:
         if dispatcher.match_index > before:
             self.advance_commit()
         dispatcher.push_entries()
-        self._transfer.advance()
+        if self._transfer.is_awaited:
+            self._transfer.advance()
 
     def _offer_answered(self, response: InstallSnapshotResponse) -> None:
         """A peer has installed a snapshot, or needs none."""
@@ -241,7 +242,8 @@ class Leadership:
             self._start_read_round()
         for dispatcher in self.dispatchers.values():
             dispatcher.push_entries()
-        self._transfer.advance()
+        if self._transfer.is_awaited:
+            self._transfer.advance()
         self._leave_if_removed()
 
     @property
@@ -308,17 +310,8 @@ class Leadership:
         until it was readmitted (R14). Kept until the membership, or an incarnation, changes.
         """
         if self._counted is None:
-            self._counted = self._find_counted()
+            self._counted = _counted(self._state.memberships.current, self.dispatchers)
         return self._counted
-
-    def _find_counted(self) -> list[str]:
-        membership = self._state.memberships.current
-        return [
-            peer_id
-            for peer_id, dispatcher in self.dispatchers.items()
-            if (member := membership.member(peer_id))
-            and member.may_be(dispatcher.contact.incarnation)
-        ]
 
     def _leave_if_removed(self) -> None:
         """Step down if the committed membership does not name me as a voter any more (R17)."""
@@ -351,17 +344,20 @@ class Leadership:
         dispatcher = self.dispatchers.get(response.local_id)
         if dispatcher is None or response.term != state.term:
             return None
-        if dispatcher.contact.is_other(response.incarnation) and not self._rounds.is_newest(
-            response
-        ):
+        contact, incarnation = dispatcher.contact, response.incarnation
+        is_known = incarnation == contact.incarnation
+        is_other = not is_known and contact.is_other(incarnation)
+        if is_other and not self._rounds.is_newest(response):
             return None  # the data directory that it speaks for is gone
         if response.code is ResponseCode.INCONSISTENT_LEADER:
             state.alarm(f"{response.local_id} follows another leader of this term")
             state.enter(Role.CANDIDATE, None)
             return None
-        if response.incarnation != dispatcher.contact.incarnation:
+        if is_known:
+            contact.seen(incarnation)
+        else:
             self._counted = None
-        dispatcher.peer_seen(response.incarnation)
+            dispatcher.peer_seen(incarnation)
         return dispatcher
 
     def _send_heartbeats(self) -> None:
@@ -434,7 +430,15 @@ class Leadership:
         check(state.leader_id == state.config.self_id, "a leader knows who leads")
         check(state.vote == state.config.self_id, "a leader voted for itself", state.vote)
         check(state.log.end_term == state.term, "a leader's last entry is of its own term")
-        counted = self._find_counted()
+        counted = _counted(state.memberships.current, self.dispatchers)
         check(self._counted in (None, counted), "the peers that count are known", counted)
         for dispatcher in self.dispatchers.values():
             dispatcher.validate()
+
+
+def _counted(membership: Membership, dispatchers: dict[str, Dispatcher]) -> list[str]:
+    return [
+        peer_id
+        for peer_id, dispatcher in dispatchers.items()
+        if (member := membership.member(peer_id)) and member.may_be(dispatcher.contact.incarnation)
+    ]

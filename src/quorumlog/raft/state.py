@@ -109,7 +109,7 @@ class RaftState:
     def send(self, message: PeerMessage, after: int = 0) -> None:
         """Send once the write `after` is durable, and never before the present term is durable."""
         after = max(after, self.writes.hard_state_token)
-        self.emit(Send(message, after if after > self.writes.stored_token else None))
+        self.effects.append(Send(message, after if after > self.writes.stored_token else None))
 
     def alarm(self, text: str) -> None:
         """Tell operators of something that must never happen."""
@@ -155,7 +155,7 @@ class RaftState:
             check(index <= self.log.end_index, "only stored entries commit", index)
             self.committed_index = index
             self.memberships.committed(index)
-            self.emit(Committed(index))
+            self.effects.append(Committed(index))
 
     # -- members ----------------------------------------------------------------------------
 

@@ -25,24 +25,15 @@ class CoreView:
         self._leadership: Leadership | None = None
         self._transfer = Transfer(state)
         self._has_failed = False
-
-    @property
-    def changes(self) -> int:
-        """Rises with each change of role, term, membership, quiescence, and of a transfer."""
-        return self._state.signals.changes
-
-    @property
-    def due_ms(self) -> int:
-        """The next `Ticked` is not needed before this time; it may be needed later, or not at all.
-
-        `next_deadline_ms` finds out. That takes a while, so it is called only when this time has
-        come, and after events that are rare.
-        """
-        return self._state.signals.due_ms
+        self.signals = state.signals
 
     def next_deadline_ms(self) -> int:
-        """Return when the next `Ticked` is needed, and remember it as `due_ms`."""
-        self._state.signals.due_ms = due_ms = self._deadline_ms()
+        """Return when the next `Ticked` is needed, and remember it as `signals.due_ms`.
+
+        Until that time has come it may be too early, as when a leader was heard of meanwhile; so
+        this is called then, and after events that are rare.
+        """
+        self.signals.due_ms = due_ms = self._deadline_ms()
         return due_ms
 
     def _deadline_ms(self) -> int:

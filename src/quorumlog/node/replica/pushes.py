@@ -56,7 +56,7 @@ class Pushes:
         self._space = space
         self._appended_range = (-1, -1, -1)
         """Term, first and last index of what was appended last."""
-        self._appended: list[EntryRun] = []
+        self._appended: list[Buffer] = []
         self._appended_chain = 0
         """The chain CRC before it."""
 
@@ -125,8 +125,9 @@ class Pushes:
         with_chain = self._messages.with_chain(message)
         if with_chain is not None:
             _, first, last = found
-            self._appended = gather(self._context.log, first, last, sys.maxsize)
-            check(self._appended[-1].last_index == last, "what was just appended is in memory")
+            runs = gather(self._context.log, first, last, sys.maxsize)
+            check(runs[-1].last_index == last, "what was just appended is in memory")
+            self._appended = [run.data for run in runs]
             self._appended_chain = with_chain.prev_chain_crc
             self._appended_range = found
         return with_chain
@@ -135,13 +136,13 @@ class Pushes:
         """Send entries that were read for a push; None: they were just appended."""
         if runs is None:
             message = self._with_appended(effect.message)
-            runs = self._appended
+            attachments = self._appended
         else:
             message = self._messages.with_chain(effect.message)
+            check(runs[0].first_index == effect.message.first_index, "the push fits its entries")
+            attachments = [run.data for run in runs]
         if message is None:
             return
-        check(runs[0].first_index == message.first_index, "the push fits its entries")
-        attachments: list[Buffer] = [run.data for run in runs]
         network, counters = self._context.environment.network, self._context.counters
         if network.send(message.remote_id, message, attachments, bulk=True):
             counters.pushes_sent += 1

@@ -367,7 +367,8 @@ class Replica:
             return
         self._is_stepping = True
         core, environment = self.context.core, self.context.environment
-        changes_before = core.changes
+        signals = core.signals
+        changes_before = signals.changes
         try:
             while self._inbox:
                 item = self._inbox.popleft()
@@ -378,11 +379,10 @@ class Replica:
             raise
         finally:
             self._is_stepping = False
-        if core.changes != changes_before:
+        if signals.changes != changes_before:
             self._core_changed()
-        due_ms = core.due_ms
-        if due_ms < self._core_timer.due_ms:
-            self._core_timer.set(due_ms)
+        if signals.due_ms < self._core_timer.due_ms:
+            self._core_timer.set(signals.due_ms)
 
     def _core_changed(self) -> None:
         """Role, term, membership, quiescence or a transfer may be others than before."""
@@ -426,8 +426,9 @@ class Replica:
 
     def _tick_core(self, now_ms: int) -> None:
         core = self.context.core
-        if now_ms < core.next_deadline_ms():  # it has moved, as when a leader was heard of
-            self._core_timer.set(core.due_ms)
+        due_ms = core.next_deadline_ms()
+        if now_ms < due_ms:  # it has moved, as when a leader was heard of
+            self._core_timer.set(due_ms)
             return
         self.step(ev.Ticked(self._may_campaign(now_ms)))
         if core.role is Role.LEADER:
