@@ -9,7 +9,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import SnapshotChunkRequest
 from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
 from quorumlog.raft.effects import FetchSnapshot, OfferSnapshot, ResetLog
-from quorumlog.transport.peers import VISITORS_MAX
+from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
 SILENCE_MS = SILENT_OFFERS * TIME_OUT_MS
 
@@ -57,7 +57,7 @@ def test_of_those_that_are_no_members_only_so_many_are_known(leader):
         offered(leader, f"n{number}")
     served = leader.served._served
     assert [*served][-1] == "n99"
-    assert len(served) <= VISITORS_MAX + len(leader.core.membership.ids)
+    assert len(served) <= UNKNOWN_PEERS_MAX + len(leader.core.membership.ids)
     assert "n1" in served, "a member"
 
 

@@ -7,7 +7,7 @@ from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.storage.files.file_sequence import MAPS_MAX
 from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, TOLD_MAX
-from quorumlog.transport.peers import VISITORS_MAX
+from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
 LIMIT_MAX = 65_536
 """The limit of the process is raised no further than this, or than what the configuration needs."""
@@ -59,7 +59,7 @@ def _divided(config: NodeConfig, limit: int) -> DescriptorPlan:
     stored = [group for group in groups if group.store_type == "FILE"]
     maps_max = max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, len(stored)))))
     members = {member for group in groups for member in group.members}
-    own = BASE + 2 * (len(members) + VISITORS_MAX) + len(stored) * (PER_GROUP + 2 * maps_max)
+    own = BASE + 2 * (len(members) + UNKNOWN_PEERS_MAX) + len(stored) * (PER_GROUP + 2 * maps_max)
     own += sum(len(group.data_directories) for group in stored)
     own += sum(PER_MACHINE for group in stored if group.state_machine)
     peers = min(PEERS_RESERVE, max(4 * len(members), limit // 8))

@@ -16,7 +16,7 @@ from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.messages.peer import (
     CHANGES_MAX,
-    STRAYS_MAX,
+    DIVERGED_MAX,
     NodeHeartBeat,
     NodeHeartBeatResponse,
     NodeMessage,
@@ -63,7 +63,7 @@ class _PeerView:
     answered: int = 0
     heard_ms: int = -1
     is_silent: bool = True
-    strays: frozenset[str] = frozenset()
+    diverged: frozenset[str] = frozenset()
 
     def change(self, group: str, term: int) -> None:
         """Report another term of a group from now on."""
@@ -78,9 +78,9 @@ class _PeerView:
 
     def confirms(self, group: str) -> bool:
         """Whether the peer follows in this group, according to its last answer."""
-        is_sure = not self.is_silent and len(self.strays) < STRAYS_MAX
+        is_sure = not self.is_silent and len(self.diverged) < DIVERGED_MAX
         version, _ = self.changes[group]
-        return is_sure and version <= self.acknowledged and group not in self.strays
+        return is_sure and version <= self.acknowledged and group not in self.diverged
 
 
 @dataclass(slots=True)
@@ -255,7 +255,7 @@ class NodeLiveness:
             more = begin + CHANGES_MAX < len(changes)
             version = part[-1][1] if more else peer_view.version
             peer_view.number += 1
-            beat = NodeHeartBeat(
+            heartbeat = NodeHeartBeat(
                 local_id=self._self_id,
                 remote_id=peer,
                 run=self._run,
@@ -266,7 +266,7 @@ class NodeLiveness:
                 changes=[(group, term) for group, _, term in part],
                 more=more,
             )
-            if not self._network.send(peer, beat):
+            if not self._network.send(peer, heartbeat):
                 return
             base = version
 
@@ -282,7 +282,7 @@ class NodeLiveness:
             peer_view.acknowledged,
             min(answer.version, peer_view.version),
         )
-        peer_view.strays = frozenset(answer.strays)
+        peer_view.diverged = frozenset(answer.diverged)
         peer_view.heard_ms = self._now_ms()
         for group, version, term in peer_view.changes_after(before):
             if term == ENDED and version <= peer_view.acknowledged:
@@ -291,10 +291,10 @@ class NodeLiveness:
         if peer_view.is_silent or peer_view.acknowledged < before:
             peer_view.is_silent = False
             self._wake_leaders(answer.local_id)
-        elif len(answer.strays) >= STRAYS_MAX:
+        elif len(answer.diverged) >= DIVERGED_MAX:
             self._wake_leaders(answer.local_id)
         else:
-            for group in answer.strays:
+            for group in answer.diverged:
                 if group in self._quiescent:
                     self._wake_leader(group)
 
@@ -314,37 +314,37 @@ class NodeLiveness:
         elif isinstance(message, NodeHeartBeat):
             self._heard(message)
 
-    def _heard(self, beat: NodeHeartBeat) -> None:
+    def _heard(self, heartbeat: NodeHeartBeat) -> None:
         """Learn what the peer leads, quiesce its groups, and say which do not follow."""
-        peer = beat.local_id
+        peer = heartbeat.local_id
         remote_leader = self._remote_leaders.get(peer)
-        if remote_leader is None or remote_leader.run != beat.run:
+        if remote_leader is None or remote_leader.run != heartbeat.run:
             if remote_leader is not None:
                 self._doubt(peer, remote_leader)
             elif len(self._remote_leaders) >= REMOTE_LEADERS_MAX:
                 return
             remote_leader = self._remote_leaders[peer] = _RemoteLeaderView(
-                beat.run, beat.interval_ms
+                heartbeat.run, heartbeat.interval_ms
             )
-        if beat.number <= remote_leader.number:
+        if heartbeat.number <= remote_leader.number:
             return
-        remote_leader.number, remote_leader.interval_ms = beat.number, beat.interval_ms
-        if beat.base > remote_leader.version:
+        remote_leader.number, remote_leader.interval_ms = heartbeat.number, heartbeat.interval_ms
+        if heartbeat.base > remote_leader.version:
             self._forget(peer, remote_leader)
-        elif beat.version > remote_leader.version:
-            self._learn(peer, remote_leader, beat)
-        if not beat.more:
-            if beat.version == remote_leader.version:
+        elif heartbeat.version > remote_leader.version:
+            self._learn(peer, remote_leader, heartbeat)
+        if not heartbeat.more:
+            if heartbeat.version == remote_leader.version:
                 remote_leader.heard_ms, remote_leader.is_silent = self._now_ms(), False
                 self._settle(peer, remote_leader)
             self._answer(peer, remote_leader)
 
-    def _learn(self, peer: str, remote_leader: _RemoteLeaderView, beat: NodeHeartBeat) -> None:
-        known = len(remote_leader.claims) + len(beat.changes)
+    def _learn(self, peer: str, remote_leader: _RemoteLeaderView, heartbeat: NodeHeartBeat) -> None:
+        known = len(remote_leader.claims) + len(heartbeat.changes)
         if known > len(self._replicas) + STRANGE_CLAIMS_MAX:
             self._forget(peer, remote_leader)
             return
-        for group, term in beat.changes:
+        for group, term in heartbeat.changes:
             if remote_leader.claims.get(group) == term:
                 continue
             self._unsettle(peer, remote_leader, group)
@@ -354,7 +354,7 @@ class NodeLiveness:
             else:
                 remote_leader.claims[group] = term
                 remote_leader.unsettled[group] = None
-        remote_leader.version = beat.version
+        remote_leader.version = heartbeat.version
 
     def _settle(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         """Quiesce the groups that follow the peer in the term that it named."""
@@ -379,7 +379,7 @@ class NodeLiveness:
             run=remote_leader.run,
             number=remote_leader.number,
             version=remote_leader.version,
-            strays=list(remote_leader.unsettled)[:STRAYS_MAX],
+            diverged=list(remote_leader.unsettled)[:DIVERGED_MAX],
         )
         self._network.send(peer, answer)
 

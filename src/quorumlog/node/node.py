@@ -235,7 +235,9 @@ class Node:
     def _handler_for(self, hello: Hello) -> ConnectionHandler:
         if hello.role == "client":
             return self._client_handler(self)
-        events = ConnectionEvents(self.links.visited, self.links.visitor_left, self.links.knows)
+        events = ConnectionEvents(
+            self.links.peer_connected, self.links.peer_disconnected, self.links.knows
+        )
         return self._peer_inbox(hello, events)
 
     def _peer_inbox(self, hello: Hello, events: ConnectionEvents | None = None) -> PeerHandler:

@@ -112,10 +112,10 @@ class Impostors:
         return answer, b""
 
     def _beat(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
-        beat = HeartBeatRequest(
+        heartbeat = HeartBeatRequest(
             group="g", local_id=sender, remote_id=node.node_id, term=self._far(node), round=1
         )
-        return beat, b""
+        return heartbeat, b""
 
     def _vote(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
         term = self._far(node)

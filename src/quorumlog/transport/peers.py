@@ -39,7 +39,7 @@ SILENCE_MS = 1_500
 about as long again as the silence lasted."""
 LEFT_S = 60.0
 """How long the links to a member that was removed stay."""
-VISITORS_MAX = 32
+UNKNOWN_PEERS_MAX = 32
 """Connections of nodes that are not members as far as this node knows, but may be (R18)."""
 
 
@@ -215,7 +215,7 @@ class PeerLinks:
     """All links of a node.
 
     `addresses` are those of the peers known at first; `meet` adds members that join later. Links go
-    only to these. A peer that connects without being known is a visitor, and is answered on its own
+    only to these. A peer that connects without being known is answered on its own
     connection: it may be a member that was added while this node was away.
     """
 
@@ -244,7 +244,7 @@ class PeerLinks:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._members: dict[str, set[str]] = {"": set(addresses)}
         self._left: dict[str, None] = {}
-        self._visitors: dict[str, list[Connection]] = {}
+        self._unknown_peers: dict[str, list[Connection]] = {}
         self._running = False
 
     def start(self) -> None:
@@ -276,7 +276,7 @@ class PeerLinks:
                 asyncio.get_running_loop().call_later(LEFT_S, self._leave, peer_id)
             else:
                 del self.addresses[peer_id]
-        while len(self._left) > VISITORS_MAX:
+        while len(self._left) > UNKNOWN_PEERS_MAX:
             self._leave(next(iter(self._left)))
         for link in (*self._control.values(), *self._bulk.values()):
             link.introduce(group)
@@ -289,7 +289,7 @@ class PeerLinks:
         self._close(peer_id)
 
     def accepts(self, hello: Hello) -> bool:
-        """Whether a peer may connect: one that is known, or one more visitor."""
+        """Whether a peer may connect: one that is known, or that says where it is."""
         if hello.node_id in self.addresses:
             return True
         return bool(hello.address) and hello.node_id != self.self_id
@@ -298,24 +298,24 @@ class PeerLinks:
         """Whether a peer is a member, or was until now, as far as this node knows."""
         return peer_id in self.addresses
 
-    def visited(self, peer_id: str, connection: Connection) -> None:
+    def peer_connected(self, peer_id: str, connection: Connection) -> None:
         """Note that a peer connected: it must be answered, whether or not it is known.
 
         An unknown one is answered on its own connection: the address that it states may be wrong.
         """
         if peer_id in self._tasks:
             return
-        self._visitors.setdefault(peer_id, []).append(connection)
-        while len(self._visitors) > VISITORS_MAX:
-            del self._visitors[next(iter(self._visitors))]
+        self._unknown_peers.setdefault(peer_id, []).append(connection)
+        while len(self._unknown_peers) > UNKNOWN_PEERS_MAX:
+            del self._unknown_peers[next(iter(self._unknown_peers))]
 
-    def visitor_left(self, peer_id: str, connection: Connection) -> None:
+    def peer_disconnected(self, peer_id: str, connection: Connection) -> None:
         """A connection that a peer made has ended."""
-        known = self._visitors.get(peer_id, [])
+        known = self._unknown_peers.get(peer_id, [])
         if connection in known:
             known.remove(connection)
         if not known:
-            self._visitors.pop(peer_id, None)
+            self._unknown_peers.pop(peer_id, None)
 
     def _link_to(self, peer_id: str, address: str) -> None:
         if self.addresses.get(peer_id) == address and peer_id in self._tasks:
@@ -354,9 +354,9 @@ class PeerLinks:
         link = (self._bulk if bulk else self._control).get(peer_id)
         if link is not None:
             return link.send(message, attachments)
-        return self._answer_visitor(peer_id, message, attachments, bulk=bulk)
+        return self._answer_unknown_peer(peer_id, message, attachments, bulk=bulk)
 
-    def _answer_visitor(
+    def _answer_unknown_peer(
         self,
         peer_id: str,
         message: PeerMessage | NodeMessage,
@@ -365,7 +365,7 @@ class PeerLinks:
         bulk: bool,
     ) -> bool:
         role = "bulk" if bulk else "control"
-        open_now = [one for one in self._visitors.get(peer_id, ()) if one.is_open]
+        open_now = [one for one in self._unknown_peers.get(peer_id, ()) if one.is_open]
         fitting = [one for one in open_now if one.hello is not None and one.hello.role == role]
         for connection in (fitting or open_now)[-1:]:
             return connection.send(message, attachments=attachments)

@@ -22,7 +22,7 @@ from quorumlog.model.messages.base import Message
 
 CHANGES_MAX = 512
 """Groups that one node heartbeat reports on; more go into further ones."""
-STRAYS_MAX = 512
+DIVERGED_MAX = 512
 """Diverged groups named in one answer to a node heartbeat."""
 INTRODUCED_MAX = 512
 """Groups in one introduction; more of them go into several."""
@@ -321,14 +321,14 @@ class NodeHeartBeat(NodeMessage, frozen=True, kw_only=True):
 class NodeHeartBeatResponse(NodeMessage, frozen=True, kw_only=True):
     """Answer to a node heartbeat with the same `run` and `number`; `version`: the one known, or 0.
 
-    `strays` are diverged groups: those of the set that do not follow the sender of the heartbeat
-    in their term (any more), at most `STRAYS_MAX`; at that number, more may have diverged.
+    `diverged` are groups of the set that do not follow the sender of the heartbeat
+    in their term (any more), at most `DIVERGED_MAX`; at that number, more may have diverged.
     """
 
     run: Number
     number: Number
     version: Number
-    strays: Annotated[list[Name], Meta(max_length=STRAYS_MAX)] = []
+    diverged: Annotated[list[Name], Meta(max_length=DIVERGED_MAX)] = []
 
 
 class HeartBeats(NodeMessage, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from quorumlog.model.messages.peer import SnapshotChunkRequest
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.storage.log.snapshots import SnapshotMeta
-from quorumlog.transport.peers import VISITORS_MAX
+from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
 SILENT_OFFERS = 3
 """A peer that has asked for nothing for this many push time-outs is not fetching any more."""
@@ -50,8 +50,8 @@ class ServedSnapshots:
         self._served.pop(peer_id, None)
         self._served[peer_id] = _Served(meta, context.environment.now_ms())
         members = context.core.membership.ids
-        visitors = [peer for peer in self._served if peer not in members]
-        for peer in visitors[:-VISITORS_MAX]:
+        unknown = [peer for peer in self._served if peer not in members]
+        for peer in unknown[:-UNKNOWN_PEERS_MAX]:
             del self._served[peer]
 
     def asked(self, request: SnapshotChunkRequest) -> bool:
