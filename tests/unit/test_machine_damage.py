@@ -190,7 +190,7 @@ def distrust(node, trusted_index=-1):
 
 
 def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
-    """Nothing is left of the state elsewhere: the log begins behind them everywhere."""
+    """Nothing is left of the state elsewhere: the log begins after them everywhere."""
     group = Group(**TRIMMED)
     group.fill(45)
     group.settled(45)

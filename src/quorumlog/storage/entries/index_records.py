@@ -93,7 +93,7 @@ def differs(stored: Records, derived: Records) -> npt.NDArray[np.bool_]:
     return found
 
 
-def first_behind(index: FileSequence, position: int, first: int, last: int) -> int:
+def first_after(index: FileSequence, position: int, first: int, last: int) -> int:
     """Return the first of the entries first … last that starts at or after a position.
 
     If none does, last + 1 is returned.

@@ -193,7 +193,7 @@ class DiskReader:
         if index - 1 <= self.log_start.before_begin_index:
             places.append(self.log_start.position)
         elif before is not None:
-            places += self._data.places_behind(int(before["pos"]) + int(before["size"]))
+            places += self._data.places_after(int(before["pos"]) + int(before["size"]))
         there = [found for found in map(self._header_at, places) if found is not None]
         stated = [found for found in there if found.index == index]
         return next(iter(stated + there), None)
@@ -212,7 +212,7 @@ class DiskReader:
         if before is None or record is None:
             return False
         end = int(before["pos"]) + int(before["size"])
-        follows = self._data.places_behind(end)
+        follows = self._data.places_after(end)
         numbered = (int(before["index"]), int(record["index"])) == (index - 1, index)
         placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
         return numbered and placed and int(record["term"]) >= int(before["term"])

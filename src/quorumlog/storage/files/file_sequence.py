@@ -131,7 +131,7 @@ class FileSequence:
         size = size_of(self._files, path)
         if size > self.file_size:
             raise CorruptionError(
-                f"{path} has {size} bytes instead of {self.file_size}: what lies behind byte "
+                f"{path} has {size} bytes instead of {self.file_size}: what lies after byte "
                 f"{self.file_size} is no part of the log; cut it off (truncate -s "
                 f"{self.file_size} {path}), or restore the file",
                 path,
@@ -207,7 +207,7 @@ class FileSequence:
         """Return the start of the file that holds a position."""
         return position - (position - self._origin) % self.file_size
 
-    def places_behind(self, end: int) -> tuple[int, int]:
+    def places_after(self, end: int) -> tuple[int, int]:
         """Return where the entry after an end may start: at that end, or in the next file."""
         return end, self.start_of(end) + self.file_size
 

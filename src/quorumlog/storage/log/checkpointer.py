@@ -29,13 +29,13 @@ class Checkpointer:
         self,
         data: FileSequence,
         index: FileSequence,
-        notes: StoreMetadata,
+        metadata: StoreMetadata,
         configs: ConfigEntries,
         end: LogPoint,
     ) -> None:
         self._data = data
         self._index = index
-        self._notes = notes
+        self._metadata = metadata
         self._configs = configs
         self._synced = end
         self._planned: Checkpoint | None = None
@@ -59,8 +59,8 @@ class Checkpointer:
         def write() -> None:
             _sync(index, data)
             try:
-                self._notes.save_sessions(sessions)
-                self._notes.save_checkpoint(checkpoint, configs)
+                self._metadata.save_sessions(sessions)
+                self._metadata.save_checkpoint(checkpoint, configs)
             except NoSpaceError as error:
                 put_off.append(error)
 
@@ -98,11 +98,11 @@ class Checkpointer:
 
         def remove() -> None:
             _sync(index, data)
-            self._notes.save_sessions(sessions)
-            self._notes.begin_removal(ended, checkpoint.log_start, configs)
+            self._metadata.save_sessions(sessions)
+            self._metadata.begin_removal(ended, checkpoint.log_start, configs)
             cut()
-            self._notes.save_damage(damaged)
-            self._notes.save_checkpoint(checkpoint, configs)
+            self._metadata.save_damage(damaged)
+            self._metadata.save_checkpoint(checkpoint, configs)
 
         def done() -> None:
             self._sessions_saved(sessions)

@@ -63,14 +63,14 @@ class FileLog:
         data: FileSequence,
         index: FileSequence,
         recovered: Recovered,
-        notes: StoreMetadata,
+        metadata: StoreMetadata,
         tail_cache_bytes: int,
     ) -> None:
         self._data = data
         self._index = index
-        self._notes = notes
+        self._metadata = metadata
         self._reader = DiskReader(data, index, recovered.log_start)
-        self._quarantine = Quarantine(data, index, self._reader, notes)
+        self._quarantine = Quarantine(data, index, self._reader, metadata)
         self.end_point = recovered.end
         """Where the log ends."""
         # these two are asked for all the time, so they are no properties
@@ -86,11 +86,11 @@ class FileLog:
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = self._found_runs()
         self._configs = ConfigEntries(recovered.config_entries)
-        self._checkpointer = Checkpointer(data, index, notes, self._configs, recovered.end)
+        self._checkpointer = Checkpointer(data, index, metadata, self._configs, recovered.end)
 
     def _found_runs(self) -> TermRuns:
         """Return the runs of terms: those that were noted, the others by search."""
-        noted = self._notes.checkpoint
+        noted = self._metadata.checkpoint
         known, until = ((), -1) if noted is None else (noted.term_runs, noted.point.index)
         first, last = self.before_begin_index + 1, self.end_point.index
         return TermRuns.joined(known, until, first, last, self._reader.term_at)
@@ -201,7 +201,7 @@ class FileLog:
             steps,
             len(block.data),
             done=self._completed,
-            synced=lambda: staged.note_durable(self._notes, self._reader.log_start),
+            synced=lambda: staged.note_durable(self._metadata, self._reader.log_start),
         )
 
     def _completed(self) -> None:
@@ -447,4 +447,4 @@ class FileLog:
         """Give all files back."""
         self._data.close()
         self._index.close()
-        self._notes.close()
+        self._metadata.close()

@@ -16,8 +16,8 @@ class PendingWrites:
         self._is_superseded = True
         self.point = point
 
-    def note_durable(self, notes: StoreMetadata, log_start: LogStart) -> None:
+    def note_durable(self, metadata: StoreMetadata, log_start: LogStart) -> None:
         """Write a hint: the write is durable. Called on the disk thread, while the log goes on."""
         point = self.point  # read first: `supersede` sets the two in the other order
         if not self._is_superseded:
-            notes.write_hint(point, log_start)
+            metadata.write_hint(point, log_start)

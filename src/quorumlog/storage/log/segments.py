@@ -1,7 +1,7 @@
 """Files as wholes: which can be removed, how much room is made, which must be made next."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
-from quorumlog.storage.entries.index_records import first_behind
+from quorumlog.storage.entries.index_records import first_after
 from quorumlog.storage.entries.placement import BLANK_RESERVE
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Preparable
@@ -23,7 +23,7 @@ def sealed_segments(
         if start >= newest:
             break
         file = data.file_starting(start)
-        first = first_behind(index, file.end, first, end.index)
+        first = first_after(index, file.end, first, end.index)
         size = file.end - max(start, log_start.position)
         segments.append(Segment(first - 1, size, file.path))
     return segments
@@ -36,17 +36,17 @@ def closed_until(
     newest = data.start_of(end.position)
     if newest <= log_start.position:
         return log_start.before_begin_index
-    return first_behind(index, newest, log_start.before_begin_index + 1, end.index) - 1
+    return first_after(index, newest, log_start.before_begin_index + 1, end.index) - 1
 
 
 def free_space_after(data: FileSequence, index: FileSequence, end: LogPoint) -> FreeSpace:
     """Return what fits into files that are made, after the end of the log."""
-    size = _made_behind(data, end.position)
-    records = _made_behind(index, (end.index + 1) * INDEX_RECORD_SIZE)
+    size = _made_after(data, end.position)
+    records = _made_after(index, (end.index + 1) * INDEX_RECORD_SIZE)
     return FreeSpace(max(0, size - BLANK_RESERVE), records // INDEX_RECORD_SIZE)
 
 
-def _made_behind(sequence: FileSequence, position: int) -> int:
+def _made_after(sequence: FileSequence, position: int) -> int:
     size = 0
     for file in sequence.files_over(position, 1 << 62):
         if not file.is_made or file.start > position + size:

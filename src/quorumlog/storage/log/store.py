@@ -102,23 +102,23 @@ def open_group(
     try:
         hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
-        notes = StoreMetadata(files, directory)
-        saved_sessions = notes.load_sessions()
-        log, report = open_log(files, directory, places, identity, notes, limits, maps_max=maps_max)
+        saved = StoreMetadata(files, directory)
+        saved_sessions = saved.load_sessions()
+        log, report = open_log(files, directory, places, identity, saved, limits, maps_max=maps_max)
         snapshots = _snapshots(files, directory, config)
         _warn_of_unknown_files(files, directory, places.all)
     except BaseException:
         for lock in locks:
             lock.release()
         raise
-    remembered = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
+    remembered = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
     noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
     committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
     # without saved sessions no producer had appended up to the checkpoint; of entries that only a
     # later snapshot covers this says nothing
-    known_until = log.before_begin_index if notes.has_lost_sessions else noted
+    known_until = log.before_begin_index if saved.has_lost_sessions else noted
     sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
-    if notes.has_lost_sessions:
+    if saved.has_lost_sessions:
         _say_sessions_are_lost(directory, log.before_begin_index)
     if committed >= 0:
         log.note_committed(committed)
@@ -134,7 +134,7 @@ def open_group(
 
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
-    lost = notes.has_lost_sessions and log.before_begin_index >= 0
+    lost = saved.has_lost_sessions and log.before_begin_index >= 0
     return OpenedGroup(*base, number, snapshots, sessions, lost)
 
 
@@ -195,7 +195,7 @@ def open_log(  # noqa: PLR0913
     directory: str,
     places: DataPlaces,
     identity: Identity,
-    notes: StoreMetadata,
+    saved: StoreMetadata,
     limits: Limits,
     *,
     drops_foreign: bool = False,
@@ -212,17 +212,17 @@ def open_log(  # noqa: PLR0913
     index.load()
     for path in (*data.unknown_files, *index.unknown_files):
         logger.warning("%s is no file of this log; it is ignored", path)
-    metadata, damaged = notes.load()
+    metadata, damaged = saved.load()
     recovered = Recovery(
-        data, index, metadata, drops_foreign=drops_foreign, reads_all=notes.needs_whole_log
+        data, index, metadata, drops_foreign=drops_foreign, reads_all=saved.needs_whole_log
     ).run()
     for path in (*data.in_the_way(), *index.in_the_way()):
         text = "%s is no file of this log; it is ignored, and renamed once a file needs its name"
         logger.warning(text, path)
-    _check_memberships(directory, notes, recovered)
-    recovered = _with_notes(recovered, [*damaged, *recovered.damaged], _noted(notes, recovered))
-    log = FileLog(data, index, recovered, notes, limits.tail_cache_bytes)
-    durable = notes.checkpoint.point.index if notes.checkpoint is not None else -1
+    _check_memberships(directory, saved, recovered)
+    recovered = _with_saved(recovered, [*damaged, *recovered.damaged], _noted(saved, recovered))
+    log = FileLog(data, index, recovered, saved, limits.tail_cache_bytes)
+    durable = saved.checkpoint.point.index if saved.checkpoint is not None else -1
     torn = torn_block(log, durable + 1)
     if torn is not None:
         plan = log.truncate(torn)
@@ -231,61 +231,61 @@ def open_log(  # noqa: PLR0913
     checkpoint = Checkpoint(
         recovered.log_start,
         log.end_point,
-        min(notes.checkpoint.committed_index, log.end_index) if notes.checkpoint else -1,
+        min(saved.checkpoint.committed_index, log.end_index) if saved.checkpoint else -1,
         log.noted_runs(),
     )
-    _note_opened(directory, notes, log, checkpoint)
-    notes.keep_reserve()
+    _note_opened(directory, saved, log, checkpoint)
+    saved.keep_reserve()
     return log, recovered.report
 
 
 def _note_opened(
-    directory: str, notes: StoreMetadata, log: FileLog, checkpoint: Checkpoint
+    directory: str, saved: StoreMetadata, log: FileLog, checkpoint: Checkpoint
 ) -> None:
     """Note what opening found, so that opening after a crash finds the same log.
 
     On a full disk the older note may stay: opening finds the same from it, unless it says that a
     removal was under way. Then opening would also remove what is appended from now on.
     """
-    before = notes.checkpoint
+    before = saved.checkpoint
     try:
-        notes.save_damage(log.damaged)
-        notes.save_config_entries(log.config_entries())
-        notes.write_hint(log.end_point, checkpoint.log_start, durable=True)
-        notes.write_checkpoint(checkpoint)
+        saved.save_damage(log.damaged)
+        saved.save_config_entries(log.config_entries())
+        saved.write_hint(log.end_point, checkpoint.log_start, durable=True)
+        saved.write_checkpoint(checkpoint)
     except NoSpaceError as error:
         if before is not None and before.is_end:
             raise
         logger.warning("%s: what was found is noted once there is room: %s", directory, error)
 
 
-def _check_memberships(directory: str, notes: StoreMetadata, recovered: Recovered) -> None:
+def _check_memberships(directory: str, saved: StoreMetadata, recovered: Recovered) -> None:
     """Raise `CorruptionError` if the entries that said who the members are were lost."""
-    committed = -1 if notes.checkpoint is None else notes.checkpoint.committed_index
+    committed = -1 if saved.checkpoint is None else saved.checkpoint.committed_index
     found = any(index <= committed for index, _ in recovered.config_entries)
-    if notes.has_lost_memberships and recovered.log_start.before_begin_index >= 0 and not found:
+    if saved.has_lost_memberships and recovered.log_start.before_begin_index >= 0 and not found:
         path = f"{directory}/{MEMBERSHIP_NAME}"
         raise CorruptionError(
-            f"{path} and its copy are lost, and the log begins behind the entry that told who the "
+            f"{path} and its copy are lost, and the log begins after the entry that told who the "
             f"members are. Restore one of them. {EMPTYING_IS_SAFE_WHEN}",
             path,
             0,
         )
 
 
-def _noted(notes: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]]:
+def _noted(saved: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]]:
     """Return the noted CONFIG_CHANGE entries that still count.
 
     Without a checkpoint the whole log was read: only what it does not hold is taken from the note.
     """
-    noted = notes.load_config_entries()
-    if notes.checkpoint is not None:
+    noted = saved.load_config_entries()
+    if saved.checkpoint is not None:
         return noted
     begin, damaged = recovered.log_start.before_begin_index, recovered.damaged
     return [pair for pair in noted if pair[0] <= begin or damaged.range_at(pair[0])]
 
 
-def _with_notes(
+def _with_saved(
     recovered: Recovered, ranges: list[tuple[int, int]], noted: list[tuple[int, bytes]]
 ) -> Recovered:
     """Join what was known to be damaged, and of memberships, with what was found now."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
-from quorumlog.storage.entries.index_records import first_behind, record_at
+from quorumlog.storage.entries.index_records import first_after, record_at
 from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import ScannedRun, Scanner, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
@@ -167,8 +167,8 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
     if data.has(start):
         _, view = data.map_at(start)
         stated = int.from_bytes(view[8:16], "big", signed=True)
-    behind = first_behind(index, start, low, high)
-    for candidate in (stated, behind):
+    after = first_after(index, start, low, high)
+    for candidate in (stated, after):
         if candidate is not None and low <= candidate <= high:
             record = record_at(index, candidate)
             if record is not None and record["index"] == candidate and record["pos"] == start:
@@ -176,7 +176,7 @@ def _first_in_file(store: StoreFiles, start: int, low: int, high: int) -> tuple[
     if stated is not None and low <= stated <= high and _begins_with(data, start, stated):
         return stated, start
     reader = DiskReader(data, index, LogStart(before_begin_index=low - 1))
-    for candidate in range(behind, min(behind + CUT_ATTEMPTS, high + 1)):
+    for candidate in range(after, min(after + CUT_ATTEMPTS, high + 1)):
         if reader.is_where_stated(candidate):
             position = reader.place_of(candidate)[0]
             return (candidate, position) if data.start_of(position) == start else None
@@ -249,8 +249,8 @@ class RangePlanner:
         """
         data, extent = self._data, self._extent
         borders = [(extent.first, extent.position)]
-        behind = data.start_of(extent.position) + data.file_size
-        for start in range(behind, (data.starts or [0])[-1] + 1, data.file_size):
+        after = data.start_of(extent.position) + data.file_size
+        for start in range(after, (data.starts or [0])[-1] + 1, data.file_size):
             found = _first_in_file(self._store, start, borders[-1][0], extent.last)
             if found is None:
                 continue
@@ -278,7 +278,7 @@ class RangePlanner:
         """Cut a run `until_first` bytes after its start, and then after each `length` bytes."""
         edges = [(run.first, run.position)]
         for target in range(run.position + until_first, run.end, length):
-            edge = self._edge_behind(target, edges[-1][0] + 1, run)
+            edge = self._edge_after(target, edges[-1][0] + 1, run)
             if edge is not None and edge[1] > edges[-1][1]:
                 edges.append(edge)
         ends = [*edges[1:], (run.last + 1, run.end)]
@@ -287,9 +287,9 @@ class RangePlanner:
             for (first, position), (beyond, end) in zip(edges, ends, strict=True)
         ]
 
-    def _edge_behind(self, target: int, low: int, run: _PlannedRun) -> tuple[int, int] | None:
+    def _edge_after(self, target: int, low: int, run: _PlannedRun) -> tuple[int, int] | None:
         """Return index and position of an entry at or after a position where a cut is safe."""
-        index = first_behind(self._index, target, low, run.last)
+        index = first_after(self._index, target, low, run.last)
         for candidate in range(index, min(index + CUT_ATTEMPTS, run.last + 1)):
             position = self._agreed_position(candidate, run)
             if position is not None:

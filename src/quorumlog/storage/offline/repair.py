@@ -77,12 +77,22 @@ def opened_for_change(
     places = DataPlaces(files, paths, (), 1.0)
     lock = files.lock(directory)
     try:
-        notes = StoreMetadata(files, directory)
+        store_metadata = StoreMetadata(files, directory)
         log, report = open_log(
-            files, directory, places, identity, notes, Limits(), drops_foreign=drops_foreign
+            files,
+            directory,
+            places,
+            identity,
+            store_metadata,
+            Limits(),
+            drops_foreign=drops_foreign,
         )
         try:
-            noted = notes.checkpoint.committed_index if notes.checkpoint is not None else -1
+            noted = (
+                store_metadata.checkpoint.committed_index
+                if store_metadata.checkpoint is not None
+                else -1
+            )
             committed = min(max(noted, committed_index_of(files, directory)), log.end_index)
             log.note_committed(committed)
             yield log, committed, report.mended_index_records
@@ -234,14 +244,14 @@ def _take(reader: DiskReader, log: Log, index: int) -> None:
     """
     _, last = log.damaged.range_at(index) or (index, index)
     block = _read(reader, index, last)
-    behind = index + block.count
+    after = index + block.count
     try:
         carry_out(log.repair(block))
     except CorruptionError as error:
-        if error.index != behind:
+        if error.index != after:
             raise
-        carry_out(log.quarantine(behind, is_readable=error.is_readable))
-        if log.damaged.range_at(behind) is None:
+        carry_out(log.quarantine(after, is_readable=error.is_readable))
+        if log.damaged.range_at(after) is None:
             raise
 
 

@@ -76,8 +76,9 @@ class ReplicaPart:
 class Replica:
     """The content of the files of one group directory, as seen once.
 
-    Entries up to `committed_index` are committed (-1: not known). `keeps_notes`: whether the store
-    notes it at all; DLedger's stores do not. `end_position` is the byte after the last entry.
+    Entries up to `committed_index` are committed (-1: not known). `records_commits`: whether the
+    store records it at all; DLedger's stores do not. `end_position` is the byte after the last
+    entry.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Replica:
     end_index: int
     end_position: int
     committed_index: int
-    keeps_notes: bool
+    records_commits: bool
     tail: Tail | None
     data_file_bytes: int
     index_file_bytes: int
@@ -100,7 +101,7 @@ class Replica:
         if lower > upper:
             return None
         walk_from = max(self.begin_index, lower - OVERLAP)
-        behind = upper + 1  # the entry after the last one proves whether that one is in its place
+        after = upper + 1  # the entry after the last one proves whether that one is in its place
         return ReplicaPart(
             self.name,
             walk_from,
@@ -109,11 +110,11 @@ class Replica:
             self.end_index,
             self.data_file_bytes,
             self.index_file_bytes,
-            self._data_paths(walk_from, behind),
+            self._data_paths(walk_from, after),
             tuple(
                 path
                 for start, path in self.index_files
-                if start <= behind * INDEX_RECORD_SIZE
+                if start <= after * INDEX_RECORD_SIZE
                 and walk_from * INDEX_RECORD_SIZE < start + self.index_file_bytes
             ),
         )
@@ -179,7 +180,7 @@ def opened_store(files: FileSystem, store: StoreDirectory) -> Iterator[StoreFile
 
 
 def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
-    """Return what a group directory holds; reads only its notes, its end, and first entries.
+    """Return what a group directory holds; reads only its metadata, its end, and first entries.
 
     Raises `StorageError` when there is no store, `CorruptionError` when it cannot be read at all.
     """
@@ -201,7 +202,7 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
             end_index=max(end.index, begin - 1),
             end_position=end.position,
             committed_index=min(committed, end.index),
-            keeps_notes=metadata.checkpoint is not None,
+            records_commits=metadata.checkpoint is not None,
             tail=tail,
             data_file_bytes=opened.data.file_size,
             index_file_bytes=opened.index.file_size,
@@ -225,11 +226,11 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
     if has_files or not has_identity(files, directory):
         return None
     identity = read_identity(files, directory)
-    notes = StoreMetadata(files, directory)
+    store_metadata = StoreMetadata(files, directory)
     try:
-        metadata, _ = notes.load(read_only=True)
+        metadata, _ = store_metadata.load(read_only=True)
     finally:
-        notes.close()
+        store_metadata.close()
     before = metadata.log_start.before_begin_index if metadata.log_start is not None else -1
     durable, checkpoint = metadata.durable or LogPoint(), metadata.checkpoint
     return Replica(
@@ -240,7 +241,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
         end_index=max(before, durable.index),
         end_position=durable.position,
         committed_index=-1 if checkpoint is None else checkpoint.committed_index,
-        keeps_notes=True,
+        records_commits=True,
         tail=None,
         data_file_bytes=identity.data_file_bytes,
         index_file_bytes=identity.index_file_bytes,

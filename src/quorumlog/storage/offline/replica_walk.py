@@ -243,7 +243,7 @@ class ReplicaWalk:
                 detail = f"magic {magic}, size {size}"
             else:
                 reason = "only zeros are in its place"
-        found = self._next_behind(index)
+        found = self._next_after(index)
         if found is not None:
             self._position = found[1]
         self._note(kind, reason, found[0] - 1 if found else self.part.last, path, offset, detail)
@@ -267,7 +267,7 @@ class ReplicaWalk:
         self.at = last + 1
         self.chains = ()
 
-    def _next_behind(self, index: int) -> tuple[int, int] | None:
+    def _next_after(self, index: int) -> tuple[int, int] | None:
         """Return (index, position) of the next entry after a bad one."""
         last = self.part.last
         for found in self._indexed(index + 1, last) if index < last else ():

@@ -70,11 +70,11 @@ def open_files(
     index = FileSequence(files, [index_path], index_size or file_size)
     if index_size is not None:
         index.load(read_only=True)
-    notes = StoreMetadata(files, directory)
+    store_metadata = StoreMetadata(files, directory)
     try:
-        metadata, damaged = notes.load(read_only=True)
+        metadata, damaged = store_metadata.load(read_only=True)
     finally:
-        notes.close()
+        store_metadata.close()
     return StoreFiles(directory, data, index, metadata, damaged)
 
 
@@ -107,14 +107,14 @@ def scan_store(
         if scan.damages:
             raise scan.error_of(scan.damages[0])
         first = scan.end.index + 1
-        lost = lost_behind(files, store, first)
+        lost = lost_after(files, store, first)
         if lost is not None and committed_index_of(files, directory) >= first:
             raise lost
     finally:
         store.close()
 
 
-def lost_behind(files: FileSystem, store: StoreFiles, first: int) -> CorruptionError | None:
+def lost_after(files: FileSystem, store: StoreFiles, first: int) -> CorruptionError | None:
     """Return the evidence of entries from `first` on that the index names and no data file holds.
 
     None if there are none, or if the file that should hold the first of them has its full size:

@@ -34,7 +34,7 @@ def transactions_of(
     )
     if is_lost and extent.first > 0:
         raise StorageError(
-            f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins behind what "
+            f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins after what "
             "they told: which transactions were accepted is not known here. Start the node, which "
             "asks its peers, or read another replica's files"
         )

@@ -29,7 +29,7 @@ from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 from quorumlog.storage.metadata.session_file import SessionFile
-from quorumlog.storage.offline.store_files import StoreFiles, lost_behind, open_files
+from quorumlog.storage.offline.store_files import StoreFiles, lost_after, open_files
 from quorumlog.storage.recovery.recovery import derived_records
 
 FINDINGS_MAX = 1_000
@@ -181,7 +181,7 @@ def _entries(
     if scan.stop.reason and not scan.damages and not is_unfinished:
         report.tail_text = f"byte {scan.stop.position}: {scan.stop.reason}"
     if not is_unfinished:
-        _check_index_behind(files, store, report)
+        _check_index_after(files, store, report)
     if last is not None and not last.checked:
         _check_unchecked_tail(store, last, report)
     progress(total, total)
@@ -223,10 +223,10 @@ def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> Non
         report.add(VerifyFinding("index", path, place - store.index.start_of(place), text, index))
 
 
-def _check_index_behind(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
+def _check_index_after(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
     """Look for entries that only the index still names: the file that held them is gone."""
     first = report.end_index + 1
-    lost = lost_behind(files, store, first)
+    lost = lost_after(files, store, first)
     named = len(following_records(store.index, first))
     if lost is not None:
         report.add(

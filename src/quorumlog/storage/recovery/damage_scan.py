@@ -83,7 +83,7 @@ class DamageScan:
         The first header alone is not believed, unless there is no index: a flipped bit in it would
         make all that follows look wrong.
         """
-        position = self._behind_blank(position)
+        position = self._after_blank(position)
         stated = next(iter(Scanner(self._data, position)), None)
         if stated is not None:
             record = record_at(self._index, stated.first_index)
@@ -94,7 +94,7 @@ class DamageScan:
             return Scanner(self._data, position)
         return Scanner(self._data, position, index=first - 1, chain_crc=None if first else 0)
 
-    def _behind_blank(self, position: int) -> int:
+    def _after_blank(self, position: int) -> int:
         """Return where the first entry lies: a reset may have left a blank record before it."""
         if not len(self._data):
             return position
@@ -146,7 +146,7 @@ class DamageScan:
             return True
         if self.stop.reason == FOREIGN and not self.drops_foreign and self._is_whole_foreign():
             raise self._error(
-                "was written by another program behind entries of this one; if it may go: "
+                "was written by another program after entries of this one; if it may go: "
                 f"quorumlog store truncate DIR --from {self._next_index}"
             )
         if (self._durable is not None and self._is_recent) or not self.stop.reason:
@@ -162,10 +162,10 @@ class DamageScan:
         size = header_at(view, self.stop.position - start).size
         if size > HEADER_SIZE:
             return True
-        behind = Scanner(
+        after = Scanner(
             self._data, self.stop.position + size, index=self._next_index, chain_crc=None
         )
-        return next(iter(behind), None) is not None
+        return next(iter(after), None) is not None
 
     def _good_at(self, index: int) -> Scanner | None:
         """Return a scanner in front of an entry after the stop, if it is whole and where its

@@ -34,12 +34,12 @@ class Quarantine:
     """
 
     def __init__(
-        self, data: FileSequence, index: FileSequence, reader: DiskReader, notes: StoreMetadata
+        self, data: FileSequence, index: FileSequence, reader: DiskReader, metadata: StoreMetadata
     ) -> None:
         self._data = data
         self._index = index
         self._reader = reader
-        self._notes = notes
+        self._metadata = metadata
 
     def diagnose(self, entry: int, last: int, *, is_readable: bool = True) -> Diagnosis:
         """Find out what is wrong with an entry of a log whose last one on disk is `last`.
@@ -140,7 +140,7 @@ class Quarantine:
         steps: list[Step] = []
         if diagnosis.record is not None and differs_from_index(self._index, diagnosis.record):
             steps.append(self._record_step(entry, diagnosis.record))
-        steps.append(Action(lambda: self._notes.save_damage(damaged)))
+        steps.append(Action(lambda: self._metadata.save_damage(damaged)))
         return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:
@@ -162,15 +162,15 @@ class Quarantine:
         is_end_known = last == end.index and end.chain_crc != UNKNOWN_CRC
         reason = mismatch(block, records, chain_before, end.chain_crc if is_end_known else None)
         if not reason and not self._is_in_place(first, records):
-            reason = "its index record is not that of the place behind the entry before it"
+            reason = "its index record is not that of the place after the entry before it"
         if not reason and following is not None and not continues(block, following):
             is_proven = (
                 self._reader.continues(first, header_at(block.data, int(block.offsets[0])))[1]
                 is not None
             )
             if chain_before is not None or is_proven:
-                raise self._damaged_behind(last + 1)
-            reason = "the entry behind does not continue the chain CRC"
+                raise self._damaged_after(last + 1)
+            reason = "the entry after it does not continue the chain CRC"
         if reason:
             position = int(records["pos"][0])
             raise self._mismatch_error(first, position, reason)
@@ -188,7 +188,7 @@ class Quarantine:
                 file.writable().write_at([body], position - file.start)
             for file in {file.start: file for file, _, _ in placed}.values():
                 file.writable().sync()
-            self._notes.save_damage(left)
+            self._metadata.save_damage(left)
 
         return [Action(write)]
 
@@ -199,7 +199,7 @@ class Quarantine:
         if first - 1 > log_start.before_begin_index:
             end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
         for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
-            if pos not in self._data.places_behind(end):
+            if pos not in self._data.places_after(end):
                 return False
             end = pos + size
         return True
@@ -214,7 +214,7 @@ class Quarantine:
             if end != following
         ]
 
-    def _damaged_behind(self, entry: int) -> CorruptionError:
+    def _damaged_after(self, entry: int) -> CorruptionError:
         """The entries before this one continue the chain, so the one that does not fit is this one.
 
         Its own header fits its index record. Only the chain, which started again after the damage,

@@ -25,7 +25,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.storage.entries.index_records import (
     Records,
     differs,
-    first_behind,
+    first_after,
     following_records,
     record_at,
     records_of,
@@ -250,11 +250,11 @@ class Recovery:
     def _note_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
         """Note the entries in lost bytes as damaged; the index names them."""
         for begin, end in lost:
-            low = first_behind(self._index, begin, first, last)
+            low = first_after(self._index, begin, first, last)
             record = record_at(self._index, low - 1) if low > first else None
             if record is not None and int(record["pos"]) + int(record["size"]) > begin:
                 low -= 1
-            high = first_behind(self._index, end, first, last) - 1
+            high = first_after(self._index, end, first, last) - 1
             if low <= high:
                 self._damages.append((low, high))
 
@@ -264,19 +264,19 @@ class Recovery:
         DLedger notes nowhere how far its log reached. It makes files at full size, so a short
         one is damage, too; but an only entry that is cut short is a torn tail.
         """
-        named = self._named_behind(end)
+        named = self._named_after(end)
         if not len(named) or (stop.reason and len(named) == 1):
             self._require_no_later_index(end)
             return end, stop
         position, last = int(named["pos"][0]), named[-1]
-        behind = int(last["pos"]) + int(last["size"])
+        after = int(last["pos"]) + int(last["size"])
         lost = self._data.gaps(position, position + int(named["size"][0]) - 1)
         if not lost:  # a torn tail, or DLedger truncated its log
             return end, stop
         path, first = self._data.path_at(lost[0]), end.index + 1
         if end.chain_crc > 0:  # written by us, and all notes are gone as well
             raise self._beyond_repair(path)
-        for start in self._data.gaps(position, behind - 1):
+        for start in self._data.gaps(position, after - 1):
             self._restore(self._data, start)
         self._damages.append((first, int(last["index"])))
         if self._first is None:
@@ -291,14 +291,14 @@ class Recovery:
             REPAIR,
             first,
         )
-        return LogPoint(int(last["index"]), behind, 0, int(last["term"])), Stop(behind, "")
+        return LogPoint(int(last["index"]), after, 0, int(last["term"])), Stop(after, "")
 
-    def _named_behind(self, end: LogPoint) -> Records:
+    def _named_after(self, end: LogPoint) -> Records:
         """Return the index records after the end, as far as each starts where it may."""
         named = following_records(self._index, end.index + 1)
         ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
         for row, position in enumerate(named["pos"].tolist()):
-            if position not in self._data.places_behind(int(ends[row])):
+            if position not in self._data.places_after(int(ends[row])):
                 return named[:row]
         return named
 

@@ -193,7 +193,7 @@ def _judged(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:
     if finding.last < min(own.end_index, max(one.end_index for one in others)):
         return finding
     lower = [own] if finding.reason == LOWER_TERM else others
-    if all(one.keeps_notes and one.committed_index < finding.first for one in lower):
+    if all(one.records_commits and one.committed_index < finding.first for one in lower):
         return msgspec.structs.replace(finding, kind="uncommitted")
     if any(one.committed_index < 0 for one in lower):
         text = "may be a leader's that was succeeded; this store does not say what is committed"
@@ -211,7 +211,7 @@ def _tails(replicas: Sequence[Replica]) -> list[Finding]:
     found = []
     for one in replicas:
         if (tail := one.tail) is not None:
-            kind = "tail" if one.keeps_notes or one.end_index == longest else "broken-end"
+            kind = "tail" if one.records_commits or one.end_index == longest else "broken-end"
             end = one.end_index
             place = (tail.path, tail.offset)
             found.append(Finding(kind, end + 1, end, one.name, tail.reason, *place))

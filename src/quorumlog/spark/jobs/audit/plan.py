@@ -128,7 +128,7 @@ def _with_all_entries(
     Where a store keeps no notes, a damaged entry near the end looks like the end.
     """
     others = [one for one in replicas if one.end_index > replica.end_index]
-    if replica.tail is None or replica.keeps_notes or not others:
+    if replica.tail is None or replica.records_commits or not others:
         return replica
     longest = max(others, key=lambda one: one.end_index)
     with ExitStack() as stack:
