@@ -191,7 +191,7 @@ def _inconsistent(reads, final):
 
 
 def _duplicates(final):
-    """Every append happened at most once, also those of unknown fate."""
+    """Every append happened at most once, also those of unknown outcome."""
     places = {}
     for entry in final.entries:
         if entry.value is None:

@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.messages.peer import DIVERGED_MAX, NodeHeartBeat, NodeHeartBeatResponse
+from quorumlog.model.messages.peer import UNCONFIRMED_MAX, NodeHeartBeat, NodeHeartBeatResponse
 from quorumlog.node.liveness import CHANGES_MAX, STRANGE_CLAIMS_MAX, NodeLiveness
 from quorumlog.raft.events import Quiesced
 
@@ -227,7 +227,7 @@ def test_many_groups_go_into_several_messages():
 
 
 def test_more_strays_than_fit_into_an_answer_put_all_in_doubt():
-    names = [f"g{number}" for number in range(DIVERGED_MAX + 10)]
+    names = [f"g{number}" for number in range(UNCONFIRMED_MAX + 10)]
     world = World("g", *names)
     world.pass_beats(4)
     for name in names:

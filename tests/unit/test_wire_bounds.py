@@ -148,7 +148,7 @@ def beats(count):
     [
         beats(HEART_BEATS_MAX + 1),
         NodeHeartBeatResponse(
-            local_id="a", remote_id="b", run=1, number=1, version=1, diverged=["g"] * 513
+            local_id="a", remote_id="b", run=1, number=1, version=1, unconfirmed=["g"] * 513
         ),
         NodeHeartBeat(
             local_id="a",

@@ -99,7 +99,7 @@ MESSAGES = [
         more=True,
     ),
     peer.NodeHeartBeatResponse(
-        local_id="n1", remote_id="n0", run=7, number=3, version=6, diverged=["g"]
+        local_id="n1", remote_id="n0", run=7, number=3, version=6, unconfirmed=["g"]
     ),
     peer.HeartBeats(
         local_id="n0",

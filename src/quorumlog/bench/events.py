@@ -37,7 +37,7 @@ async def appended(log: Client, seconds: float) -> None:
         try:
             await log.append(body)
         except QuorumlogError:
-            continue  # of unknown fate, or refused: the next one is what counts
+            continue  # of unknown outcome, or refused: the next one is what counts
         if time.perf_counter() >= end:
             return
         await asyncio.sleep(TRICKLE_S)

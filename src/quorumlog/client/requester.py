@@ -32,7 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
 ATTEMPT_MIN_S = 0.1
-"""With less time left, a refusal is raised rather than followed by an attempt of unknown fate."""
+"""With less time left, a refusal is raised: a further attempt would have an unknown outcome."""
 
 
 class Requester:
@@ -96,7 +96,7 @@ class Requester:
         attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
         backoff = Backoff(self._generator)
         last: RequestError | None = None
-        # an attempt of unknown fate may have been executed: no later refusal makes its fate known
+        # an attempt of unknown outcome may have been executed: no later refusal tells
         in_doubt = was_sent_on = False
         while True:
             connection: ServerConnection | None = None

@@ -281,7 +281,7 @@ class Sender:
     def _requeue_unacked(self) -> None:
         """Queue all unresolved blocks again, in order, but resolve those acknowledged by now.
 
-        Without `retry_unknown` a block of unknown fate ends the producer instead.
+        Without `retry_unknown` a block of unknown outcome ends the producer instead.
         """
         again: list[OutgoingBlock] = []
         unknown: RequestError | None = None

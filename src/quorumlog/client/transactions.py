@@ -172,5 +172,5 @@ class Transactions:
         return await requester.ask_leader(request, TransactionalResponse, repeat_unknown=True)
 
     async def _append(self, entry: InitTransactions | EndTransaction) -> None:
-        """Append an entry; it may be sent again after an unknown fate, as it counts once."""
+        """Append an entry; it may be sent again after an unknown outcome, as it counts once."""
         await append_session_block(self._client, [entry.encode()], 1)

@@ -26,7 +26,7 @@
 
 Every `RequestError` says in `outcome` whether the append it answers happened, did not happen, or
 may have happened. The class gives the usual outcome; an instance may differ: a refusal that comes
-after an attempt of unknown fate is unknown too, and a `NetworkError` of a request that was never
+after an attempt of unknown outcome is unknown too, and a `NetworkError` of a request that was never
 sent did not happen. `retriable` says that the same request may succeed later, `refresh_leader` that
 the leader should be looked up first.
 """
@@ -96,7 +96,7 @@ class OutOfDescriptorsError(StorageError):
     """
 
 
-PASSING_ERRORS = (NoSpaceError, OutOfDescriptorsError)
+TRANSIENT_ERRORS = (NoSpaceError, OutOfDescriptorsError)
 """Errors that changed nothing and say nothing about what is stored: the same may succeed later."""
 
 

@@ -16,7 +16,7 @@ from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.messages.peer import (
     CHANGES_MAX,
-    DIVERGED_MAX,
+    UNCONFIRMED_MAX,
     NodeHeartBeat,
     NodeHeartBeatResponse,
     NodeMessage,
@@ -63,7 +63,7 @@ class _PeerView:
     answered: int = 0
     heard_ms: int = -1
     is_silent: bool = True
-    diverged: frozenset[str] = frozenset()
+    unconfirmed: frozenset[str] = frozenset()
 
     def change(self, group: str, term: int) -> None:
         """Report another term of a group from now on."""
@@ -78,9 +78,9 @@ class _PeerView:
 
     def confirms(self, group: str) -> bool:
         """Whether the peer follows in this group, according to its last answer."""
-        is_sure = not self.is_silent and len(self.diverged) < DIVERGED_MAX
+        is_sure = not self.is_silent and len(self.unconfirmed) < UNCONFIRMED_MAX
         version, _ = self.changes[group]
-        return is_sure and version <= self.acknowledged and group not in self.diverged
+        return is_sure and version <= self.acknowledged and group not in self.unconfirmed
 
 
 @dataclass(slots=True)
@@ -282,7 +282,7 @@ class NodeLiveness:
             peer_view.acknowledged,
             min(answer.version, peer_view.version),
         )
-        peer_view.diverged = frozenset(answer.diverged)
+        peer_view.unconfirmed = frozenset(answer.unconfirmed)
         peer_view.heard_ms = self._now_ms()
         for group, version, term in peer_view.changes_after(before):
             if term == ENDED and version <= peer_view.acknowledged:
@@ -291,10 +291,10 @@ class NodeLiveness:
         if peer_view.is_silent or peer_view.acknowledged < before:
             peer_view.is_silent = False
             self._wake_leaders(answer.local_id)
-        elif len(answer.diverged) >= DIVERGED_MAX:
+        elif len(answer.unconfirmed) >= UNCONFIRMED_MAX:
             self._wake_leaders(answer.local_id)
         else:
-            for group in answer.diverged:
+            for group in answer.unconfirmed:
                 if group in self._quiescent:
                     self._wake_leader(group)
 
@@ -379,7 +379,7 @@ class NodeLiveness:
             run=remote_leader.run,
             number=remote_leader.number,
             version=remote_leader.version,
-            diverged=list(remote_leader.unsettled)[:DIVERGED_MAX],
+            unconfirmed=list(remote_leader.unsettled)[:UNCONFIRMED_MAX],
         )
         self._network.send(peer, answer)
 

@@ -6,7 +6,7 @@ import logging
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import PASSING_ERRORS, ConfigError, StorageError
+from quorumlog.model.errors import TRANSIENT_ERRORS, ConfigError, StorageError
 from quorumlog.storage.files.os_files import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
     made, directory = machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
     try:
         return made.open(directory)
-    except PASSING_ERRORS:
+    except TRANSIENT_ERRORS:
         raise
     except StorageError as error:
         log_event(

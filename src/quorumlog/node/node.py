@@ -236,7 +236,7 @@ class Node:
         if hello.role == "client":
             return self._client_handler(self)
         events = ConnectionEvents(
-            self.links.peer_connected, self.links.peer_disconnected, self.links.knows
+            self.links.incoming_opened, self.links.incoming_closed, self.links.knows
         )
         return self._peer_inbox(hello, events)
 

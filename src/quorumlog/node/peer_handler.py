@@ -58,14 +58,14 @@ class PeerHandler:
         self,
         self_id: str,
         replicas: Mapping[str, Replica],
-        beats: NodeLiveness,
+        liveness: NodeLiveness,
         hello: Hello,
         counters: PeerHandlerCounters,
         events: ConnectionEvents | None = None,
     ) -> None:
         self._self_id = self_id
         self._replicas = replicas
-        self._liveness = beats
+        self._liveness = liveness
         self._peer_id = hello.node_id
         self._counters = counters
         self._events = events or ConnectionEvents()

@@ -146,6 +146,15 @@ class RaftCore(CoreView):
             self.next_deadline_ms()  # remembers it
         return state.effects
 
+    def next_deadline_ms(self) -> int:
+        """Return when the next `Ticked` is needed, and remember it as `signals.due_ms`.
+
+        Until that time has come it may be too early, as when a leader was heard of meanwhile; so
+        this is called then, and after events that are rare.
+        """
+        self.signals.due_ms = due_ms = self._deadline_ms()
+        return due_ms
+
     # -- events -------------------------------------------------------------------------------
 
     def _ticked(self, event: Ticked) -> None:

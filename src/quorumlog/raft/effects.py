@@ -89,7 +89,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class ReadEntries(msgspec.Struct, frozen=True):
-    """Find entries from first_index on, at most bytes_max (but at least one), to push to a peer.
+    """Find entries from first_index on, at most bytes_max (but at least a block), for a peer.
 
     The event `EntriesRead` or `EntriesUnreadable` with the same request_id follows, at once or
     later; none follows if the replica stops.
@@ -103,7 +103,7 @@ class ReadEntries(msgspec.Struct, frozen=True):
 
 
 class PushEntries(msgspec.Struct, frozen=True):
-    """Send the entries that `EntriesRead` (same request_id) named, with this APPEND message."""
+    """Send this APPEND with its entries: those that `EntriesRead` named, or were just appended."""
 
     message: PushRequest
 

@@ -17,6 +17,8 @@ class EventHistory:
         self._lines: deque[tuple[int, str]] = deque(maxlen=HISTORY_LINES_MAX)
         self._repeats = 1
         self._first_ms = 0
+        self.last_alarm = ""
+        """The last alarm of those that are raised once, however often their cause repeats."""
 
     def record(self, now_ms: int, text: str) -> None:
         """Add a line; `now_ms` is the clock that the core is given."""

@@ -4,15 +4,16 @@ A node may have thousands of groups, most of them idle. If each leader went on s
 two nodes would exchange thousands of messages a second that say nothing new. So a group in which
 nothing happens becomes quiescent:
 
-1. A leader that has had nothing to do for some heartbeat intervals names the peers that would have
-   to confirm that they follow it (`Quiescence.confirming_peers`).
-2. The two nodes exchange one heartbeat for all such groups (`node/liveness.py`). Once the peers
-   have confirmed, every replica gets the event `Quiesced`.
+1. Two nodes exchange one heartbeat for all groups (`node/liveness.py`). It names each group whose
+   leader has committed an entry of its term; the replicas of these groups that follow get the event
+   `Quiesced` and expect no other heartbeats, whether the group is idle or not.
+2. A leader that has had nothing to do for some heartbeat intervals names the peers that have to
+   confirm that they follow it (`Quiescence.confirming_peers`). Once they have, it gets `Quiesced`.
 3. A quiescent leader sends a heartbeat only every `QUIESCENT_HEARTBEAT_MS`, and counts the
    confirming peers as live. Its followers' election timers stand still (`ElectionTimer`).
-4. Any activity wakes the leader up (`is_activity`), and so does a node heartbeat that fails to
-   come (the event `Unquiesced`). Followers wake up when their leader's node is not heard of any
-   more, or when they enter another term.
+4. Any activity wakes the leader up (`is_activity`), and so does a missing answer to a node
+   heartbeat (the event `Unquiesced`). Followers wake up when their leader's node is not heard of
+   any more, or when they enter another term.
 
 Quiescence is never needed for safety. A leader that woke up too late still needs a majority to
 commit or to answer a read, and a follower that woke up too late only campaigns later.

@@ -53,12 +53,11 @@ class Signals:
     """What to look at after a step, besides its effects.
 
     No `Ticked` is needed before `due_ms`. `changes` rises with each change of role, term,
-    membership, quiescence, and of a transfer. `alarmed` is the last alarm that is not repeated.
+    membership, quiescence, and of a transfer.
     """
 
     due_ms: int
     changes: int = 0
-    alarmed: str = ""
 
 
 class RaftState:
@@ -131,8 +130,8 @@ class RaftState:
 
     def alarm_once(self, text: str) -> None:
         """Raise an alarm unless it equals the last one, because others may repeat its cause."""
-        if text != self.signals.alarmed:
-            self.signals.alarmed = text
+        if text != self.history.last_alarm:
+            self.history.last_alarm = text
             self.alarm(text)
 
     # -- log --------------------------------------------------------------------------------

@@ -27,15 +27,6 @@ class CoreView:
         self._has_failed = False
         self.signals = state.signals
 
-    def next_deadline_ms(self) -> int:
-        """Return when the next `Ticked` is needed, and remember it as `signals.due_ms`.
-
-        Until that time has come it may be too early, as when a leader was heard of meanwhile; so
-        this is called then, and after events that are rare.
-        """
-        self.signals.due_ms = due_ms = self._deadline_ms()
-        return due_ms
-
     def _deadline_ms(self) -> int:
         if self._has_failed:
             return NEVER_MS

@@ -1,23 +1,23 @@
 """When a node's process looks for garbage: reference cycles, which nothing else frees.
 
-A look at the youngest objects takes a millisecond. A look at all of them takes 1 ms for 1,000 to
+A collection of the young generations takes a millisecond. A full collection takes 1 ms for 1,000 to
 2,000 objects, in which nobody is answered: 100 to 200 ms with 4,000 connections (measured). Python
-looks at all whenever a quarter has been added since the last time, and so most often while clients
-come. Nothing in a node needs that: connections, requests and entries are freed as soon as they are
-not used any more. So all are looked at once a minute at most, in case something makes cycles after
-all.
+runs one whenever the number of objects has grown by a quarter, and so most often while clients
+connect. Nothing in a node needs it: connections, requests and entries are freed as soon as they are
+not used any more. So a full collection runs once a minute at most, in case something makes cycles
+after all.
 """
 
 import asyncio
 import gc
 
 COLLECT_S = 60.0
-"""Pause between two looks at all objects."""
+"""Pause between two full collections."""
 _NEVER = 1 << 30
 
 
 class GarbageCollection:
-    """Takes over from Python when all objects are looked at; one a process.
+    """Decides, in place of the interpreter, when a full collection runs; one per process.
 
     All methods run on the event loop's thread.
     """
@@ -28,7 +28,7 @@ class GarbageCollection:
         self._thresholds = gc.get_threshold()
 
     def start(self) -> None:
-        """Begin; whatever exists by now stays, and is never looked at."""
+        """Take over; no collection looks at the objects that exist by now."""
         gc.collect()
         gc.freeze()
         young, middle, _ = self._thresholds

@@ -227,7 +227,8 @@ def _node_counters(node: Node) -> Iterator[Metric]:
     )
     garbage.add_metric([], node.listener.counters.garbage)
     resting = GaugeMetricFamily(
-        "quorumlog_groups_resting", "Idle groups for whose heartbeats the beats of nodes stand."
+        "quorumlog_groups_resting",
+        "Groups whose replica here relies on the heartbeats between nodes.",
     )
     resting.add_metric([], node.liveness.quiescent_count)
     steps = CounterMetricFamily(

@@ -91,18 +91,18 @@ class ClientRequests:
         self._polls = 0
         self._paused = False
         self._group, self._identity = "", b""
-        self._is_told = False
+        self._identity_sent = False
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._group, self._identity = hello.group, hello.identity
-        self._tell_identity(connection)
+        self._send_identity(connection)
 
-    def _tell_identity(self, connection: Connection) -> None:
+    def _send_identity(self, connection: Connection) -> None:
         """Send the identity of the client's group, if it is known: before any answer about it."""
         replica = self._node.replicas.get(self._group)
         if replica is not None and replica.core.identity:
-            self._is_told = True
+            self._identity_sent = True
             connection.send(GroupIdentity(group=self._group, identity=replica.core.identity))
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
@@ -179,8 +179,8 @@ class ClientRequests:
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
         self._count(connection, frame, -1)
-        if not self._is_told:
-            self._tell_identity(connection)
+        if not self._identity_sent:
+            self._send_identity(connection)
         number = frame.correlation_id
         try:
             sent = connection.send(response, correlation_id=number, attachments=attachments or ())
@@ -257,7 +257,7 @@ class ClientRequests:
             self._streams.accept(request.stream, request.sequence)
 
         def answer(response: AppendResponse, results: Sequence[bytes]) -> None:
-            # also after an unknown fate: a later block must not overtake this one
+            # also after an unknown outcome: a later block must not overtake this one
             if request.stream and response.code != ResponseCode.SUCCESS:
                 self._streams.refused(request.stream, request.sequence)
             if results and request.wants_results:

@@ -298,7 +298,7 @@ class PeerLinks:
         """Whether a peer is a member, or was until now, as far as this node knows."""
         return peer_id in self.addresses
 
-    def peer_connected(self, peer_id: str, connection: Connection) -> None:
+    def incoming_opened(self, peer_id: str, connection: Connection) -> None:
         """Note that a peer connected: it must be answered, whether or not it is known.
 
         An unknown one is answered on its own connection: the address that it states may be wrong.
@@ -309,7 +309,7 @@ class PeerLinks:
         while len(self._unknown_peers) > UNKNOWN_PEERS_MAX:
             del self._unknown_peers[next(iter(self._unknown_peers))]
 
-    def peer_disconnected(self, peer_id: str, connection: Connection) -> None:
+    def incoming_closed(self, peer_id: str, connection: Connection) -> None:
         """A connection that a peer made has ended."""
         known = self._unknown_peers.get(peer_id, [])
         if connection in known:

@@ -22,7 +22,7 @@ from quorumlog.model.messages.base import Message
 
 CHANGES_MAX = 512
 """Groups that one node heartbeat reports on; more go into further ones."""
-DIVERGED_MAX = 512
+UNCONFIRMED_MAX = 512
 """Diverged groups named in one answer to a node heartbeat."""
 INTRODUCED_MAX = 512
 """Groups in one introduction; more of them go into several."""
@@ -98,7 +98,8 @@ class PushRequest(PeerMessage, frozen=True, kw_only=True):
     """One step of the leader's dispatcher; local_id is the leader.
 
     COMPARE: does your log hold (prev_index, prev_term)? TRUNCATE: remove everything from
-    prev_index + 1 on unless the entry there has term `next_term` (-1: the leader has none).
+    prev_index + 1 on unless the entry there has term `next_term` (-1: the leader has none) or the
+    leader's own, or is known to equal the leader's.
     APPEND: the attached block holds entries first_index … last_index, whose terms are `term_runs`
     as (term, first index of the run). COMMIT: nothing new but `commit_index`.
     `prev_chain_crc` is the chain CRC of the leader's entry at prev_index.
@@ -121,7 +122,7 @@ class PushResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a push.
 
     `match_index`: on SUCCESS, the follower's log is durable and equal to the leader's up to here.
-    `end_index`: the follower's last index. On a failed COMPARE `x_term` is the follower's term at
+    `end_index`: the follower's last index. On INCONSISTENT_STATE `x_term` is the follower's term at
     prev_index and `x_index` the first index of that term (spec 30 section 5.4).
     """
 
@@ -195,9 +196,9 @@ class OfferResponse(PeerMessage, frozen=True, kw_only=True):
 
 
 class InstallSnapshotResponse(PeerMessage, frozen=True, kw_only=True):
-    """Answer to an offer, once it is durable; INSTALL_SNAPSHOT_ERROR: more is committed here.
+    """Answer to an offer; INSTALL_SNAPSHOT_ERROR: more is committed here.
 
-    `committed_index` is durable here, too.
+    With SUCCESS, and with that error, `committed_index` and what was taken are durable here.
     """
 
     request_id: Number
@@ -321,14 +322,14 @@ class NodeHeartBeat(NodeMessage, frozen=True, kw_only=True):
 class NodeHeartBeatResponse(NodeMessage, frozen=True, kw_only=True):
     """Answer to a node heartbeat with the same `run` and `number`; `version`: the one known, or 0.
 
-    `diverged` are groups of the set that do not follow the sender of the heartbeat
-    in their term (any more), at most `DIVERGED_MAX`; at that number, more may have diverged.
+    `unconfirmed` are groups of the set whose replica here does not rely on these heartbeats (any
+    more), at most `UNCONFIRMED_MAX`; at that number, there may be more.
     """
 
     run: Number
     number: Number
     version: Number
-    diverged: Annotated[list[Name], Meta(max_length=DIVERGED_MAX)] = []
+    unconfirmed: Annotated[list[Name], Meta(max_length=UNCONFIRMED_MAX)] = []
 
 
 class HeartBeats(NodeMessage, frozen=True, kw_only=True):

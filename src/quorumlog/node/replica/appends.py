@@ -34,7 +34,7 @@ from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
 from quorumlog.sessions.producer_table import StoredBlock
 
-_UNKNOWN_FATE = "leadership ended before a majority answered; the append may or may not be kept"
+_UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
 _NO_TRANSACTIONS = "a group with a state machine takes no transactions"
 _FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
@@ -101,7 +101,7 @@ class Appends:
         """
         refused = self._admission(len(block.data), entry)
         if refused is not None:
-            self._refuse_in_time(answer, len(block.data), *refused)
+            self._refuse_or_defer(answer, len(block.data), *refused)
             return
         if entry is not None:
             if is_transactional(entry) and self._machine.machine is not None:
@@ -118,7 +118,7 @@ class Appends:
                 return
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
 
-    def _refuse_in_time(
+    def _refuse_or_defer(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
     ) -> None:
         """Refuse an append; if the next leader is about to be known, wait until it is."""
@@ -309,7 +309,7 @@ class Appends:
         """Answer a proposal that the core refused as a whole."""
         text = f"refused by {self._config.group}: {effect.code.name}"
         for member in self._batches.pop(effect.proposal_id).members:
-            self._refuse_in_time(member.answer, len(member.block.data), effect.code, text)
+            self._refuse_or_defer(member.answer, len(member.block.data), effect.code, text)
 
     def fail(self, effect: FailPending) -> None:
         """Fail uncommitted appends: leadership ended, so this replica will not learn their outcome.
@@ -320,12 +320,12 @@ class Appends:
         # with a failed disk nothing is applied any more
         committed = -1 if context.health_text else context.core.committed_index
         for pending in self.pending.pop_beyond(committed):
-            self._answer_failed(pending, effect.code, _UNKNOWN_FATE)
+            self._answer_failed(pending, effect.code, _UNKNOWN_OUTCOME)
         again = self._again
         self._again = [item for item in again if item.stored.last_index <= committed]
         for item in again:
             if item.stored.last_index > committed:
-                self._refuse(item.answer, effect.code, _UNKNOWN_FATE)
+                self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
 
     def tick(self, now_ms: int) -> None:
         """Answer the appends that no majority acknowledged in time."""

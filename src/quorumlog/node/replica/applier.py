@@ -14,7 +14,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import Role
 from quorumlog.model.errors import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     CorruptionError,
     IndexRemovedError,
     LeaderPendingFullError,
@@ -89,7 +89,7 @@ class Applier:
             context.timers.new(self._resume),
         )
         self._pause = context.timers.new(self._resume)
-        self._passing_text = ""
+        self._transient_text = ""
         self._is_busy = False
 
     @property
@@ -106,7 +106,7 @@ class Applier:
     @property
     def condition_text(self) -> str:
         """The same in a sentence, or what the machine cannot do at present."""
-        return self._passing_text or self._recovery.condition_text
+        return self._transient_text or self._recovery.condition_text
 
     @property
     def is_loading(self) -> bool:
@@ -174,7 +174,7 @@ class Applier:
 
     def _done(self, work: MachineJob, found: object) -> None:
         self._is_busy = False
-        self._passing_text = ""
+        self._transient_text = ""
         try:
             work.done(found)
         finally:  # even if passing on a result raised: others wait
@@ -204,7 +204,7 @@ class Applier:
             try:
                 with damage_of_machine():
                     machine.on_role_change(*role)
-            except PASSING_ERRORS:
+            except TRANSIENT_ERRORS:
                 raise
             except Exception as error:
                 text = "".join(traceback.format_exception(error))
@@ -220,7 +220,7 @@ class Applier:
         self._is_busy = False
         self._entries.has_applied = True
         context = self._context
-        if isinstance(error, (LeaderPendingFullError, *PASSING_ERRORS)):
+        if isinstance(error, (LeaderPendingFullError, *TRANSIENT_ERRORS)):
             work.refused()
         if isinstance(error, MachineError):
             self.fail(str(error))
@@ -235,8 +235,8 @@ class Applier:
             self.fail(describe_error(error))
             return
         # the entries are removed: the log was reset to start after a snapshot, which is loaded next
-        if isinstance(error, PASSING_ERRORS):
-            self._passing_text = f"it cannot go on now, and tries again: {error}"
+        if isinstance(error, TRANSIENT_ERRORS):
+            self._transient_text = f"it cannot go on now, and tries again: {error}"
         self.pause_until(self._environment.now_ms() + RETRY_MS)
         log_event(
             logger,

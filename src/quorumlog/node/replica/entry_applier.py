@@ -7,7 +7,7 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import Role
-from quorumlog.model.errors import PASSING_ERRORS, OutOfDescriptorsError
+from quorumlog.model.errors import TRANSIENT_ERRORS, OutOfDescriptorsError
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.comparisons import DIGEST_BYTES_MAX, Comparisons
@@ -146,7 +146,7 @@ class EntryApplier:
         """Apply a batch; runs on the machine's thread."""
         try:
             return batch.apply_to(machine, self._machine.results)
-        except PASSING_ERRORS as error:
+        except TRANSIENT_ERRORS as error:
             if machine.applied_index != self._machine.applied:  # it does not store its own state
                 if isinstance(error, OutOfDescriptorsError):
                     raise MachineDamagedError(f"{error} while entries were applied") from error

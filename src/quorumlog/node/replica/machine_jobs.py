@@ -10,7 +10,7 @@ from quorumlog.log_events import describe_error
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
-from quorumlog.model.errors import PASSING_ERRORS, QuorumlogError, StorageError
+from quorumlog.model.errors import TRANSIENT_ERRORS, QuorumlogError, StorageError
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.sessions.entries import SessionEntry
 from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
@@ -32,7 +32,7 @@ def damage_of_machine() -> Iterator[None]:
     """
     try:
         yield
-    except PASSING_ERRORS:
+    except TRANSIENT_ERRORS:
         raise
     except StorageError as error:
         raise MachineDamagedError(str(error)) from error
@@ -113,7 +113,8 @@ class ApplyBatch(Sequence[Entry]):
     def apply_to(self, machine: StateMachine, known: CommandResults) -> dict[int, bytes]:
         """Apply all; return index → result. Raises `MachineError` if the machine does.
 
-        `MachineDamagedError` says that its files are damaged, `PASSING_ERRORS` that it cannot now.
+        `MachineDamagedError` says that its files are damaged, `TRANSIENT_ERRORS` that it cannot
+        now.
 
         `known` takes the results of commands that were sent in sessions.
         """
@@ -131,7 +132,7 @@ class ApplyBatch(Sequence[Entry]):
         try:
             with damage_of_machine():
                 keep(machine.apply_keeping(self, keep))
-        except (MachineError, MachineDamagedError, *PASSING_ERRORS):
+        except (MachineError, MachineDamagedError, *TRANSIENT_ERRORS):
             raise
         except Exception as error:
             index = self._entries[self._last].index

@@ -11,7 +11,7 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     CorruptionError,
     LeaderPendingFullError,
     StorageError,
@@ -112,7 +112,7 @@ class MachineScrub:
     def _failed(self, index: int, checking: Checking | None, error: Exception) -> None:
         was_begun = not isinstance(error, LeaderPendingFullError)
         self._checking = None if was_begun else checking  # a step that fails closes it
-        if not was_begun or isinstance(error, PASSING_ERRORS):
+        if not was_begun or isinstance(error, TRANSIENT_ERRORS):
             self._advance(RETRY_MS, is_over=False)
             return
         if isinstance(error, CorruptionError):

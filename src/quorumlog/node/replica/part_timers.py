@@ -12,7 +12,7 @@ from quorumlog.model.bounds import NEVER_MS
 class PartTimer:
     """One time at which one part is called; `due_ms` is `NEVER_MS` while it is not to be.
 
-    `tick` gets the present time. It may come early or late, so it looks at what is due itself.
+    `tick` gets the present time; it may be called late.
     """
 
     __slots__ = ("_wake_at", "due_ms", "is_for_writes", "tick")
@@ -48,6 +48,7 @@ class PartTimers:
         self._now_ms = now_ms
         self._wake_at = wake_at
         self._timers: list[PartTimer] = []
+        self._has_failed = False
 
     def new(self, tick: Callable[[int], None], *, is_for_writes: bool = False) -> PartTimer:
         """Return a timer; one that is `is_for_writes` stops once a write has failed."""
@@ -57,6 +58,7 @@ class PartTimers:
 
     def stop_writes(self) -> None:
         """A write has failed: call no part any more that would write."""
+        self._has_failed = True
         self._timers = [timer for timer in self._timers if not timer.is_for_writes]
 
     def next_due_ms(self) -> int:
@@ -67,7 +69,7 @@ class PartTimers:
         """Call the parts that are due, then have the node call again for the next one."""
         now_ms = self._now_ms()
         for timer in self._timers:
-            if timer.due_ms <= now_ms:
+            if timer.due_ms <= now_ms and not (timer.is_for_writes and self._has_failed):
                 timer.due_ms = NEVER_MS
                 timer.tick(now_ms)
         due_ms = self.next_due_ms()

@@ -1,6 +1,6 @@
 """Messages to peers: each waits until what it promises is durable, and gets its chain CRC here.
 
-Chain CRCs travel with pushes and heartbeats, so that logs that differ are found within a second.
+Chain CRCs travel with pushes and heartbeats, so that the next one shows logs that differ.
 The core does not see bytes, so they are added and compared here.
 """
 

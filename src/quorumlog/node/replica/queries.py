@@ -11,7 +11,7 @@ from quorumlog.log_events import describe_error
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import PASSING_ERRORS, RequestError, StorageError
+from quorumlog.model.errors import TRANSIENT_ERRORS, RequestError, StorageError
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_jobs import MachineControl, MachineDamagedError, MachineJob
@@ -219,7 +219,7 @@ def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes
     """Answer one query; an exception becomes the error text of the answer."""
     try:
         return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
-    except PASSING_ERRORS as error:
+    except TRANSIENT_ERRORS as error:
         return ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later", b""
     except StorageError as error:
         raise MachineDamagedError(str(error)) from error

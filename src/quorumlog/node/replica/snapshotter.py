@@ -16,7 +16,7 @@ from quorumlog.machine.base import FrozenState, StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     CorruptionError,
     LeaderPendingFullError,
     StorageError,
@@ -425,7 +425,7 @@ class Snapshotter:
         except CorruptionError as error:
             self._refused.add(index)
             raise MachineDamagedError(f"snapshot {index} cannot be loaded: {error}") from error
-        except PASSING_ERRORS:
+        except TRANSIENT_ERRORS:
             raise
         except StorageError as error:
             raise MachineDamagedError(f"{error} while it loaded snapshot {index}") from error
@@ -483,7 +483,7 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
     try:
         with damage_of_machine():
             return machine.freeze()
-    except (MachineDamagedError, *PASSING_ERRORS):
+    except (MachineDamagedError, *TRANSIENT_ERRORS):
         raise
     except Exception as error:
         raise MachineError(f"{describe_error(error)} while it was frozen at {index}") from error

@@ -1,8 +1,8 @@
 """What the rest of the program asks of a log, in files or in memory.
 
-All methods of a `Log` are called from one thread and return at once: writes come back as a
-`WritePlan`, which another thread carries out with `execute` (many plans at a time, one fsync), and
-whose `completed` is then called on the first thread.
+All methods of a `Log` but `read` and `verify` are called from one thread and return at once: writes
+come back as a `WritePlan`, which another thread carries out with `execute` (many plans at a time,
+one fsync), and whose `completed` is then called on the first thread.
 """
 
 from collections.abc import Callable

@@ -53,7 +53,7 @@ class CachedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class TailCache:
-    """Consecutive runs, oldest evicted first; used by one thread."""
+    """Consecutive runs, oldest evicted first; the caller holds the log's lock."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max

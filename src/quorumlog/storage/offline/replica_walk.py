@@ -50,7 +50,7 @@ class WalkFinding:
 
 
 class ReplicaWalk:
-    """A cursor in a part of a replica, at entry `at`; what it cannot read goes into `faults`.
+    """A cursor in a part of a replica, at entry `at`; what it cannot read goes into `findings`.
 
     `chains`: chain CRCs that the entry before may have had (none: it is not known). `term`: that of
     the last good entry before. Both are kept by whoever checks entries.
