@@ -102,7 +102,8 @@ class PushRequest(PeerMessage, frozen=True, kw_only=True):
     leader's own, or is known to equal the leader's.
     APPEND: the attached block holds entries first_index … last_index, whose terms are `term_runs`
     as (term, first index of the run). COMMIT: nothing new but `commit_index`.
-    `prev_chain_crc` is the chain CRC of the leader's entry at prev_index.
+    `prev_chain_crc` is the chain CRC of the leader's entry at prev_index; 0: the leader does not
+    know it, since its log begins just after that entry.
     """
 
     type: PushType

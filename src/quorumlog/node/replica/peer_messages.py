@@ -64,11 +64,13 @@ class PeerMessages:
     # -- chain CRCs -------------------------------------------------------------------------
 
     def with_chain(self, message: PushRequest) -> PushRequest | None:
-        """Add the chain CRC at prev_index.
+        """Add the chain CRC at prev_index, 0 if it is just before the log and not known any more.
 
         Returns None if that entry is damaged here: the peer waits, everything else goes on.
         """
         chain = self._chain_at(message.prev_index)
+        if chain is None and message.prev_index <= self._log.before_begin_index:
+            chain = 0
         if chain is None:
             text = f"entry {message.prev_index} is damaged: {message.remote_id} is not compared"
             self._context.raise_alarm(text)
@@ -92,13 +94,13 @@ class PeerMessages:
             return 0
 
     def push_fits(self, message: PushRequest) -> bool:
-        """Whether the chain CRC of a received push equals ours at prev_index, if we have one."""
+        """Whether the chain CRC of a received push equals ours at prev_index, if both know it."""
         compared = message.type in (PushType.COMPARE, PushType.APPEND)
         inside = self._log.before_begin_index < message.prev_index <= self._log.end_index
         if not compared or not inside:
             return True
         known = self._chain_at(message.prev_index)
-        return known is None or known == message.prev_chain_crc
+        return known is None or message.prev_chain_crc in (0, known)
 
     def heartbeat_fits(self, message: HeartBeatRequest, committed_index: int) -> bool:
         """Whether our committed entries equal those that the leader calls committed, if known."""

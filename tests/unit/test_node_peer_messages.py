@@ -1,0 +1,59 @@
+"""Chain CRCs of pushes: damage is not compared, what nobody knows any more is left to the terms."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.model.codes import PushType
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.messages.peer import PushRequest
+from quorumlog.node.replica.peer_messages import PeerMessages
+from replica_context import Surroundings
+
+
+def compare_at(index, chain=0):
+    return PushRequest(
+        group="g",
+        local_id="n0",
+        remote_id="n1",
+        term=6,
+        type=PushType.COMPARE,
+        request_id=1,
+        prev_index=index,
+        prev_term=4,
+        commit_index=543,
+        prev_chain_crc=chain,
+    )
+
+
+@pytest.fixture
+def side():
+    """A log of the entries 544 to 546; the chain CRC before it is lost, and 545 is damaged."""
+    log = SimpleNamespace(
+        before_begin_index=543, end_index=546, chain_crc_at={544: 77, 546: 99}.get
+    )
+    group = GroupConfig(group="g", peers="n0-h:1;n1-h:2")
+    side = Surroundings(group, log=log)
+    side.checked = []
+    side.check_entry = side.checked.append
+    side.messages = PeerMessages(side.context)
+    return side
+
+
+def test_a_log_that_begins_after_an_unknown_entry_is_compared_all_the_same(side):
+    """Seed 138: both copies of the checkpoint were lost, and no follower was ever compared with."""
+    assert side.messages.with_chain(compare_at(543)).prev_chain_crc == 0
+    assert not side.alarms
+    assert side.messages.push_fits(compare_at(544, chain=0)), "the terms decide"
+
+
+def test_a_damaged_entry_is_not_compared(side):
+    assert side.messages.with_chain(compare_at(545)) is None
+    assert side.alarms
+    assert side.checked == [545]
+
+
+def test_chain_crcs_that_both_know_are_compared(side):
+    assert side.messages.with_chain(compare_at(544)).prev_chain_crc == 77
+    assert side.messages.push_fits(compare_at(544, chain=77))
+    assert not side.messages.push_fits(compare_at(544, chain=78))
