@@ -129,9 +129,7 @@ class RaftCore(CoreView):
         else:
             leadership = self._leadership
             if leadership is not None and is_activity(state, event):
-                if leadership.quiescence.is_quiescent:
-                    leadership.quiescence.wake_up()
-                leadership.quiescence.active_ms = state.now_ms
+                leadership.quiescence.wake_up()
             self._handlers[type(event)](event)
             if (state.role is Role.LEADER) is not (self._leadership is not None):
                 self._change_leadership()

@@ -107,11 +107,6 @@ class CommitNotices:
         self._request: PushRequest | None = None
 
     @property
-    def is_missing(self) -> bool:
-        """Whether the newest committed index was not sent to the peer yet."""
-        return self.sent_index < self._state.committed_index
-
-    @property
     def is_acknowledged(self) -> bool:
         """Whether the peer knows everything that is committed."""
         return self.known_index >= self._state.committed_index
@@ -270,7 +265,7 @@ class Dispatcher:
         now_ms, timeout_ms = self._state.now_ms, self._state.config.push_timeout_ms
         if now_ms >= self.commits.due_ms:
             self.commits.due_ms = NEVER_MS
-            if self._is_idle and self.commits.is_missing:
+            if self._is_idle and self.commits.sent_index < self._state.committed_index:
                 self.commits.send(self.match_index)
         oldest = self._in_flight.oldest_sent_ms
         if oldest is not None and now_ms >= oldest + timeout_ms:

@@ -66,8 +66,7 @@ class Quiescence:
         self._dispatchers = dispatchers
         self._counted_peers = counted_peers
         self._has_work = has_work
-        self.active_ms = state.now_ms
-        """When something happened last."""
+        self._active_ms = state.now_ms
 
     def schedule_heartbeat(self) -> None:
         """Set when the next heartbeat is due.
@@ -89,7 +88,7 @@ class Quiescence:
         everything. Absent peers are no obstacle: they announce themselves when they are back.
         """
         state, dispatchers = self._state, self._dispatchers
-        idle_ms = state.now_ms - self.active_ms
+        idle_ms = state.now_ms - self._active_ms
         if idle_ms < QUIESCE_AFTER_HEARTBEATS * state.config.heartbeat_ms or not self._is_idle():
             return ()
         live = tuple(peer for peer, found in dispatchers.items() if found.contact.is_live)
@@ -114,7 +113,7 @@ class Quiescence:
         heard of. All groups of a node may wake up at once, and their answers take a while: leaders
         that gave them no time would step down by the thousand.
         """
-        now_ms = self.active_ms = self._state.now_ms
+        now_ms = self._active_ms = self._state.now_ms
         if not self.is_quiescent:
             return
         self.is_quiescent = False
