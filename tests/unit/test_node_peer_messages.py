@@ -6,24 +6,13 @@ import pytest
 
 from quorumlog.model.codes import PushType
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.messages.peer import PushRequest
 from quorumlog.node.replica.peer_messages import PeerMessages
+from raft_messages import push
 from replica_context import Surroundings
 
 
 def compare_at(index, chain=0):
-    return PushRequest(
-        group="g",
-        local_id="n0",
-        remote_id="n1",
-        term=6,
-        type=PushType.COMPARE,
-        request_id=1,
-        prev_index=index,
-        prev_term=4,
-        commit_index=543,
-        prev_chain_crc=chain,
-    )
+    return push(PushType.COMPARE, "n0", "n1", 6, (index, 4), prev_chain_crc=chain)
 
 
 @pytest.fixture
