@@ -182,7 +182,7 @@ def test_noop_index_records_of_the_original_may_say_normal(copied):
         opened = Opened(directory)
         noops = [entry for entry in opened.entries() if entry.magic == 2]
         assert noops
-        assert opened.group.report.mended_index_records == 0
+        assert opened.group.report.repaired_index_records == 0
         table = np.frombuffer(index, INDEX_RECORD_DTYPE)
         magics |= {int(table[entry.index]["magic"]) for entry in noops}
         opened.close()

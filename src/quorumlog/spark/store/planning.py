@@ -10,7 +10,7 @@ from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.sessions.transaction_table import RANGES_MAX, TransactionTable
 from quorumlog.spark.source.pushdown import IndexInterval
 from quorumlog.spark.store.options import StoreOptions
-from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, has_identity
 from quorumlog.storage.offline.range_planner import (
@@ -78,7 +78,7 @@ def _of_store(
     files = OsFileSystem()
     data = options.data_directories or (f"{directory}/{DATA}",)
     is_ours = has_identity(files, directory)
-    if is_ours and stored_file_size(files, data) is None:
+    if is_ours and existing_file_size(files, data) is None:
         return []  # nothing was ever appended
     store = open_files(files, directory, options.data_directories)
     try:

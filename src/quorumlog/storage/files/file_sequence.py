@@ -15,7 +15,7 @@ RESIDENT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
 would seem to grow with whatever is read."""
 READ_AROUND_BYTES = 1024 * 1024
-"""What the system may map besides what is looked at (it maps parts of the page cache)."""
+"""What the system may map around what is read (it maps parts of the page cache)."""
 
 
 class FileSequence:
@@ -40,16 +40,16 @@ class FileSequence:
         self._place = place or (lambda number: self.directories[0])
         self._origin = 0
         self._by_start: dict[int, SequenceFile] = {}
-        self._leaving: dict[int, SequenceFile] = {}
+        self._pending_removal: dict[int, SequenceFile] = {}
         self._maps_max = maps_max
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
         self._resident_bytes = 0
         self.unknown_files: list[str] = []
-        """Paths found beside the files that are none of them; left alone."""
-        self._in_the_way: dict[int, str] = {}
-        """What has the name of a file of the sequence and is none, by start; moved away only once
-        such a file is made."""
+        """Paths of other things in the directories; they are not touched."""
+        self._ignored: dict[int, str] = {}
+        """Paths of what has the name of a file of the sequence but does not belong to it, by start.
+        Each is renamed only when a file needs its name."""
 
     @property
     def directory(self) -> str:
@@ -69,10 +69,10 @@ class FileSequence:
     def __len__(self) -> int:
         return len(self._by_start)
 
-    # -- taking in what exists ----------------------------------------------------------------
+    # -- loading ------------------------------------------------------------------------------
 
     def load(self, *, read_only: bool = False) -> None:
-        """Take in the files that exist, and remove files that a crash left half made.
+        """Add the files that exist, and remove files that a crash left half made.
 
         A file that does not belong to the sequence, or whose position no file of it can have, goes
         to `unknown_files`. Raises `CorruptionError` for a file that is too large, for a name that
@@ -83,9 +83,9 @@ class FileSequence:
                 path = f"{directory}/{name}"
                 is_file = not self._files.obstacle(path)
                 if is_name(name) and is_file:
-                    self._take_in(directory, int(name))
+                    self._add_existing(directory, int(name))
                 elif is_name(name):
-                    self._in_the_way[int(name)] = path
+                    self._ignored[int(name)] = path
                 elif is_file and is_name(name.removesuffix(BESIDE)):
                     if not read_only:
                         self._files.remove(path)
@@ -93,10 +93,10 @@ class FileSequence:
                     self.unknown_files.append(path)
         self._by_start = dict(sorted(self._by_start.items()))
         if self._by_start:
-            self._leave_out_misplaced()
+            self._ignore_misplaced()
 
-    def _leave_out_misplaced(self) -> None:
-        """Leave files alone that do not lie whole file sizes away from most others.
+    def _ignore_misplaced(self) -> None:
+        """Ignore files that do not lie whole file sizes away from most others.
 
         Files of the log have their full size, so if any file has it, only those are counted.
         """
@@ -122,7 +122,7 @@ class FileSequence:
     def _is_whole(self, file: SequenceFile) -> bool:
         return size_of(self._files, file.path) == self.file_size
 
-    def _take_in(self, directory: str, start: int) -> None:
+    def _add_existing(self, directory: str, start: int) -> None:
         path = f"{directory}/{name_of(start)}"
         if start in self._by_start:
             raise CorruptionError(
@@ -144,21 +144,21 @@ class FileSequence:
         """State where a file starts; the others lie whole file sizes away."""
         self._origin = position % self.file_size
 
-    def leave_out(self, start: int) -> None:
-        """Leave a file alone that has the name of a file of the sequence but is not part of it."""
+    def ignore(self, start: int) -> None:
+        """Ignore a file that has the name of a file of the sequence but is not part of it."""
         with self._maps_lock:
             self._maps.pop(start, None)
         changed = dict(self._by_start)
-        self._in_the_way[start] = changed.pop(start).path
+        self._ignored[start] = changed.pop(start).path
         self._by_start = changed
 
-    def in_the_way(self) -> list[str]:
-        """Return the paths of files that have a name of the sequence but are not part of it."""
-        return list(self._in_the_way.values())
+    def ignored_files(self) -> list[str]:
+        """Return the paths of ignored files: they have a name of the sequence but are no part."""
+        return list(self._ignored.values())
 
     def require_no_obstacle(self, start: int) -> None:
         """Raise `NotAFileError` if something else lies where a file should start that was made."""
-        path = self._in_the_way.get(start)
+        path = self._ignored.get(start)
         if path is not None and (obstacle := self._files.obstacle(path)):
             raise not_a_file(path, obstacle)
 
@@ -179,21 +179,21 @@ class FileSequence:
     # -- finding ------------------------------------------------------------------------------
 
     def file_starting(self, start: int) -> SequenceFile:
-        """Return the file with this start, taken into the sequence if it is new."""
+        """Return the file with this start, added to the sequence if it is new."""
         if start not in self._by_start:
             if not self._by_start:
                 self.set_origin(start)
             changed = dict(self._by_start)
             directory = self._place(start // self.file_size)
-            leaving = self._leaving.pop(start, None)
-            in_the_way = self._in_the_way.pop(start, None)
+            predecessor = self._pending_removal.pop(start, None)
+            ignored_path = self._ignored.pop(start, None)
             changed[start] = SequenceFile(
                 self._files,
                 directory,
                 start,
                 self.file_size,
-                predecessor=leaving,
-                in_the_way=in_the_way,
+                predecessor=predecessor,
+                ignored_path=ignored_path,
             )
             self._by_start = dict(sorted(changed.items()))
         return self._by_start[start]
@@ -212,7 +212,7 @@ class FileSequence:
         return end, self.start_of(end) + self.file_size
 
     def file_at(self, position: int) -> SequenceFile:
-        """Return the file that holds a position, taken into the sequence if it is new."""
+        """Return the file that holds a position, added to the sequence if it is new."""
         # as in `start_of`: every write asks for its file
         start = position - (position - self._origin) % self.file_size
         return self._by_start.get(start) or self.file_starting(start)
@@ -249,7 +249,7 @@ class FileSequence:
             return start, view
 
     def was_read(self, size_bytes: int) -> None:
-        """Note that `size_bytes` of mapped files were looked at; on any thread."""
+        """Count `size_bytes` of mapped files that were read; on any thread."""
         with self._maps_lock:
             self._resident_bytes += size_bytes + READ_AROUND_BYTES
             if self._resident_bytes > RESIDENT_BYTES_MAX:
@@ -268,23 +268,23 @@ class FileSequence:
     # -- changing -----------------------------------------------------------------------------
 
     def forget_maps(self, removed: Sequence[SequenceFile]) -> None:
-        """Let go of maps that readers made of files before those were removed; on any thread."""
+        """Drop the maps that readers made of removed files; on any thread."""
         with self._maps_lock:
             for file in removed:
                 self._maps.pop(file.start, None)
 
     def drop_from(self, position: int) -> list[SequenceFile]:
-        """Take all files that start at or after a position out; return them, last first."""
+        """Drop all files that start at or after a position; return them, last first."""
         return self._drop([start for start in self.starts if start >= position])[::-1]
 
     def drop_before(self, position: int) -> list[SequenceFile]:
-        """Take all files that end at or before a position out; return them, first first."""
+        """Drop all files that end at or before a position; return them, first first."""
         return self._drop([start for start in self.starts if start + self.file_size <= position])
 
     def _drop(self, starts: list[int]) -> list[SequenceFile]:
         dropped = [self._by_start[start] for start in starts]
-        self._leaving = {
-            start: file for start, file in self._leaving.items() if not file.is_removed
+        self._pending_removal = {
+            start: file for start, file in self._pending_removal.items() if not file.is_removed
         } | {file.start: file for file in dropped}
         gone = set(starts)
         self._by_start = {key: file for key, file in self._by_start.items() if key not in gone}
@@ -292,15 +292,15 @@ class FileSequence:
         return dropped
 
     def close(self) -> None:
-        """Give all files back."""
+        """Close all files."""
         with self._maps_lock:
             self._maps.clear()
         for file in self._by_start.values():
             file.close()
 
 
-def stored_file_size(files: FileSystem, directories: Sequence[str]) -> int | None:
-    """Return the size the files of an existing sequence have; None if there are none.
+def existing_file_size(files: FileSystem, directories: Sequence[str]) -> int | None:
+    """Return the size that the files of an existing sequence have; None if there are none.
 
     Some may have been cut short, so the largest counts.
     """

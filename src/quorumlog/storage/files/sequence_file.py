@@ -33,7 +33,8 @@ class SequenceFile:
 
     `prepare` may be called on any thread, the other writing methods on the disk thread only.
     `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
-    `in_the_way` is the path of something that has the file's name but is not ours.
+    `ignored_path` is the path of something that has the file's name but does not belong to the
+    log; it is renamed before the file is made.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SequenceFile:
         *,
         is_made: bool = False,
         predecessor: "SequenceFile | None" = None,
-        in_the_way: str | None = None,
+        ignored_path: str | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -55,7 +56,7 @@ class SequenceFile:
         self.is_made = is_made
         self.is_removed = False
         self._predecessor = predecessor
-        self._in_the_way = in_the_way
+        self._ignored_path = ignored_path
         self._making = Lock()
         self._file: File | None = None
 
@@ -81,7 +82,7 @@ class SequenceFile:
     def _make(self) -> None:
         """Write it under another name first: it is never seen at another size (etcd #6368)."""
         beside = self.path + BESIDE
-        for path in {self._in_the_way or self.path, self.path}:
+        for path in {self._ignored_path or self.path, self.path}:
             if self._files.exists(path) or self._files.obstacle(path):
                 move_aside(self._files, path)
         file = self._files.open(beside, create=True)
@@ -163,7 +164,7 @@ class SequenceFile:
             self.is_removed = True
 
     def close(self) -> None:
-        """Give the open file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

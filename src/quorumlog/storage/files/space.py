@@ -32,10 +32,10 @@ class DiskState:
     is_tight: bool = False
 
 
-def look(
+def read_disk_state(
     files: FileSystem, base: str, data_directories: Sequence[str], config: GroupConfig
 ) -> DiskState:
-    """Judge the partition of the base directory and the emptiest of the data directories."""
+    """Return the state of a group: of the base directory and the emptiest data directory."""
     base_space = files.space(base)
     data_space = min(
         (files.space(path) for path in data_directories), key=used_ratio, default=base_space

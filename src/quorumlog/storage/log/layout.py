@@ -8,7 +8,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import FileSystem, move_aside, not_a_file
 from quorumlog.storage.files.reserve import FILE_NAME as RESERVE_NAME
 from quorumlog.storage.files.reserve import Reserve
@@ -138,8 +138,8 @@ def claim_group_directory(
         group,
         self_id,
         files.random_bytes(16).hex(),
-        stored_file_size(files, data_directories) or data_file_bytes,
-        stored_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
+        existing_file_size(files, data_directories) or data_file_bytes,
+        existing_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
     )
     identity = msgspec.structs.replace(identity, crc=identity.checksum())
     for path in reversed(_identity_paths(directory)):  # what is looked for comes last

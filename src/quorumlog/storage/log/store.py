@@ -12,7 +12,7 @@ from quorumlog.model.messages.client import StoreLocation
 from quorumlog.sessions.producer_table import SessionTable
 from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.files.space import DiskState, look
+from quorumlog.storage.files.space import DiskState, read_disk_state
 from quorumlog.storage.files.write_plans import GroupStore
 from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
@@ -130,7 +130,7 @@ def open_group(
             lock.release()
 
     def disk_state() -> DiskState:
-        return look(files, directory, places.all, config)
+        return read_disk_state(files, directory, places.all, config)
 
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
@@ -216,7 +216,7 @@ def open_log(  # noqa: PLR0913
     recovered = Recovery(
         data, index, metadata, drops_foreign=drops_foreign, reads_all=saved.needs_whole_log
     ).run()
-    for path in (*data.in_the_way(), *index.in_the_way()):
+    for path in (*data.ignored_files(), *index.ignored_files()):
         text = "%s is no file of this log; it is ignored, and renamed once a file needs its name"
         logger.warning(text, path)
     _check_memberships(directory, saved, recovered)

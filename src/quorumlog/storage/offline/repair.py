@@ -13,7 +13,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.storage.entries.random_reader import DiskReader
-from quorumlog.storage.files.file_sequence import stored_file_size
+from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.write_plans import GroupStore, WritePlan
 from quorumlog.storage.log.interface import Log
@@ -64,13 +64,13 @@ def opened_for_change(
     Raises `StoreLockedError` when a node has it open.
     """
     paths = list(data_directories) or [f"{directory}/{DATA}"]
-    data_bytes = stored_file_size(files, paths)
+    data_bytes = existing_file_size(files, paths)
     if data_bytes is None:
         raise StorageError(f"{directory}: no data files in {', '.join(paths)}")
     if has_identity(files, directory):
         identity = read_identity(files, directory)
     else:
-        index_bytes = stored_file_size(files, [f"{directory}/{INDEX}"])
+        index_bytes = existing_file_size(files, [f"{directory}/{INDEX}"])
         if index_bytes is None:
             raise StorageError(f"{directory}: no index files, and no note of how large they were")
         identity = Identity("", "", "", data_bytes, index_bytes)
@@ -95,7 +95,7 @@ def opened_for_change(
             )
             committed = min(max(noted, committed_index_of(files, directory)), log.end_index)
             log.note_committed(committed)
-            yield log, committed, report.mended_index_records
+            yield log, committed, report.repaired_index_records
         finally:
             log.close()
     finally:

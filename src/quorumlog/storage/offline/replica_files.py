@@ -8,7 +8,7 @@ from itertools import pairwise
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.errors import StorageError
 from quorumlog.storage.entries.index_records import record_at
-from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
+from quorumlog.storage.files.file_sequence import FileSequence, existing_file_size
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.log.layout import DATA, has_identity, read_identity
 from quorumlog.storage.metadata.checkpoint import LogPoint
@@ -222,7 +222,7 @@ def _without_data(files: FileSystem, name: str, store: StoreDirectory) -> Replic
     """
     directory = store.directory
     paths = list(store.data_directories) or [f"{directory}/{DATA}"]
-    has_files = stored_file_size(files, paths) is not None
+    has_files = existing_file_size(files, paths) is not None
     if has_files or not has_identity(files, directory):
         return None
     identity = read_identity(files, directory)

@@ -15,7 +15,7 @@ from quorumlog.storage.entries.index_records import (
     records_of,
 )
 from quorumlog.storage.entries.scanner import ScannedRun
-from quorumlog.storage.files.file_sequence import FileSequence, stored_file_size
+from quorumlog.storage.files.file_sequence import FileSequence, existing_file_size
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import DATA, INDEX
 from quorumlog.storage.metadata.advice import RESTORE
@@ -58,7 +58,7 @@ def open_files(
     there is no store.
     """
     paths = list(data_directories) or [f"{directory}/{DATA}"]
-    file_size = stored_file_size(files, paths)
+    file_size = existing_file_size(files, paths)
     if file_size is None:
         raise StorageError(
             f"{directory}: no data files in {', '.join(paths)}; is this a group directory?"
@@ -66,7 +66,7 @@ def open_files(
     data = FileSequence(files, paths, file_size)
     data.load(read_only=True)
     index_path = f"{directory}/{INDEX}"
-    index_size = stored_file_size(files, [index_path])
+    index_size = existing_file_size(files, [index_path])
     index = FileSequence(files, [index_path], index_size or file_size)
     if index_size is not None:
         index.load(read_only=True)

@@ -3,7 +3,7 @@
 Reads from the last checkpoint on. What lies after the last group commit that was reported durable
 and is no whole entry is a torn tail and is cut; the same at or below it is damage: it keeps its
 place and its identity, to be repaired. Index records are derived from the entries and written again
-where they differ. What a crash left half done of a truncation or a reset is finished.
+where they differ. A truncation or a reset that a crash interrupted is finished.
 """
 
 import logging
@@ -46,9 +46,9 @@ NO_END = 1 << 62
 _MAGICS = frozenset(map(int, Magic)) - {int(Magic.BLANK)}
 FILES_MADE_AT_ONCE = 2
 """How many files before one may be missing: they are made ahead by two threads."""
-STALE_BYTES_LOOKED_AT = 8 * 1024 * 1024
-"""Left-over bytes are looked for this far after the end. The limit bounds the time of opening and
-takes nothing from safety: entries left further on do not continue the chain CRC of what is written
+STALE_BYTES_SEARCHED = 8 * 1024 * 1024
+"""Stale bytes are searched for this far after the end. The limit bounds the time of opening and
+does not weaken safety: stale entries further on do not continue the chain CRC of what is written
 before them, so no later opening takes them for entries of this log."""
 
 
@@ -60,7 +60,7 @@ class RecoveryReport:
     from_checkpoint: bool = False
     cut_bytes: int = 0
     cut_reason: str = ""
-    mended_index_records: int = 0
+    repaired_index_records: int = 0
     damaged_entries: int = 0
 
 
@@ -78,10 +78,10 @@ class Recovered:
     config_entries: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-def _used(rest: memoryview) -> int:
-    """Return how many bytes of a rest that should be zero lie before its last non-zero byte."""
-    looked_at = np.frombuffer(rest[:STALE_BYTES_LOOKED_AT], dtype=np.uint8)
-    used = np.flatnonzero(looked_at)
+def _stale_bytes(rest: memoryview) -> int:
+    """Return up to where a rest of a file that should be zero has non-zero bytes, as a length."""
+    searched = np.frombuffer(rest[:STALE_BYTES_SEARCHED], dtype=np.uint8)
+    used = np.flatnonzero(searched)
     return int(used[-1]) + 1 if len(used) else 0
 
 
@@ -130,7 +130,7 @@ class Recovery:
         """
         metadata, checkpoint = self._metadata, self._metadata.checkpoint
         if metadata.log_start is not None:
-            self._leave_out_unconnected(metadata)
+            self._ignore_unconnected(metadata)
             self._finish_reset(metadata.log_start)
             if not len(self._data):
                 self._data.set_origin(metadata.log_start.position)
@@ -160,10 +160,10 @@ class Recovery:
         configs = [pair for pair in self._config_entries if pair[0] <= end.index]
         return Recovered(log_start, end, damaged, report, configs)
 
-    # -- what a crash left half done ------------------------------------------------------------
+    # -- finishing what a crash interrupted -----------------------------------------------------
 
-    def _leave_out_unconnected(self, metadata: LogMetadata) -> None:
-        """Leave files alone that lie where we leave none.
+    def _ignore_unconnected(self, metadata: LogMetadata) -> None:
+        """Ignore files at positions where this program never has any.
 
         Files are made in order, and removed in an order that leaves no hole after the end. Before
         the log's first file there are others only if a removal did not end. Files of zeros are ours
@@ -187,7 +187,7 @@ class Recovery:
                 is_far = start > highest + (FILES_MADE_AT_ONCE + 1) * size
                 if is_far or (start < lowest and not is_removing):
                     if not self._is_made_ahead(sequence, start):
-                        sequence.leave_out(start)
+                        sequence.ignore(start)
                 else:
                     highest = max(highest, start)
 
@@ -197,7 +197,7 @@ class Recovery:
         return len(view) == sequence.file_size and not any(view[:HEADER_SIZE])
 
     def _finish_reset(self, log_start: LogStart) -> None:
-        """Remove what lies before the first entry, as a reset that was noted wanted to."""
+        """Remove what lies before the first entry, as a recorded reset was about to."""
         for file in self._data.drop_before(log_start.position):
             file.remove()
         place = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
@@ -207,13 +207,13 @@ class Recovery:
             write_leading_blank(self._data.file_at(log_start.position), log_start.position)
 
     def _restore_files(self) -> bool:
-        """Make files again that are gone or too short; return whether the index must be, too."""
+        """Make files again that are gone or too short; return whether index files are gone."""
         metadata = self._metadata
         durable, log_start = metadata.durable, metadata.log_start
         if durable is None or log_start is None:
             index_gaps, data_gaps = self._gaps_between(self._index), self._gaps_between(self._data)
             if data_gaps and (index_gaps or not len(self._index)):
-                raise self._beyond_repair(self._data.path_at(data_gaps[0]))
+                raise self._unrecoverable(self._data.path_at(data_gaps[0]))
             for start in data_gaps:  # the index still names the gap's entries: they are quarantined
                 self._restore(self._data, start)
             return bool(index_gaps)
@@ -230,8 +230,8 @@ class Recovery:
             # the last index file is derived from the entries after the checkpoint anyway
             index_lost = bool(gaps)
             if index_lost and lost:
-                raise self._beyond_repair(self._data.path_at(lost[0][0]))
-        self._note_lost(lost, first, durable.index)
+                raise self._unrecoverable(self._data.path_at(lost[0][0]))
+        self._record_lost(lost, first, durable.index)
         return index_lost
 
     def _restore(self, sequence: FileSequence, start: int) -> int:
@@ -247,8 +247,8 @@ class Recovery:
         sequence.forget_maps([file])
         return held
 
-    def _note_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
-        """Note the entries in lost bytes as damaged; the index names them."""
+    def _record_lost(self, lost: list[tuple[int, int]], first: int, last: int) -> None:
+        """Record the entries in lost bytes as damaged; the index names them."""
         for begin, end in lost:
             low = first_after(self._index, begin, first, last)
             record = record_at(self._index, low - 1) if low > first else None
@@ -261,8 +261,8 @@ class Recovery:
     def _with_lost_end(self, end: LogPoint, stop: Stop) -> tuple[LogPoint, Stop]:
         """Quarantine entries that only the index names, since the last data files are gone.
 
-        DLedger notes nowhere how far its log reached. It makes files at full size, so a short
-        one is damage, too; but an only entry that is cut short is a torn tail.
+        DLedger records nowhere how far its log reached. It makes files at full size, so a short
+        one is damage, too; but a single entry that is cut short is a torn tail.
         """
         named = self._named_after(end)
         if not len(named) or (stop.reason and len(named) == 1):
@@ -274,8 +274,8 @@ class Recovery:
         if not lost:  # a torn tail, or DLedger truncated its log
             return end, stop
         path, first = self._data.path_at(lost[0]), end.index + 1
-        if end.chain_crc > 0:  # written by us, and all notes are gone as well
-            raise self._beyond_repair(path)
+        if end.chain_crc > 0:  # written by us, and all metadata files are gone as well
+            raise self._unrecoverable(path)
         for start in self._data.gaps(position, after - 1):
             self._restore(self._data, start)
         self._damages.append((first, int(last["index"])))
@@ -307,7 +307,7 @@ class Recovery:
         begins = next(iter(self._index.starts), 0) // INDEX_RECORD_SIZE
         is_empty = end.index < 0 and not len(self._data)
         if is_empty and begins and len(following_records(self._index, begins)):
-            raise self._beyond_repair(self._data.path_at(0))
+            raise self._unrecoverable(self._data.path_at(0))
 
     def _gaps_between(self, sequence: FileSequence) -> list[int]:
         """Return the starts of lost files before the last whole one."""
@@ -315,7 +315,7 @@ class Recovery:
         whole = [start for start in others if not sequence.gaps(start, start)]
         return sequence.gaps(first, whole[-1] - 1) if whole else []
 
-    def _beyond_repair(self, path: str) -> CorruptionError:
+    def _unrecoverable(self, path: str) -> CorruptionError:
         return CorruptionError(
             f"{path} is missing or cut short, and it is not known which entries it held. Nothing "
             f"was changed. Restore it. {REPAIR}. {EMPTYING_IS_SAFE_WHEN}",
@@ -345,10 +345,10 @@ class Recovery:
                 self._first = (run.first_index, run.position)
             self._scanned += run.block.count
             self._config_entries += config_entries_of(run.block)
-            self._mend(run.first_index, derived_records(run))
+            self._repair_records(run.first_index, derived_records(run))
             torn = None if run.checked else run
         for damage in scan.damages:
-            self._take_damage(damage)
+            self._quarantine(damage)
             if self._first is None or damage.first_index < self._first[0]:
                 self._first = (damage.first_index, damage.position)
         if torn is not None and torn.end == scan.end.position:
@@ -358,7 +358,7 @@ class Recovery:
         return scan.end, scan.stop
 
     def _settle(self, position: int, index: int) -> None:
-        """Read from here on what the disk holds: what is right in the page cache only is not."""
+        """Make later reads return what the disk holds, which the page cache may not."""
         place = max(0, index) * INDEX_RECORD_SIZE
         for file in (
             *self._data.files_over(position, NO_END),
@@ -366,14 +366,16 @@ class Recovery:
         ):
             file.settle()
 
-    def _mend(self, first: int, derived: Records) -> None:
-        stored = records_of(self._index, first, first + len(derived) - 1)
-        wrong = int(differs(stored, derived).sum())
+    def _repair_records(self, first: int, derived: Records) -> None:
+        """Write index records again that differ from their entries."""
+        on_disk = records_of(self._index, first, first + len(derived) - 1)
+        wrong = int(differs(on_disk, derived).sum())
         if wrong:
             write_records(self._index, first, derived)
             self._repaired += wrong
 
-    def _take_damage(self, damage: Damage) -> None:
+    def _quarantine(self, damage: Damage) -> None:
+        """Record damage; its index records keep what is known of the entries."""
         if damage.last_index >= damage.first_index:
             self._damages.append((damage.first_index, damage.last_index))
             write_records(self._index, damage.first_index, damage.identities)
@@ -394,7 +396,7 @@ class Recovery:
         return LogPoint(run.last_index - 1, position, 0, term), stop
 
     def _found_start(self) -> LogStart:
-        """Where a log starts of which nothing was noted: at its first entry."""
+        """Return where a log without metadata starts: at its first entry."""
         if self._first is None:
             return LogStart()
         index, position = self._first
@@ -405,24 +407,24 @@ class Recovery:
     def _cut(self, position: int, stop: Stop) -> int:
         """Remove what lies after the last good entry; return how many bytes were not blank."""
         dirty = 0
-        self._leave_out_foreign(self._data, position, self._may_follow)
+        self._ignore_foreign(self._data, position, self._may_follow)
         for later in self._data.drop_from(max(position, 1)):
             dirty += later.size if stop.reason else 0
             later.remove()
         if not self._data.has(position):
             return dirty
         start, view = self._data.map_at(position)
-        left = _used(view[position - start :])
-        if left or len(view) != self._data.file_size:
+        stale = _stale_bytes(view[position - start :])
+        if stale or len(view) != self._data.file_size:
             file = self._data.file_starting(start)
             self._data.forget_maps([file])
             file.cut(position)
-        return dirty + left
+        return dirty + stale
 
-    def _leave_out_foreign(
+    def _ignore_foreign(
         self, sequence: FileSequence, end: int, may_follow: Callable[[int, memoryview], bool]
     ) -> None:
-        """Leave files after the end alone whose size or content shows that we did not make them."""
+        """Ignore files after the end whose size or content shows that we did not make them."""
         checkpoint = self._metadata.checkpoint
         if checkpoint is not None and checkpoint.is_end:
             return  # what is being removed may be anything that was written
@@ -430,7 +432,7 @@ class Recovery:
             if start >= max(end, 1):
                 _, view = sequence.map_at(start)
                 if len(view) != sequence.file_size or not may_follow(start, view):
-                    sequence.leave_out(start)
+                    sequence.ignore(start)
 
     def _may_follow(self, _: int, view: memoryview) -> bool:
         """Whether a data file starts with zeros, or with an entry that comes after the last one.
@@ -451,12 +453,12 @@ class Recovery:
         return int(record["magic"]) in _MAGICS and is_there
 
     def _cut_index(self, place: int) -> None:
-        self._leave_out_foreign(self._index, place, self._may_follow_in_index)
+        self._ignore_foreign(self._index, place, self._may_follow_in_index)
         for file in self._index.drop_from(max(place, 1)):
             file.remove()
         if self._index.has(place):
             start, view = self._index.map_at(place)
-            if len(view) < self._index.file_size or _used(view[place - start :]):
+            if len(view) < self._index.file_size or _stale_bytes(view[place - start :]):
                 file = self._index.file_starting(start)
                 self._index.forget_maps([file])
                 file.cut(place)
@@ -469,7 +471,7 @@ def write_blank(data: FileSequence, position: int) -> None:
 
 
 def write_leading_blank(file: SequenceFile, position: int) -> None:
-    """Cover what a reset left in front of the first entry of a file (spec 20 section 12)."""
+    """Cover stale bytes of a reset before the first entry of a file (spec 20 section 12)."""
     length = position - file.start
     blank = blank_record(length)
     if length and file.read(len(blank), file.start) != blank:
