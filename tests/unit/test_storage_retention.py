@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.storage.files.os_files import Space
-from quorumlog.storage.files.space import DiskState, look, used_ratio
+from quorumlog.storage.files.space import DiskState, read_disk_state, used_ratio
 from quorumlog.storage.log.interface import Segment
 from quorumlog.storage.log.retention import HOUR_MS, RetentionInputs, last_to_remove, mark_pause_ms
 from store_access import config
@@ -140,12 +140,12 @@ SMALL = {"disk_reserve_bytes": 0, "data_file": 1, "index_file": 32}
 def test_spec_20_13_what_the_ratios_bring_about(base, data, state):
     paths = [f"data{number}" for number in range(len(data))]
     disks = Disks(base=base, **dict(zip(paths, data, strict=True)))
-    found = look(disks, "base", paths, config(enable_disk_force_clean=True, **SMALL))
+    found = read_disk_state(disks, "base", paths, config(enable_disk_force_clean=True, **SMALL))
     assert (found.deletes_old, found.deletes_any, bool(found.full_text)) == state
 
 
 def test_fresh_files_go_only_if_that_was_asked_for():
-    found = look(Disks(base=89), "base", [], config(**SMALL))
+    found = read_disk_state(Disks(base=89), "base", [], config(**SMALL))
     assert (found.deletes_old, found.deletes_any) == (True, False)
 
 
@@ -154,7 +154,7 @@ def test_ample_room_is_no_reason_to_delete_or_refuse_whatever_its_share():
         def space(self, path):
             return Space(1_000 << 30, 30 << 30)
 
-    assert look(Large(), "base", ["data"], config()) == DiskState()
+    assert read_disk_state(Large(), "base", ["data"], config()) == DiskState()
 
 
 def test_the_reserve_is_kept_whatever_the_ratio():
@@ -162,6 +162,6 @@ def test_the_reserve_is_kept_whatever_the_ratio():
         def space(self, path):
             return Space(1 << 30, 200 << 20)
 
-    found = look(Nearly(), "base", [], config(disk_reserve_bytes=300 << 20))
+    found = read_disk_state(Nearly(), "base", [], config(disk_reserve_bytes=300 << 20))
     assert "less than" in found.full_text
     assert found.is_tight

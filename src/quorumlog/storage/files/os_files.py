@@ -94,7 +94,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         ...
 
 
@@ -102,7 +102,7 @@ class Lock(Protocol):
     """An exclusive claim on a directory."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         ...
 
 

@@ -99,7 +99,7 @@ class Checkpointer:
         def remove() -> None:
             _sync(index, data)
             self._metadata.save_sessions(sessions)
-            self._metadata.begin_removal(ended, checkpoint.log_start, configs)
+            self._metadata.start_removal(ended, checkpoint.log_start, configs)
             cut()
             self._metadata.save_damage(damaged)
             self._metadata.save_checkpoint(checkpoint, configs)
@@ -119,7 +119,7 @@ class Checkpointer:
         return self._unsaved_sessions
 
     def _sessions_saved(self, sessions: bytes | None) -> None:
-        """Take note that these are durable; later ones are not."""
+        """Record that these are durable; later ones are not."""
         self._is_put_off = False
         if self._unsaved_sessions is sessions:
             self._unsaved_sessions = None

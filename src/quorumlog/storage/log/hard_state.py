@@ -92,7 +92,7 @@ class HardStateStore:
         return Plan(self, [Action(lambda: self._slots.write(raw))], len(raw))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._slots.close()
 
 

@@ -112,7 +112,7 @@ class Log(Protocol):
         ...
 
     def chain_crc_at(self, index: int) -> int | None:
-        """Return the chain CRC stored at an index (0 before the first entry there ever was).
+        """Return the chain CRC of the entry at an index (0 before the first entry of all).
 
         None where it is not known: the entry is damaged, or gone. Raises `IndexOutOfRangeError`
         beyond the end.

@@ -1,4 +1,4 @@
-"""The end of a log after a staged write, and what is noted of it once the write is durable."""
+"""The end of a log after a staged write, and the hint that is written once it is durable."""
 
 from quorumlog.storage.metadata.checkpoint import LogPoint, LogStart
 from quorumlog.storage.metadata.store_metadata import StoreMetadata

@@ -1,4 +1,4 @@
-"""Which of the oldest entries may go (spec 20 section 13, with its requirements).
+"""Which of the oldest entries may be removed (spec 20 section 13, with its requirements).
 
 Ages are of group time (`model.time_marks`), never of a calendar's clock or of a file's times: those
 jump, and a jump must not make fresh entries old.
@@ -11,15 +11,15 @@ from quorumlog.model.config import HOUR_MS, GroupConfig
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.log.interface import Segment
 
-PAUSES_A_PERIOD = 24
-"""Group time is written down at least so often in the time for which entries are kept …"""
+MARKS_PER_PERIOD = 24
+"""Group time is recorded at least this many times in the time for which entries are kept …"""
 PAUSE_MS_MAX = HOUR_MS
-"""… and at least so often in any case."""
+"""… and at least once in this time."""
 
 
 def mark_pause_ms(config: GroupConfig) -> int:
     """Return how often group time is recorded: a restart of all nodes loses at most this much."""
-    return min(PAUSE_MS_MAX, config.reserved_ms // PAUSES_A_PERIOD)
+    return min(PAUSE_MS_MAX, config.reserved_ms // MARKS_PER_PERIOD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def last_to_remove(
     size_bytes: int,
     config: GroupConfig,
     disk: DiskState,
-    moment: RetentionInputs,
+    inputs: RetentionInputs,
 ) -> int | None:
     """Return the last index that may be removed now, or None.
 
@@ -51,17 +51,18 @@ def last_to_remove(
     that is too full one segment is removed at a time, since that may be enough.
     """
     last = None
-    is_time = disk.deletes_old or moment.hour_of_day in config.delete_hours
-    is_time = is_time and moment.clock_is_steady
+    is_time = disk.deletes_old or inputs.hour_of_day in config.delete_hours
+    is_time = is_time and inputs.clock_is_steady
     for segment in segments:
-        left = size_bytes - segment.size_bytes
-        needed = segment.last_index > moment.peers_have and left <= config.follower_retention_bytes
-        if segment.last_index > moment.applied_index or needed:
+        remaining = size_bytes - segment.size_bytes
+        is_lagging = segment.last_index > inputs.peers_have
+        needed = is_lagging and remaining <= config.follower_retention_bytes
+        if segment.last_index > inputs.applied_index or needed:
             break
-        age_ms = moment.age_ms(segment.last_index)
+        age_ms = inputs.age_ms(segment.last_index)
         expired = is_time and age_ms is not None and age_ms > config.reserved_ms
-        too_many = 0 < config.retention_bytes <= left
+        too_many = 0 < config.retention_bytes <= remaining
         if not (expired or too_many or (disk.deletes_any and last is None)):
             break
-        last, size_bytes = segment.last_index, left
+        last, size_bytes = segment.last_index, remaining
     return last

@@ -1,4 +1,4 @@
-"""Files as wholes: which can be removed, how much room is made, which must be made next."""
+"""Files as wholes: which can be removed, how much room they have, which must be made next."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.storage.entries.index_records import first_after
@@ -9,7 +9,7 @@ from quorumlog.storage.log.interface import FreeSpace, Segment
 from quorumlog.storage.metadata.checkpoint import LogPoint, LogStart
 
 SEGMENTS_MAX = 10
-"""Oldest files looked at in one pass (spec 20 section 13: at most 10 files a run)."""
+"""Oldest files considered in one pass (spec 20 section 13: at most 10 files a run)."""
 
 
 def sealed_segments(

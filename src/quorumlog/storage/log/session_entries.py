@@ -1,8 +1,8 @@
-"""The session entries, which lead blocks, and blocks of which a crash left only the first part.
+"""The session entries, which start blocks, and blocks of which a crash kept only the first part.
 
 A producer's blocks are pushed, written and acknowledged as a whole
 (`node/replica/push_batching.py`), so nobody was ever promised a part of one. Opening removes such a
-part: else the producer, which sends the whole block again, would store those entries twice.
+part: else the producer, which sends the whole block again, would append those entries twice.
 """
 
 from quorumlog.model.errors import CorruptionError
@@ -13,7 +13,7 @@ SCAN_BYTES = 1024 * 1024
 
 
 def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], int | None]:
-    """Return (index, entry) of each from first_index on, and which could not be read first."""
+    """Return (index, entry) of each from first_index on, and the first index that is unreadable."""
     found: list[tuple[int, SystemEntry]] = []
     unread: int | None = None
     index = max(first_index, log.before_begin_index + 1)
@@ -31,9 +31,9 @@ def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEn
 
 
 def torn_block(log: Log, first_index: int) -> int | None:
-    """Return where a block starts that does not end in the log; None: there is no such one.
+    """Return where a block starts that does not end in the log; None if there is no such block.
 
-    Looked for from first_index on: what is before it was durable as a whole.
+    The search starts at first_index: what is before it was durable as a whole.
     """
     found, _ = system_entries(log, first_index)
     if not found:

@@ -1,12 +1,12 @@
 """Snapshots of a state machine: one file each, whole or not there at all (spec 40 section 3).
 
-    <group>/snapshot/snapshot_<last included index in 20 digits>   data, what it is, a footer
-    <group>/snapshot/aside_<the same>                               its state may be another's
+    <group>/snapshot/snapshot_<last included index in 20 digits>   data, metadata, a footer
+    <group>/snapshot/aside_<the same>                               quarantined
     <group>/snapshot/saving                                         being written by this replica
     <group>/snapshot/installing                                     being fetched from another
 
-A snapshot is written under another name, fsynced, and published by rename. What it is
-(`SnapshotMeta`) stands after the data as JSON, with a footer of its length and CRC-32; the SHA-256
+A snapshot is written under another name, fsynced, and published by rename. Its metadata
+(`SnapshotMeta`) follows the data as JSON, with a footer of its length and CRC-32; the SHA-256
 in it is of the data, and checked whenever they are read.
 """
 
@@ -94,7 +94,7 @@ class SavedData:
 
 
 class Checking:
-    """A snapshot whose data are read to see whether they are whole."""
+    """A check of a snapshot: its data are read step by step and compared with its SHA-256."""
 
     def __init__(self, file: File, meta: SnapshotMeta) -> None:
         self._file = file
@@ -136,7 +136,7 @@ class Saving:
         self.size_bytes += len(data)
 
     def publish(self, meta: SnapshotMeta) -> SnapshotMeta:
-        """Make it durable and visible; return what it is. Size and SHA-256 are filled in."""
+        """Make it durable and visible; return `meta` with size and SHA-256 filled in."""
         meta = msgspec.structs.replace(
             meta, size_bytes=self.size_bytes, sha256=self._sha256.digest()
         )
@@ -144,13 +144,13 @@ class Saving:
         return meta
 
     def abandon(self) -> None:
-        """Leave it: the next one takes its place."""
+        """Stop writing; the next snapshot replaces the file."""
         if self._file.is_open:
             self._file.close()
 
 
 class Installing:
-    """A snapshot that is being fetched, chunk by chunk; goes on after a restart.
+    """A snapshot that is being fetched, chunk by chunk; fetching continues after a restart.
 
     Used by one thread at a time. Its size says how far it has come: whether all bytes are right is
     known at the end.
@@ -163,7 +163,7 @@ class Installing:
         self.size_bytes = min(file.size(), meta.size_bytes)
 
     def write(self, data: Buffer, offset: int) -> int:
-        """Put a chunk where the last one ended; return how far it has come."""
+        """Write a chunk where the last one ended; return how many bytes there are."""
         if offset == self.size_bytes and offset + len(data) <= self.meta.size_bytes:
             self._file.write_at([data], offset)
             self.size_bytes += len(data)
@@ -180,18 +180,21 @@ class Installing:
         return True
 
     def close(self) -> None:
-        """Leave it as it is; it may go on later."""
+        """Close the file; fetching may go on later."""
         if self._file.is_open:
             self._file.close()
 
     def discard(self) -> None:
-        """Forget it: after a failed write the page cache says nothing about the disk."""
+        """Remove it: after a failed write the page cache says nothing about the disk."""
         self.close()
         self._snapshots.discard_installing()
 
 
 class Snapshots:
-    """The snapshots of one group. The first makes the directory; `report` gets broken ones."""
+    """The snapshots of one group; the first one creates the directory.
+
+    `report` is called with a text for each one that is removed or quarantined.
+    """
 
     def __init__(self, files: FileSystem, directory: str, report: Callable[[str], None]) -> None:
         self._files = files
@@ -207,7 +210,7 @@ class Snapshots:
         return self._indexes_of(PREFIX)
 
     def quarantined(self) -> list[int]:
-        """Return the same of those that were quarantined."""
+        """Return the last included index of each quarantined one, ascending."""
         return self._indexes_of(QUARANTINED_PREFIX)
 
     def _indexes_of(self, prefix: str) -> list[int]:
@@ -223,9 +226,9 @@ class Snapshots:
         return f"{self.directory}/{QUARANTINED_PREFIX}{index:0{DIGITS}d}"
 
     def newest(self, refused: Container[int] = ()) -> SnapshotMeta | None:
-        """Return what the newest whole one is; broken ones are reported and removed (spec 40).
+        """Return the newest snapshot that is whole; broken ones are reported and removed (spec 40).
 
-        Those of `refused` are passed over, and one that is removed while it is looked at.
+        It skips those of `refused`, and one that is removed while it is read.
         """
         for index in reversed(self.indexes()):
             try:
@@ -239,11 +242,11 @@ class Snapshots:
         return None
 
     def has(self, index: int) -> bool:
-        """Whether a snapshot lies here, whole or not."""
+        """Whether there is a snapshot, whole or not."""
         return index in self.indexes()
 
     def meta_of(self, index: int) -> SnapshotMeta:
-        """Return what a snapshot is. Raises `CorruptionError` if that cannot be read."""
+        """Return the metadata of a snapshot. Raises `CorruptionError` if it cannot be read."""
         file = self._files.open(self.path_of(index), writable=False)
         try:
             return self._read_meta(file, index)
@@ -299,20 +302,20 @@ class Snapshots:
     # -- making and removing ------------------------------------------------------------------
 
     def begin(self) -> Saving:
-        """Start to write a snapshot; one that was half written before is gone."""
+        """Start to write a snapshot; one that was half written before is removed."""
         self._files.make_directory(self.directory)
         return Saving(self, self._staged(SAVING))
 
     def install(self, meta: SnapshotMeta) -> Installing:
-        """Start to fetch one, or go on where fetching the same one ended."""
+        """Start to fetch one, or continue where fetching the same one stopped."""
         self._files.make_directory(self.directory)
         wanted = msgspec.json.encode(meta)
-        noted = f"{self.directory}/{INSTALLING}{META_SUFFIX}"
+        meta_path = f"{self.directory}/{INSTALLING}{META_SUFFIX}"
         path = f"{self.directory}/{INSTALLING}"
-        if not self._files.exists(noted) or self._whole(noted) != wanted:
+        if not self._files.exists(meta_path) or self._read_all(meta_path) != wanted:
             self._files.remove(path)
-            self._files.remove(noted)
-            file = self._files.open(noted, create=True)
+            self._files.remove(meta_path)
+            file = self._files.open(meta_path, create=True)
             file.write_at([wanted], 0)
             file.sync()
             file.close()
@@ -341,7 +344,7 @@ class Snapshots:
             return False
         return True
 
-    def _whole(self, path: str) -> bytes:
+    def _read_all(self, path: str) -> bytes:
         file = self._files.open(path, writable=False)
         try:
             return file.read_at(META_BYTES_MAX, 0)
@@ -354,7 +357,7 @@ class Snapshots:
         return self._files.open(path, create=True)
 
     def publish(self, file: File, meta: SnapshotMeta) -> None:
-        """Put what it is after the data of a staged file, and give it its name, durably."""
+        """Write the metadata after the data of a staged file, and give it its name, durably."""
         raw = msgspec.json.encode(meta)
         if len(raw) > META_BYTES_MAX:
             raise StorageError(f"{file.path}: what it is takes {len(raw)} bytes, too many")
@@ -370,8 +373,8 @@ class Snapshots:
     ) -> int:
         """Remove all but the newest `count` and those of `besides`, oldest first.
 
-        Those from which the log does not go on, which starts later, are of no use either, but the
-        newest stays. Return the index of the oldest of use; -1: there is none.
+        Those after which the log has a gap, since it starts later, are removed too, but the newest
+        stays. Return the index of the oldest that is kept; -1: there is none.
         """
         with self._changing:
             indexes = self.indexes()
@@ -383,9 +386,9 @@ class Snapshots:
         return useful[0] if useful else -1
 
     def quarantine(self, indexes: list[int]) -> bool:
-        """Use some no more, since their state may be another's, but keep them for the worst.
+        """Stop using some, since their state may be another's; keep them in case no other is left.
 
-        Those that are gone are passed over; False: all are.
+        Those that are gone are skipped; False: all are.
         """
         with self._changing:
             there = [index for index in indexes if self.has(index)]
@@ -397,7 +400,7 @@ class Snapshots:
         return bool(there)
 
     def take_back(self) -> None:
-        """Use again what was quarantined."""
+        """Restore what was quarantined, to be used again."""
         with self._changing:
             present = self.indexes()
             for index in self.quarantined():
@@ -415,7 +418,7 @@ class Snapshots:
         self._files.sync_directory(self.directory)
 
     def remove_broken(self, index: int, error: CorruptionError) -> None:
-        """Remove one that cannot be used, and say so; nothing if it is gone.
+        """Remove one that cannot be used, and report it; do nothing if it is gone.
 
         The scrub and the machine's thread may find the same one at the same time, and a whole one
         may have taken its place since: what lies there now is checked before it is removed.

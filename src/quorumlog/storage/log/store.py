@@ -46,7 +46,7 @@ __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 class OpenedGroup:
     """An open group. `committed_index` is a lower bound remembered from before.
 
-    `disk_state` looks at how full its disks are; on any thread. `incarnation` numbers the data
+    `disk_state` reads how full its disks are; on any thread. `incarnation` numbers the data
     directory: an emptied one gets another.
     """
 
@@ -61,9 +61,9 @@ class OpenedGroup:
     snapshots: Snapshots | None = None
     """The snapshots of the group's state machine; None: it has none."""
     sessions: bytes | None = None
-    """The producer sessions that the last checkpoint left."""
+    """The producer sessions that were saved with the last checkpoint."""
     sessions_lost: bool = False
-    """Whether those were lost, and `sessions` says only from where on the log tells of them."""
+    """Whether those were lost; then `sessions` says only after which index the log has them."""
     location: StoreLocation | None = None
     """Where its files are; None: in memory, or nobody else may read them."""
 
@@ -111,15 +111,15 @@ def open_group(
         for lock in locks:
             lock.release()
         raise
-    remembered = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
-    noted = max(remembered, committed_index_of(files, directory), log.before_begin_index)
-    committed = min(max(noted, _committed_by_snapshot(log, snapshots)), log.end_index)
+    in_checkpoint = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
+    recorded = max(in_checkpoint, committed_index_of(files, directory), log.before_begin_index)
+    committed = min(max(recorded, _committed_by_snapshot(log, snapshots)), log.end_index)
     # without saved sessions no producer had appended up to the checkpoint; of entries that only a
     # later snapshot covers this says nothing
-    known_until = log.before_begin_index if saved.has_lost_sessions else noted
+    known_until = log.before_begin_index if saved.has_lost_sessions else recorded
     sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
     if saved.has_lost_sessions:
-        _say_sessions_are_lost(directory, log.before_begin_index)
+        _log_lost_sessions(directory, log.before_begin_index)
     if committed >= 0:
         log.note_committed(committed)
 
@@ -152,10 +152,10 @@ def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
     return hard_states
 
 
-def _say_sessions_are_lost(directory: str, before_begin_index: int) -> None:
+def _log_lost_sessions(directory: str, before_begin_index: int) -> None:
     where = "peers are asked" if before_begin_index >= 0 else "the whole log is read"
     logger.error(
-        "%s/%s is lost: to find again what producers stored, %s", directory, SESSIONS_NAME, where
+        "%s/%s is lost: to find again what producers appended, %s", directory, SESSIONS_NAME, where
     )
 
 
@@ -220,7 +220,8 @@ def open_log(  # noqa: PLR0913
         text = "%s is no file of this log; it is ignored, and renamed once a file needs its name"
         logger.warning(text, path)
     _check_memberships(directory, saved, recovered)
-    recovered = _with_saved(recovered, [*damaged, *recovered.damaged], _noted(saved, recovered))
+    configs = _recorded_configs(saved, recovered)
+    recovered = _with_saved(recovered, [*damaged, *recovered.damaged], configs)
     log = FileLog(data, index, recovered, saved, limits.tail_cache_bytes)
     durable = saved.checkpoint.point.index if saved.checkpoint is not None else -1
     torn = torn_block(log, durable + 1)
@@ -234,18 +235,18 @@ def open_log(  # noqa: PLR0913
         min(saved.checkpoint.committed_index, log.end_index) if saved.checkpoint else -1,
         log.noted_runs(),
     )
-    _note_opened(directory, saved, log, checkpoint)
+    _save_opened(directory, saved, log, checkpoint)
     saved.keep_reserve()
     return log, recovered.report
 
 
-def _note_opened(
+def _save_opened(
     directory: str, saved: StoreMetadata, log: FileLog, checkpoint: Checkpoint
 ) -> None:
-    """Note what opening found, so that opening after a crash finds the same log.
+    """Save what opening found, so that opening after a crash finds the same log.
 
-    On a full disk the older note may stay: opening finds the same from it, unless it says that a
-    removal was under way. Then opening would also remove what is appended from now on.
+    On a full disk the older checkpoint may stay: opening finds the same from it, unless it says
+    that a removal was under way. Then opening would also remove what is appended from now on.
     """
     before = saved.checkpoint
     try:
@@ -256,7 +257,7 @@ def _note_opened(
     except NoSpaceError as error:
         if before is not None and before.is_end:
             raise
-        logger.warning("%s: what was found is noted once there is room: %s", directory, error)
+        logger.warning("%s: what was found is saved once there is room: %s", directory, error)
 
 
 def _check_memberships(directory: str, saved: StoreMetadata, recovered: Recovered) -> None:
@@ -266,32 +267,32 @@ def _check_memberships(directory: str, saved: StoreMetadata, recovered: Recovere
     if saved.has_lost_memberships and recovered.log_start.before_begin_index >= 0 and not found:
         path = f"{directory}/{MEMBERSHIP_NAME}"
         raise CorruptionError(
-            f"{path} and its copy are lost, and the log begins after the entry that told who the "
+            f"{path} and its copy are lost, and the log begins after the entry that says who the "
             f"members are. Restore one of them. {EMPTYING_IS_SAFE_WHEN}",
             path,
             0,
         )
 
 
-def _noted(saved: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]]:
-    """Return the noted CONFIG_CHANGE entries that still count.
+def _recorded_configs(saved: StoreMetadata, recovered: Recovered) -> list[tuple[int, bytes]]:
+    """Return the CONFIG_CHANGE entries in the membership file that still count.
 
-    Without a checkpoint the whole log was read: only what it does not hold is taken from the note.
+    Without a checkpoint the whole log was read: only what it does not hold comes from the file.
     """
-    noted = saved.load_config_entries()
+    recorded = saved.load_config_entries()
     if saved.checkpoint is not None:
-        return noted
+        return recorded
     begin, damaged = recovered.log_start.before_begin_index, recovered.damaged
-    return [pair for pair in noted if pair[0] <= begin or damaged.range_at(pair[0])]
+    return [pair for pair in recorded if pair[0] <= begin or damaged.range_at(pair[0])]
 
 
 def _with_saved(
-    recovered: Recovered, ranges: list[tuple[int, int]], noted: list[tuple[int, bytes]]
+    recovered: Recovered, ranges: list[tuple[int, int]], recorded: list[tuple[int, bytes]]
 ) -> Recovered:
-    """Join what was known to be damaged, and of memberships, with what was found now."""
+    """Join damage and memberships that were recorded before with what was found now."""
     first, last = recovered.log_start.before_begin_index + 1, recovered.end.index
     damaged = DamagedRanges(ranges).within(first, last)
-    configs = dict([*noted, *recovered.config_entries])
+    configs = dict([*recorded, *recovered.config_entries])
     return Recovered(
         recovered.log_start,
         recovered.end,

@@ -17,7 +17,7 @@ RUNS_MAX = 16_384
 class CachedRun(msgspec.Struct, frozen=True, gc=False):
     """A staged block: its entries are final, first_index … last_index.
 
-    There are thousands of these, so the garbage collector is to find little of them to look at
+    There are thousands of these, so the garbage collector should have little to visit
     (`service/garbage.py`): they are not tracked, and `records` are bytes.
     """
 
@@ -63,7 +63,7 @@ class TailCache:
         self.size_bytes = 0
 
     def find(self, index: int) -> CachedRun | None:
-        """Return the run with the entry at an index; None if it is not here."""
+        """Return the run with the entry at an index; None if it is not cached."""
         place = bisect_right(self._firsts, index, self._evicted) - 1
         if place < self._evicted:
             return None
@@ -77,7 +77,7 @@ class TailCache:
         return self._firsts[self._evicted] - 1
 
     def run_at(self, index: int) -> CachedRun:
-        """Return the run with an index that is here."""
+        """Return the run with an index that is cached."""
         return self._runs[bisect_right(self._firsts, index, self._evicted) - 1]
 
     def oldest(self, count: int) -> list[CachedRun]:
@@ -91,7 +91,7 @@ class TailCache:
         self.size_bytes += len(run.block.data)
 
     def evict(self, durable_index: int) -> None:
-        """Let go of the oldest durable runs beyond the bounds."""
+        """Drop the oldest durable runs beyond the bounds."""
         if self._bytes_max is None:
             return
         while self._evicted < len(self._runs):
@@ -111,7 +111,7 @@ class TailCache:
             self._evicted = 0
 
     def drop_before(self, index: int) -> None:
-        """Let go of runs that lie wholly before an index."""
+        """Drop runs that lie wholly before an index."""
         while self._evicted < len(self._runs):
             run = self._runs[self._evicted]
             if run.last_index >= index:

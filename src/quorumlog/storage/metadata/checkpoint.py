@@ -24,7 +24,7 @@ DURABLE_NAME = "quorumlog.durable"
 TERM_RUNS_MAX = 150
 """Newest runs of terms that a checkpoint names; they fit one slot with all else."""
 UNKNOWN_CRC = -1
-"""Stands for the chain CRC of an entry that is not there any more and was not noted."""
+"""Stands for the chain CRC of an entry that was removed and whose chain CRC was not recorded."""
 _HINT = struct.Struct(">4sqqqqqqqq")
 _HINT_MAGIC = b"QDU3"
 _OLDER_HINT = struct.Struct(">4sqqqqqq")
@@ -47,7 +47,7 @@ class LogPoint(msgspec.Struct, frozen=True, array_like=True):
 class LogStart(msgspec.Struct, frozen=True, array_like=True):
     """Where the log starts: at byte `position`, after an entry that is not there any more.
 
-    `chain_crc` of that entry, UNKNOWN_CRC if it was never noted.
+    `chain_crc` is that entry's, UNKNOWN_CRC if it was never recorded.
     """
 
     before_begin_index: int = -1
@@ -112,7 +112,7 @@ class CheckpointFile:
         self._slots.write(msgspec.msgpack.encode(checkpoint))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._slots.close()
 
 
@@ -128,7 +128,7 @@ class DurableHint:
     def load(self) -> tuple[LogPoint, LogStart] | None:
         """Return what was durable, and where the log started.
 
-        None if nothing was ever noted, or if the note itself is damaged.
+        None if nothing was ever written, or if the hint itself is damaged.
         """
         if self._files.obstacle(self._path) or not self._files.exists(self._path):
             return None
@@ -162,13 +162,13 @@ class DurableHint:
         )
         raw = body + crc32(body).to_bytes(4, "big")
         if self._file is None:
-            self._reserve.use(lambda: self._begin(raw))
+            self._reserve.use(lambda: self._create(raw))
         else:
             self._file.write_at([raw], 0)
         if durable and self._file is not None:
             self._file.sync()
 
-    def _begin(self, raw: bytes) -> None:
+    def _create(self, raw: bytes) -> None:
         file = self._files.open(self._path, create=True)
         try:
             file.write_at([raw], 0)
@@ -178,7 +178,7 @@ class DurableHint:
         self._file = file
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -186,7 +186,7 @@ class DurableHint:
 
 @dataclass(frozen=True, slots=True)
 class LogMetadata:
-    """What was noted about a log before: its last checkpoint and its last durable point."""
+    """What was saved about a log before: its last checkpoint and its last durable point."""
 
     checkpoint: Checkpoint | None = None
     durable: LogPoint | None = None
@@ -198,7 +198,7 @@ class LogMetadata:
     def of(
         cls, checkpoint: Checkpoint | None, hint: tuple[LogPoint, LogStart] | None
     ) -> "LogMetadata":
-        """Join both notes: the newer one says what was durable."""
+        """Join both: the newer one says what was durable."""
         durable = log_start = None
         if hint is not None:
             durable, log_start = hint

@@ -85,5 +85,5 @@ class ConfigEntriesFile:
         self.saved = list(pairs)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._slots.close()

@@ -15,7 +15,7 @@ from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.damaged"
 RANGES_MAX = 100
-"""Ranges told apart; above, the two nearest become one, good entries between them included."""
+"""At most this many ranges; beyond, the two nearest become one, with good entries between them."""
 
 
 class DamagedRanges:
@@ -120,5 +120,5 @@ class DamageFile:
             self.saved = damaged
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._slots.close()

@@ -10,7 +10,7 @@ _COMMITTED = re.compile(r"^\s*committedIndex\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def committed_index_of(files: FileSystem, directory: str) -> int:
-    """Return the committed index that version 0.2.7 noted about every three seconds; -1 if none.
+    """Return the committed index that version 0.2.7 wrote about every three seconds; -1 if none.
 
     It is a lower bound, written without a checksum: an unreadable file says nothing.
     """

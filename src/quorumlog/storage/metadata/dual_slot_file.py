@@ -1,6 +1,6 @@
 """A small value kept in several checksummed copies.
 
-Each write replaces one copy, makes it durable, then the next: a torn write leaves another copy
+Each write replaces one copy, makes it durable, then the next: after a torn write another copy is
 whole, and after a finished write a flipped bit in any copy does not bring back an older value.
 Two copies are slots of one file; a mirrored value has a third in a file of its own, so that a file
 that is lost as a whole costs nothing.
@@ -48,9 +48,9 @@ def _unpacked(slot: bytes) -> _Slot | None:
 
 
 def restore(path: str, write: Callable[[], None]) -> bool:
-    """Make a copy of a file what the whole one is; False: it waits, as the disk is full.
+    """Write a damaged copy of a file again; False: the disk is full, and it stays as it is.
 
-    What is read is known from the whole one: that the other cannot be written stops no opening.
+    The whole copy says all that is needed, so opening goes on even if the other cannot be written.
     """
     try:
         write()
@@ -222,6 +222,6 @@ class DualSlotFile:
         self._reserve.use(partial(one.write, slot, first=first))
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for one in (self._pair, *self._mirrors):
             one.close()

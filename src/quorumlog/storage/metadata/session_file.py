@@ -21,7 +21,10 @@ BYTES_MAX = 64 * 1024 * 1024
 
 
 class SessionFile:
-    """Not made before a producer appended in a session. `is_lost`: `load` found no whole copy."""
+    """The saved sessions; there is no file before a producer has appended in a session.
+
+    `is_lost`: `load` found no whole copy.
+    """
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
@@ -30,19 +33,19 @@ class SessionFile:
         self._paths = [self._path, self._path + COPY]
         self._reserve = Reserve(files, directory)
         self.is_lost = False
-        self.half_saved: bytes | None = None
-        """What is in one file only."""
+        self.saved_in_one_file: bytes | None = None
+        """What one file holds and the other does not yet."""
         self.size_bytes = 0
-        """The committed index of what was saved last."""
+        """The size of what was saved last."""
 
     def exists(self) -> bool:
-        """Whether one of their files exists, readable or not."""
+        """Whether one of the files exists, readable or not."""
         return any(self._files.exists(path) for path in self._paths)
 
     def load(self, *, read_only: bool = False) -> bytes | None:
         """Return what was saved last, and (unless `read_only`) make both files hold it.
 
-        On a full disk one of them may stay as it is: `half_saved` is to be saved again.
+        On a full disk one of them may stay as it is: `saved_in_one_file` is to be saved again.
         None: nothing was ever saved, or (`is_lost`) neither file is whole.
         """
         there = [path for path in self._paths if self._files.exists(path)]
@@ -57,7 +60,7 @@ class SessionFile:
         for path in self._paths:
             is_same = values.get(path) == whole[0]
             if not is_same and not restore(path, partial(self._write, path, whole[0])):
-                self.half_saved = whole[0]
+                self.saved_in_one_file = whole[0]
         return whole[0]
 
     def damaged(self) -> list[str]:
@@ -81,17 +84,17 @@ class SessionFile:
     def save(self, value: bytes) -> None:
         """Replace them, durably.
 
-        Raises `NoSpaceError` when not even the reserve is left: one of them may be what it was.
+        Raises `NoSpaceError` when the reserve is used up, too: one of them may be what it was.
         """
         self.size_bytes = len(value)
         for path in self._paths:
             self._write(path, value)
-        self.half_saved = None
+        self.saved_in_one_file = None
 
     def _write(self, path: str, value: bytes) -> None:
-        self._reserve.use(partial(self._write_anew, path, value))
+        self._reserve.use(partial(self._replace, path, value))
 
-    def _write_anew(self, path: str, value: bytes) -> None:
+    def _replace(self, path: str, value: bytes) -> None:
         beside = f"{path}.new"
         self._files.remove(beside)
         file = self._files.open(beside, create=True)

@@ -1,6 +1,6 @@
 """The small files of a log: its checkpoint, its durable hint, and the list of its damage.
 
-A replica opens even if one of them is damaged or gone: opening finds out anew what the file said.
+A replica opens even if one of them is damaged or gone: opening finds again what the file said.
 `lost` names what can be found only by reading the whole log, or not at all on this node.
 """
 
@@ -42,24 +42,24 @@ class StoreMetadata:
         self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
         self.sessions = SessionFile(files, directory)
-        self._noted_configs: list[tuple[int, bytes]] = []
+        self._recorded_configs: list[tuple[int, bytes]] = []
         self.lost: set[str] = set()
 
     def load(self, *, read_only: bool = False) -> tuple[LogMetadata, DamagedRanges]:
-        """Return what was noted before; `lost` names what was noted and cannot be read any more.
+        """Return what was saved before; `lost` names what was saved and cannot be read any more.
 
         Raises `CorruptionError` when another version wrote it.
         """
         self.checkpoint = self._checkpoints.load(read_only=read_only)
         hint = self._hint.load()
         damaged = self._damage.load(read_only=read_only)
-        self._noted_configs = self._configs.load(read_only=read_only)
+        self._recorded_configs = self._configs.load(read_only=read_only)
         kept = () if self.checkpoint is None else self.checkpoint.kept
         for name, file in self._others():
             if file.is_lost or (name in kept and not file.exists()):
                 self.lost.add(name)
         if not read_only:
-            self._say_what_is_lost(is_hint_there=hint is not None)
+            self._log_what_is_lost(is_hint_there=hint is not None)
         return LogMetadata.of(self.checkpoint, hint), damaged
 
     def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | SessionFile], ...]:
@@ -70,10 +70,10 @@ class StoreMetadata:
         )
 
     def _kept(self) -> tuple[str, ...]:
-        """Return the names of the small files that are there, or are lost and not yet made up."""
+        """Return the names of the small files that exist, or are lost and not yet restored."""
         return tuple(name for name, file in self._others() if file.exists() or name in self.lost)
 
-    def _say_what_is_lost(self, *, is_hint_there: bool) -> None:
+    def _log_what_is_lost(self, *, is_hint_there: bool) -> None:
         if self.checkpoint is None and (is_hint_there or self._checkpoints.is_lost):
             logger.error(
                 "%s/%s is lost; where the log begins is taken from %s, the rest is read from the "
@@ -84,7 +84,7 @@ class StoreMetadata:
             )
         for name in sorted(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME}):
             logger.error(
-                "%s/%s is lost; what it told is found again by reading the whole log",
+                "%s/%s is lost; what it said is found again by reading the whole log",
                 self._directory,
                 name,
             )
@@ -96,15 +96,15 @@ class StoreMetadata:
 
     @property
     def has_lost_memberships(self) -> bool:
-        """Whether CONFIG_CHANGE entries were noted and cannot be read any more."""
+        """Whether CONFIG_CHANGE entries were saved and cannot be read any more."""
         return MEMBERSHIP_NAME in self.lost
 
     def load_config_entries(self) -> list[tuple[int, bytes]]:
-        """Return (index, body) of noted CONFIG_CHANGE entries that the last checkpoint covers."""
+        """Return (index, body) of saved CONFIG_CHANGE entries that the last checkpoint covers."""
         if self.checkpoint is None:
-            return self._noted_configs
+            return self._recorded_configs
         until = self.checkpoint.point.index
-        return [(index, body) for index, body in self._noted_configs if index <= until]
+        return [(index, body) for index, body in self._recorded_configs if index <= until]
 
     def load_sessions(self) -> bytes | None:
         """Return the producer sessions; None: nothing was saved, or they are in `lost`."""
@@ -123,7 +123,7 @@ class StoreMetadata:
         self._configs.save(pairs)
         self.lost.discard(MEMBERSHIP_NAME)
 
-    def begin_removal(
+    def start_removal(
         self, ended: Checkpoint, log_start: LogStart, configs: list[tuple[int, bytes]]
     ) -> None:
         """Make the ends that a log is to have durable, before anything is removed.
@@ -138,7 +138,7 @@ class StoreMetadata:
     def save_sessions(self, sessions: bytes | None) -> None:
         """Replace the producer sessions, durably; None: what was saved last will do."""
         if sessions is None:
-            sessions = self.sessions.half_saved
+            sessions = self.sessions.saved_in_one_file
         if sessions is not None:
             self.sessions.save(sessions)
             self.lost.discard(SESSIONS_NAME)
@@ -169,7 +169,7 @@ class StoreMetadata:
         self.lost.discard(DAMAGE_NAME)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._checkpoints.close()
         self._hint.close()
         self._damage.close()

@@ -20,7 +20,7 @@ from quorumlog.storage.offline.store_files import StoreFiles
 from quorumlog.storage.recovery.damage_scan import DamageScan
 
 CUT_ATTEMPTS = 64
-"""Entries looked at, one after the other, for one whose header and index record agree."""
+"""Entries read, one after the other, for one whose header and index record agree."""
 _INDEX_MAX = 1 << 40
 """Above every index: where a search by halving starts when the end is not known."""
 
@@ -76,9 +76,9 @@ class _PlannedRun:
 
 
 def committed_index(files: FileSystem, directory: str, store: StoreFiles) -> int | None:
-    """Return up to where entries are known to be committed; None where nothing ever noted it.
+    """Return up to where entries are known to be committed; None if that was never recorded.
 
-    -1 if it was noted that none is.
+    -1 if it was recorded that none is.
     """
     checkpoint = store.metadata.checkpoint
     dledger = committed_index_of(files, directory)
@@ -90,7 +90,7 @@ def committed_index(files: FileSystem, directory: str, store: StoreFiles) -> int
 def extent_of(store: StoreFiles, committed: int | None) -> Extent | None:
     """Return which entries a store holds, those up to a committed index if one is given.
 
-    A torn tail is left out. None: there are none. Raises `CorruptionError` when entries at the
+    A torn tail is ignored. None: there are none. Raises `CorruptionError` when entries at the
     start or at the end are damaged and their index records are, too.
     """
     begin = _begin_of(store)
@@ -122,7 +122,7 @@ def _begin_of(store: StoreFiles) -> LogPoint | None:
 
 
 def _end_of(store: StoreFiles, begin: LogPoint) -> int:
-    """Return the last entry, walking from the last place known to be good."""
+    """Return the last entry, by a scan from the last place known to be good."""
     metadata = store.metadata
     if metadata.checkpoint is not None:
         start = metadata.checkpoint.point
@@ -262,7 +262,7 @@ class RangePlanner:
             yield _PlannedRun(first, last, position, data.start_of(position) + data.file_size)
 
     def _trimmed(self, run: _PlannedRun, first: int, last: int) -> _PlannedRun:
-        """Leave out what lies before `first` and after `last`, as far as it is known where."""
+        """Trim what lies before `first` and after `last`, as far as it is known where."""
         begin, position = run.first, run.position
         for index in range(min(first, run.last), max(begin, first - CUT_ATTEMPTS), -1):
             found = self._agreed_position(index, run)

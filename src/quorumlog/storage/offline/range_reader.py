@@ -1,6 +1,6 @@
 """Reading a range of a data file past its damage, many entries at a time.
 
-The index records say where entries lie, so that no entry is looked at on its own; where they are
+The index records say where entries lie, so that no entry is read on its own; where they are
 missing or wrong, the entries' own sizes are followed. What is read is checked against everything
 there is: header against index record and the header before, the chain of CRCs, and the bodies.
 """
@@ -211,7 +211,7 @@ class RangeReader:
         sound = next((row for row in reversed(range(count)) if row not in wrong), None)
         if sound is not None:  # the term of a damaged one may be too high for those after it
             self._term = int(table["term"][sound])
-        self._expected = min(RUN_ENTRIES, 2 * count)  # more would be looked at in vain
+        self._expected = min(RUN_ENTRIES, 2 * count)  # more would be read in vain
         return run
 
     def _good_headers(self, run: HeaderRun, records: Records) -> npt.NDArray[np.bool_]:

@@ -31,7 +31,7 @@ from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
-PIECE_BYTES = 1024 * 1024
+READ_BYTES = 1024 * 1024
 COMPARED_ENTRIES = 16
 """The oldest 16 entries that two replicas have must be the same in both. One would do where there
 are CRCs: that of the chain covers all entries before."""
@@ -60,7 +60,7 @@ def opened_for_change(
 ) -> Iterator[tuple[Log, int, int]]:
     """Open a store, ours or DLedger's, that no node uses.
 
-    Yields the log, the committed index that was noted, and how many index records were repaired.
+    Yields the log, the recorded committed index, and how many index records were repaired.
     Raises `StoreLockedError` when a node has it open.
     """
     paths = list(data_directories) or [f"{directory}/{DATA}"]
@@ -72,7 +72,7 @@ def opened_for_change(
     else:
         index_bytes = existing_file_size(files, [f"{directory}/{INDEX}"])
         if index_bytes is None:
-            raise StorageError(f"{directory}: no index files, and no note of how large they were")
+            raise StorageError(f"{directory}: no index files, and their size is recorded nowhere")
         identity = Identity("", "", "", data_bytes, index_bytes)
     places = DataPlaces(files, paths, (), 1.0)
     lock = files.lock(directory)
@@ -88,12 +88,13 @@ def opened_for_change(
             drops_foreign=drops_foreign,
         )
         try:
-            noted = (
+            in_checkpoint = (
                 store_metadata.checkpoint.committed_index
                 if store_metadata.checkpoint is not None
                 else -1
             )
-            committed = min(max(noted, committed_index_of(files, directory)), log.end_index)
+            recorded = max(in_checkpoint, committed_index_of(files, directory))
+            committed = min(recorded, log.end_index)
             log.note_committed(committed)
             yield log, committed, report.repaired_index_records
         finally:
@@ -102,8 +103,8 @@ def opened_for_change(
         lock.release()
 
 
-def carry_out(plan: WritePlan) -> None:
-    """Do what a plan says, and report it as done."""
+def execute(plan: WritePlan) -> None:
+    """Execute a plan, and report it as completed."""
     GroupStore().execute([plan], sync=True)
     plan.completed()
 
@@ -114,11 +115,11 @@ def find_damage(log: Log, progress: Progress = lambda done, total: None) -> int:
     first, count = index, log.end_index - log.before_begin_index
     while index <= log.end_index:
         try:
-            index = log.verify(index, log.end_index, PIECE_BYTES) + 1
+            index = log.verify(index, log.end_index, READ_BYTES) + 1
         except CorruptionError as error:
             if error.index is None:
                 raise
-            carry_out(log.quarantine(error.index))
+            execute(log.quarantine(error.index))
             repaired_records += log.damaged.range_at(error.index) is None
         progress(index - first, count)
     return repaired_records
@@ -131,7 +132,7 @@ def repair_store(
     data_directories: Sequence[str] = (),
     progress: Progress = lambda done, total: None,
 ) -> RepairReport:
-    """Find everything that is damaged and put other replicas' entries in its place.
+    """Find all damage and repair it with other replicas' entries.
 
     Raises `StorageError` when a directory is no store or a source holds another log,
     `StoreLockedError` when the node of the store runs.
@@ -149,17 +150,17 @@ def repair_store(
         for source in sources:
             if log.damaged:
                 report.reasons = _repair_from(files, log, source)
-        carry_out_checkpoint(log)
+        save_checkpoint(log)
         report.left = list(log.damaged)
         report.repaired_entries = before - log.damaged.count
         return report
 
 
-def carry_out_checkpoint(log: Log) -> None:
-    """Note the state of a log before it is closed."""
+def save_checkpoint(log: Log) -> None:
+    """Save the state of a log before it is closed."""
     plan = log.checkpoint()
     if plan is not None:
-        carry_out(plan)
+        execute(plan)
 
 
 def _check_same_group(files: FileSystem, directory: str, source: str) -> None:
@@ -188,8 +189,8 @@ def _check_same_log(
         last = min(committed, _committed_of(files, store), index + COMPARED_ENTRIES - 1)
         for compared in range(index, last + 1):
             try:
-                own = headers(log.read(compared, compared, PIECE_BYTES).block())[0]
-                other = headers(reader.read(compared, compared, PIECE_BYTES).block())[0]
+                own = headers(log.read(compared, compared, READ_BYTES).block())[0]
+                other = headers(reader.read(compared, compared, READ_BYTES).block())[0]
             except (StorageError, RequestError):
                 continue  # a damaged entry proves nothing
             # one of them may have been written by DLedger, without CRCs
@@ -197,7 +198,7 @@ def _check_same_log(
             if any(own[name] != other[name] for name in stated):
                 raise StorageError(
                     f"{source} is no replica of {directory}: entry {compared}, committed in both, "
-                    "is not the same; is it another cluster's, or was the group founded anew? "
+                    "is not the same; is it another cluster's, or was the group founded again? "
                     "Nothing was repaired"
                 )
     finally:
@@ -206,8 +207,8 @@ def _check_same_log(
 
 def _committed_of(files: FileSystem, store: StoreFiles) -> int:
     checkpoint = store.metadata.checkpoint
-    noted = checkpoint.committed_index if checkpoint is not None else -1
-    return max(noted, committed_index_of(files, store.directory))
+    in_checkpoint = checkpoint.committed_index if checkpoint is not None else -1
+    return max(in_checkpoint, committed_index_of(files, store.directory))
 
 
 def _reader_of(store: StoreFiles) -> DiskReader:
@@ -217,7 +218,7 @@ def _reader_of(store: StoreFiles) -> DiskReader:
 
 
 def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
-    """Take what a source has of the damaged entries; return why the rest was not taken."""
+    """Repair damaged entries with those of a source; return why the rest was not repaired."""
     store = open_files(files, source)
     reasons: list[str] = []
     try:
@@ -225,9 +226,9 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
         index = log.damaged.next_from(0)
         while index is not None:
             try:
-                carry_out(log.quarantine(index))  # after what was repaired it may be whole now
+                execute(log.quarantine(index))  # after what was repaired it may be whole now
                 if log.damaged.range_at(index):
-                    _take(reader, log, index)
+                    _repair_range(reader, log, index)
             except (StorageError, RequestError) as error:
                 reasons.append(f"{source}, entry {index}: {error}")
                 index += 1
@@ -237,8 +238,8 @@ def _repair_from(files: FileSystem, log: Log, source: str) -> list[str]:
     return reasons
 
 
-def _take(reader: DiskReader, log: Log, index: int) -> None:
-    """Put a source's entries in the place of damaged ones, or quarantine the one after them, too.
+def _repair_range(reader: DiskReader, log: Log, index: int) -> None:
+    """Repair damaged entries with those of a source, or quarantine the one after them, too.
 
     Raises `StorageError` or `RequestError` if nothing has changed.
     """
@@ -246,11 +247,11 @@ def _take(reader: DiskReader, log: Log, index: int) -> None:
     block = _read(reader, index, last)
     after = index + block.count
     try:
-        carry_out(log.repair(block))
+        execute(log.repair(block))
     except CorruptionError as error:
         if error.index != after:
             raise
-        carry_out(log.quarantine(after, is_readable=error.is_readable))
+        execute(log.quarantine(after, is_readable=error.is_readable))
         if log.damaged.range_at(after) is None:
             raise
 
@@ -258,11 +259,11 @@ def _take(reader: DiskReader, log: Log, index: int) -> None:
 def _read(reader: DiskReader, first: int, last: int) -> Block:
     """Return entries from `first` on, up to what is damaged there as well."""
     try:
-        run = reader.read(first, last, PIECE_BYTES)
+        run = reader.read(first, last, READ_BYTES)
     except CorruptionError as error:
         if error.index is None or error.index <= first:
             raise
-        run = reader.read(first, error.index - 1, PIECE_BYTES)
+        run = reader.read(first, error.index - 1, READ_BYTES)
     return parse_block(run.data, count=run.count, entry_bytes_max=len(run.data))
 
 
@@ -292,5 +293,5 @@ def truncate_store(
             raise IndexOutOfRangeError(
                 f"index {from_index} is beyond the end of {directory}: {end}; nothing was removed"
             )
-        carry_out(log.truncate(from_index))
+        execute(log.truncate(from_index))
         return removed

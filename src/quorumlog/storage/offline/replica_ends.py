@@ -1,4 +1,4 @@
-"""Where the log in a replica's files starts and ends, from what was noted and from the entries."""
+"""Where the log in a replica's files starts and ends, by its metadata and its entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint
 from quorumlog.storage.offline.store_files import StoreFiles
 from quorumlog.storage.recovery.damage_scan import DamageScan
 
-FILES_LOOKED_AT = 3
-"""Newest data files in which the end of a log is looked for that left no note of it."""
+FILES_SEARCHED = 3
+"""Newest data files that are searched for the end of a log without metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def _tail_at(opened: StoreFiles, position: int, reason: str) -> Tail:
 
 
 def _late_scan(opened: StoreFiles) -> DamageScan:
-    """Return a walk to the end of the log from the last point that is known to be in it."""
+    """Return a scan to the end of the log from the last point that is known to be in it."""
     metadata, data = opened.metadata, opened.data
     start = metadata.checkpoint.point if metadata.checkpoint is not None else None
     if start is None:
         written = [file for file in data.starts if entry_at(data, file) is not None]
-        if metadata.log_start is not None or len(written) <= FILES_LOOKED_AT:
+        if metadata.log_start is not None or len(written) <= FILES_SEARCHED:
             return opened.scan()
-        position = written[-FILES_LOOKED_AT]
+        position = written[-FILES_SEARCHED]
         found = entry_at(data, position)
         if found is not None:
             start = LogPoint(found[0] - 1, position, UNKNOWN_CRC, -1)

@@ -18,9 +18,9 @@ from quorumlog.storage.offline.replica_ends import Tail, begin_of, end_of, entry
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
 PROBES = 6
-"""Index records looked at to find the entry near a position."""
+"""Index records read to find the entry near a position."""
 OVERLAP = 4
-"""Entries before a range that are read with it: its first entry is judged by the one before."""
+"""Entries before a range that are read with it: the one before proves its first entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Replica:
 
 
 class _ChosenFiles(OsFileSystem):
-    """The file system as if there were only these files, those of them that are there."""
+    """The file system restricted to these files, as far as they exist."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._names: dict[str, list[str]] = {}
@@ -163,7 +163,7 @@ def _chosen(paths: tuple[str, ...], file_bytes: int) -> FileSequence:
     return sequence
 
 
-# -- looking at a directory -----------------------------------------------------------------------
+# -- reading a directory --------------------------------------------------------------------------
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def opened_store(files: FileSystem, store: StoreDirectory) -> Iterator[StoreFile
         opened.close()
 
 
-def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
+def read_replica(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
     """Return what a group directory holds; reads only its metadata, its end, and first entries.
 
     Raises `StorageError` when there is no store, `CorruptionError` when it cannot be read at all.
@@ -192,8 +192,9 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
         firsts = _first_entries(opened, end.index)
         metadata = opened.metadata
         begin = begin_of(opened, firsts)
-        noted = metadata.checkpoint.committed_index if metadata.checkpoint is not None else -1
-        committed = max(noted, committed_index_of(files, store.directory))
+        checkpoint = metadata.checkpoint
+        in_checkpoint = checkpoint.committed_index if checkpoint is not None else -1
+        committed = max(in_checkpoint, committed_index_of(files, store.directory))
         return Replica(
             name=name,
             directory=store.directory,
@@ -202,7 +203,7 @@ def look_at(files: FileSystem, name: str, store: StoreDirectory) -> Replica:
             end_index=max(end.index, begin - 1),
             end_position=end.position,
             committed_index=min(committed, end.index),
-            records_commits=metadata.checkpoint is not None,
+            records_commits=checkpoint is not None,
             tail=tail,
             data_file_bytes=opened.data.file_size,
             index_file_bytes=opened.index.file_size,

@@ -21,9 +21,9 @@ from quorumlog.storage.offline.replica_files import ReplicaPart
 
 RUN_ENTRIES = 16_384
 RECORDS_MIN = 256
-"""Index records looked at for one run, at least."""
-LOOK_BACK_ENTRIES = 65_536
-"""Index records looked at for an entry to start with, if that of the wanted one is of no use."""
+"""Index records read for one run, at least."""
+SEARCHED_BACK_MAX = 65_536
+"""Index records searched for an entry to start with, if that of the wanted one is of no use."""
 RESYNC_ENTRIES = 4
 """Entries after a damaged one that are searched for byte by byte where the index does not help."""
 
@@ -70,7 +70,7 @@ class ReplicaWalk:
             self.chains = (0,)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.data.close()
         self._index.close()
 
@@ -102,7 +102,7 @@ class ReplicaWalk:
             if offset + BLANK_SIZE_MIN > len(view):
                 return None
             length = blank_length(view, offset)
-            # a blank record fills a file, or what a reset left before the first entry
+            # a blank record fills a file, or covers what a reset removed before the first entry
             if not length or not (length == size - offset or (not offset and length < size)):
                 return view, offset, limit
             self._position += length
@@ -125,7 +125,7 @@ class ReplicaWalk:
             position=self._position,
             bytes_max=RUN_BYTES,
         )
-        if run is not None:  # the next run will have about as many, so look at no more records
+        if run is not None:  # the next run will have about as many, so read no more records
             self._likely = min(max(RECORDS_MIN, run.block.count * 5 // 4), RUN_ENTRIES)
         return run
 
@@ -139,12 +139,12 @@ class ReplicaWalk:
         while self.at <= self.part.last:
             run = self.run(self.part.last)
             if run is None:
-                self.get_past()
+                self.skip_damage()
                 continue
             self.take(run.block.count, len(run.block.data))
             yield run
 
-    # -- finding ------------------------------------------------------------------------------
+    # -- seeking ------------------------------------------------------------------------------
 
     def _seek(self, index: int) -> None:
         """Go to an entry: to the nearest before it that can be found, and on from there."""
@@ -157,14 +157,14 @@ class ReplicaWalk:
         while self.at < index:
             run = self.run(index - 1)
             if run is None:
-                self.get_past()
+                self.skip_damage()
             else:
                 self.take(run.block.count, len(run.block.data))
         self.findings = [finding for finding in self.findings if finding.last >= index]
 
     def _indexed_before(self, index: int) -> tuple[int, int] | None:
         """Return (index, position) of an entry at or before one, as the index has it."""
-        for back in (0, LOOK_BACK_ENTRIES):
+        for back in (0, SEARCHED_BACK_MAX):
             first = max(0, index - back)
             for found in self._indexed(first, index)[::-1][:RESYNC_ENTRIES]:
                 if self._is_entry(*found):
@@ -172,7 +172,7 @@ class ReplicaWalk:
         return None
 
     def _indexed(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return (index, position) of those entries whose index records name a file that is."""
+        """Return (index, position) of entries whose index records name a file that exists."""
         records: Records = records_of(self._index, first, last)
         positions = records["pos"].astype(np.int64)
         starts = np.array(self.data.starts, dtype=np.int64)
@@ -207,10 +207,10 @@ class ReplicaWalk:
         header = entry_header(*place) if place is not None else None
         return (header.index, position) if header is not None else None
 
-    # -- getting past damage --------------------------------------------------------------------
+    # -- skipping damage ------------------------------------------------------------------------
 
-    def get_past(self) -> None:
-        """Note what is wrong with the next entry, and go to the next that can be read."""
+    def skip_damage(self) -> None:
+        """Record what is wrong with the next entry, and go to the next that can be read."""
         place = self.place()
         index, (path, offset) = self.at, self.place_of(self._position)
         if place is not None and self._is_elsewhere(index):

@@ -29,7 +29,7 @@ from quorumlog.storage.recovery.recovery import derived_records
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """A store's files, open for reading, and what was noted about it."""
+    """A store's files, open for reading, and their metadata."""
 
     directory: str
     data: FileSequence
@@ -38,13 +38,13 @@ class StoreFiles:
     damaged: DamagedRanges
 
     def scan(self) -> DamageScan:
-        """Return a walk over all entries, from the first on."""
+        """Return a scan of all entries, from the first on."""
         metadata, log_start = self.metadata, self.metadata.log_start
         start = log_start.point if log_start is not None and len(self.data) else None
         return DamageScan(self.data, self.index, start, metadata)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.data.close()
         self.index.close()
 
@@ -148,8 +148,8 @@ def _doubtful_row(store: StoreFiles, run: ScannedRun) -> int:
     if run.checked or not len(store.index):
         return -1
     table = headers(run.block)
-    stored = records_of(store.index, run.first_index, run.last_index)
-    wrong = differs(stored, derived_records(run)) & (stored["size"] != 0)
+    on_disk = records_of(store.index, run.first_index, run.last_index)
+    wrong = differs(on_disk, derived_records(run)) & (on_disk["size"] != 0)
     wrong &= (table["chain_crc"] | table["body_crc"]) == 0
     found = np.flatnonzero(wrong)
     return int(found[0]) if len(found) else -1

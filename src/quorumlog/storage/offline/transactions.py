@@ -1,4 +1,4 @@
-"""Derives what became of the transactions in a store, as a replica would, but without its node."""
+"""Derives the outcomes of the transactions in a store, as a replica would, but without its node."""
 
 from quorumlog.model.errors import StorageError, UnexpectedArgumentError
 from quorumlog.sessions.entries import system_entries_in
@@ -35,7 +35,7 @@ def transactions_of(
     if is_lost and extent.first > 0:
         raise StorageError(
             f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins after what "
-            "they told: which transactions were accepted is not known here. Start the node, which "
+            "they said: which transactions were accepted is not known here. Start the node, which "
             "asks its peers, or read another replica's files"
         )
     try:

@@ -33,7 +33,7 @@ from quorumlog.storage.offline.store_files import StoreFiles, lost_after, open_f
 from quorumlog.storage.recovery.recovery import derived_records
 
 FINDINGS_MAX = 1_000
-"""Findings told one by one; more are only counted."""
+"""Findings reported one by one; more are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +213,18 @@ def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> Non
     if not len(store.index):
         return  # reported once
     derived = derived_records(run)
-    stored = records_of(store.index, run.first_index, run.last_index)
-    for row in np.flatnonzero(differs(stored, derived)).tolist():
+    on_disk = records_of(store.index, run.first_index, run.last_index)
+    for row in np.flatnonzero(differs(on_disk, derived)).tolist():
         index = run.first_index + row
         place = index * 32
         path = store.index.path_at(place)
-        there = bool(stored["size"][row])
+        there = bool(on_disk["size"][row])
         text = "the index record does not fit the entry" if there else "no index record"
         report.add(VerifyFinding("index", path, place - store.index.start_of(place), text, index))
 
 
 def _check_index_after(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
-    """Look for entries that only the index still names: the file that held them is gone."""
+    """Find entries that only the index still names: the file that held them is gone."""
     first = report.end_index + 1
     lost = lost_after(files, store, first)
     named = len(following_records(store.index, first))

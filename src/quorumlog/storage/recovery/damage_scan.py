@@ -1,4 +1,4 @@
-"""Walking a log past its damage: what is good, what is damaged, and what is only a torn tail."""
+"""Scanning a log past its damage: what is good, what is damaged, and what is only a torn tail."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogMetadata, LogP
 
 LOOK_AHEAD_ENTRIES = 4
 """Where it is not known what was durable last (stores of DLedger, a damaged hint), a whole
-entry so close after a bad one is the sign of damage: a torn tail has nothing after it."""
+entry within this many after a bad one is the sign of damage: a torn tail has nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Damage:
 
 
 class DamageScan:
-    """One walk from `start` on; `metadata` decides what is damage and what a torn tail.
+    """One scan from `start` on; `metadata` decides what is damage and what a torn tail.
 
     While it yields good runs, `damages` fills; in the end `stop` says why nothing follows and
     `end` where the log ends.
@@ -67,7 +67,7 @@ class DamageScan:
         self.stop = Stop(self.end.position, "")
         if start is None:
             first = data.starts[0] if len(data) else 0
-            self._scanner = self._begin(first)
+            self._scanner = self._scanner_from(first)
         else:
             self._scanner = Scanner(
                 data,
@@ -77,8 +77,8 @@ class DamageScan:
                 chain_crc=None if start.chain_crc == UNKNOWN_CRC else start.chain_crc,
             )
 
-    def _begin(self, position: int) -> Scanner:
-        """Start a log of which nothing is known; index and header must agree on the first entry.
+    def _scanner_from(self, position: int) -> Scanner:
+        """Scan a log without metadata; index and header must agree on the first entry.
 
         The first header alone is not believed, unless there is no index: a flipped bit in it would
         make all that follows look wrong.
@@ -127,13 +127,13 @@ class DamageScan:
                 return
 
     def _end_of(self, run: ScannedRun, *, is_proven: bool) -> LogPoint:
-        """Return the point after a run; where no chain CRC proves it, the noted one."""
+        """Return the point after a run; where no chain CRC proves it, the recorded one."""
         end = LogPoint(run.last_index, run.end, run.last_chain_crc, run.last_term)
-        noted = self._durable
-        if is_proven or noted is None or noted.chain_crc == UNKNOWN_CRC:
+        recorded = self._durable
+        if is_proven or recorded is None or recorded.chain_crc == UNKNOWN_CRC:
             return end
         place = (end.index, end.position, end.term)
-        return noted if (noted.index, noted.position, noted.term) == place else end
+        return recorded if (recorded.index, recorded.position, recorded.term) == place else end
 
     # -- torn or damaged ------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class DamageScan:
         if record is None or int(record["index"]) != index:
             return None
         position = int(record["pos"])
-        # at the very place of the stop lies what was found bad; a later place holds another entry
+        # the entry at the stop was found bad; only a later position holds another one
         if position <= self.stop.position or not self._data.has(position):
             return None
         term = self._scanner.term
@@ -189,10 +189,10 @@ class DamageScan:
             return None
         return Scanner(self._data, position, index=index - 1, term=term, chain_crc=None)
 
-    # -- going on after ------------------------------------------------------------------------
+    # -- resuming after damage -----------------------------------------------------------------
 
     def _resume(self) -> bool:
-        """Note what is damaged; return whether good entries follow."""
+        """Record what is damaged; return whether good entries follow."""
         first = self._next_index
         limit = LOOK_AHEAD_ENTRIES + self._durable.index if self._durable else -1
         if self._durable is None or not self._is_recent:
@@ -200,13 +200,13 @@ class DamageScan:
         for index in range(first, limit + 1):
             scanner = self._good_at(index)
             if scanner is not None:
-                self._note(first, index - 1, scanner.position, self._term_at(index))
+                self._add_damage(first, index - 1, scanner.position, self._term_at(index))
                 self._scanner = scanner
                 return True
         durable = self._durable
         if durable is None or durable.index < first:
             raise self._error(self.stop.reason)
-        self._note(first, durable.index, durable.position, durable.term)
+        self._add_damage(first, durable.index, durable.position, durable.term)
         self.end = durable
         self.stop = Stop(durable.position, "the last entries are damaged")
         return False
@@ -215,7 +215,7 @@ class DamageScan:
         record = record_at(self._index, index)
         return self._scanner.term if record is None else int(record["term"])
 
-    def _note(self, first: int, last: int, resumed: int, term: int) -> None:
+    def _add_damage(self, first: int, last: int, resumed: int, term: int) -> None:
         identities = self._identities(first, last, resumed, term)
         self.damages.append(
             Damage(

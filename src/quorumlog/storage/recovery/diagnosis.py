@@ -48,9 +48,9 @@ def diagnose(
     position, term = _where(index, reader, entry)
     if position is None:
         return Diagnosis(None, is_whole=False)
-    stored = records_of(index, entry, entry)
+    on_disk = records_of(index, entry, entry)
     following = record_at(index, entry + 1) if entry < last else None
-    is_plausible = _is_plausible(stored[0], data, entry, position, term, following)
+    is_plausible = _is_plausible(on_disk[0], data, entry, position, term, following)
     if is_readable and data.has(position):
         scanner = Scanner(data, position, index=entry - 1, term=term, chain_crc=None)
         run = next(iter(scanner), None)
@@ -58,10 +58,10 @@ def diagnose(
             found = derived_records(run)[:1]
             may_follow, chain_crc = reader.continues(entry, header_at(run.block.data, 0))
             # where no chain proves it, a header is no better than a record that fits its neighbours
-            if chain_crc is not None or not is_plausible or not differs(stored, found)[0]:
+            if chain_crc is not None or not is_plausible or not differs(on_disk, found)[0]:
                 return Diagnosis(found, is_whole=may_follow)
     if is_plausible or (is_readable and reader.is_where_stated(entry)):
-        return Diagnosis(stored, is_whole=False)
+        return Diagnosis(on_disk, is_whole=False)
     return Diagnosis(_derived(data, entry, position, term, following), is_whole=False)
 
 
@@ -99,7 +99,7 @@ def _is_plausible(
 def _derived(
     data: FileSequence, entry: int, position: int, term: int, following: np.void | None
 ) -> Records | None:
-    """Return the record of an entry that its neighbours leave no choice about, else None."""
+    """Return the record of an entry if its neighbours determine it, else None."""
     if following is None or int(following["index"]) != entry + 1:
         return None
     size = int(following["pos"]) - position
@@ -137,9 +137,9 @@ def mismatch(
 
 def continues(block: Block, following: Block) -> bool:
     """Whether the entry after a block continues its chain CRC, or has none."""
-    stored = int(headers(following)[0]["chain_crc"])
+    stated = int(headers(following)[0]["chain_crc"])
     last = int(headers(block)[-1]["chain_crc"])
-    return not stored or chain_crcs(following, last) == [stored]
+    return not stated or chain_crcs(following, last) == [stated]
 
 
 def differs_from_index(index: FileSequence, record: Records) -> bool:

@@ -1,4 +1,4 @@
-"""Quarantining damaged entries in an open log, and putting another replica's in their place."""
+"""Quarantining damaged entries in an open log, and repairing them with another replica's bytes."""
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of, header_at
 from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
@@ -55,7 +55,9 @@ class Quarantine:
                 diagnosis = Diagnosis(found, is_whole=True)
         if diagnosis.record is None:
             place = entry * INDEX_RECORD_SIZE
-            reason = "it and its index record are damaged, and its neighbours do not tell of it"
+            reason = (
+                "it and its index record are damaged, and its neighbours do not prove where it was"
+            )
             raise self._reader.damaged(entry, place, reason, index=True)
         return diagnosis
 
@@ -95,8 +97,8 @@ class Quarantine:
     def damaged_around(self, entry: int, last: int, known: DamagedRanges) -> tuple[int, int]:
         """Return how far damage reaches around an entry: a bad file is not found entry by entry.
 
-        Only entries up to `last` whose index records fit one another are taken along; `known` are
-        those quarantined already. The first entry of the log is taken along, too, where nothing but
+        Only entries up to `last` whose index records fit one another are included; `known` are
+        those quarantined already. The first entry of the log is included, too, where nothing but
         the one after it could prove it.
         """
         log_start = self._reader.log_start
@@ -110,8 +112,8 @@ class Quarantine:
 
     def _reach(self, entry: int, last: int, step: int, known: DamagedRanges) -> int:
         """Return the last damaged entry in one direction, at most `last`."""
-        looks, room = NEIGHBOURS_MAX, NEIGHBOURS_BYTES
-        while (last - entry) * step > 0 and looks and room > 0:
+        checks, room = NEIGHBOURS_MAX, NEIGHBOURS_BYTES
+        while (last - entry) * step > 0 and checks and room > 0:
             quarantined = known.range_at(entry + step)
             if quarantined is not None:
                 entry = quarantined[step > 0]
@@ -119,7 +121,7 @@ class Quarantine:
             if not self._is_damaged_too(entry + step):
                 break
             entry += step
-            looks -= 1
+            checks -= 1
             room -= self._reader.place_of(entry)[1]
         return entry
 
@@ -151,9 +153,10 @@ class Quarantine:
     def repair(
         self, block: Block, following: Block | None, left: DamagedRanges, end: LogPoint
     ) -> list[Step]:
-        """Return steps that write entries over damaged ones and note what is `left`; see `Log`.
+        """Return steps that write entries over damaged ones; see `Log`.
 
-        `following` is the entry after them, `end` where the log ends.
+        `left` is recorded as the damage that is left; `following` is the entry after them, `end`
+        where the log ends.
         """
         first = first_index_of(block)
         last = first + block.count - 1
@@ -223,7 +226,7 @@ class Quarantine:
         position = int(records_of(self._index, entry, entry)["pos"][0])
         reason = "it does not continue the chain CRC of the entry that belongs before it"
         error = self._reader.damaged(entry, position, reason)
-        # looked at by itself, it would be taken for whole, unless it is not there at all
+        # read by itself, it would seem whole, unless it is not there at all
         error.is_readable = not self._reader.is_where_stated(entry)
         return error
 

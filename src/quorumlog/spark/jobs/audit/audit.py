@@ -29,8 +29,8 @@ from quorumlog.spark.jobs.audit.plan import (
     AuditRequest,
     Stores,
     empty_report,
-    look_at_all,
     named_stores,
+    read_replicas,
     tasks_of,
 )
 from quorumlog.spark.jobs.audit.report import (
@@ -44,7 +44,7 @@ from quorumlog.spark.jobs.audit.report import (
 from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.tasks import Progress, RunTasks, no_progress
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
-from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, look_at
+from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, read_replica
 from quorumlog.storage.offline.replica_walk import MISSING as LOST
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def compare_stores(
     """Compare, with `run` to carry out the tasks; return the report, and all findings."""
     started = time.monotonic()
     named = named_stores(files, stores)
-    replicas, unreadable = look_at_all(files, named)
+    replicas, unreadable = read_replicas(files, named)
     ranges: list[ArchiveRange] = []
     only_accepted = False
     if request.archive is not None:
@@ -176,7 +176,7 @@ def _begins(
     begins = {}
     for name in names:
         with suppress(CorruptionError):
-            begins[name] = look_at(files, name, named[name]).begin_index
+            begins[name] = read_replica(files, name, named[name]).begin_index
     return begins
 
 

@@ -245,7 +245,7 @@ class RangeComparison:
         while walk.at <= last:
             run = walk.run(last)
             if run is None:
-                walk.get_past()
+                walk.skip_damage()
                 continue
             here = slice(run.first_index - first, run.last_index + 1 - first)
             table[here], rows.good[here], number[here] = run.table, True, len(rows.runs)

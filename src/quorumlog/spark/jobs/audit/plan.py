@@ -27,8 +27,8 @@ from quorumlog.storage.offline.replica_files import (
     Replica,
     StoreDirectory,
     cuts_of,
-    look_at,
     opened_store,
+    read_replica,
 )
 
 RANGE_BYTES = 64 * 1024 * 1024
@@ -102,14 +102,14 @@ def _identity(files: FileSystem, directory: str) -> Identity | None:
     return None
 
 
-def look_at_all(
+def read_replicas(
     files: FileSystem, named: Mapping[str, StoreDirectory]
 ) -> tuple[list[Replica], list[Finding]]:
     """Return the replicas that can be read, and findings about the others."""
     replicas, unreadable = [], []
     for name, store in named.items():
         try:
-            replicas.append(look_at(files, name, store))
+            replicas.append(read_replica(files, name, store))
         except CorruptionError as error:
             unreadable.append(
                 Finding("unreadable", 0, -1, name, error.reason, error.file, error.position)

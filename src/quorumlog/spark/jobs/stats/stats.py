@@ -36,7 +36,7 @@ from quorumlog.spark.jobs.tasks import (
 )
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 from quorumlog.storage.log.hard_state import HardStateStore
-from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, cuts_of, look_at
+from quorumlog.storage.offline.replica_files import Replica, StoreDirectory, cuts_of, read_replica
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -267,7 +267,7 @@ def stats_of_store(
     files: FileSystem, store: StoreDirectory, run: RunTasks, *, quick: bool = False
 ) -> LogStats:
     """Count a store by its files, with `run` to carry out the tasks."""
-    replica = look_at(files, store.directory, store)
+    replica = read_replica(files, store.directory, store)
     first, last = replica.begin_index, replica.end_index
     name = f"store {store.directory}"
     if last < first:
