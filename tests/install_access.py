@@ -21,9 +21,9 @@ from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 from replica_context import Surroundings
 
 DIRECTORY = "/node/g"
-PIECE = 100
+CHUNK_BYTES = 100
 DATA = b"".join(b"%d;" % n for n in range(250))
-"""Of a snapshot: not a whole number of pieces."""
+"""Of a snapshot: not a whole number of chunks."""
 TIME_OUT_MS = 1_000
 CONFIG = founding({"n0": "h:1", "n1": "h:2"}).encode()
 
@@ -57,7 +57,7 @@ class Side(Surroundings):
             chain_crc_at={30: 55}.get,
             config_entries=lambda: [(2, CONFIG), (30, CONFIG), (31, b"later")],
         )
-        limits = SimpleNamespace(push_bytes_max=PIECE)
+        limits = SimpleNamespace(push_bytes_max=CHUNK_BYTES)
         super().__init__(config, core=self.core, log=self.log, limits=limits)
         self.now_ms = 10_000
         self.learned, self.suspects, self.removed, self.saving = [], [], [], []
@@ -119,24 +119,24 @@ class Side(Surroundings):
         self.work()
 
     def offset_asked(self):
-        """Where the piece begins that was asked for last; None: none was."""
+        """Where the chunk begins that was asked for last; None: none was."""
         return self.sent[-1][0].offset if self.sent else None
 
     def answers(self, data, **fields):
         """Answer what was asked last."""
-        piece = piece_of(self.sent[-1][0], **fields)
-        self.receiver.received(piece, memoryview(data))
+        chunk = chunk_of(self.sent[-1][0], **fields)
+        self.receiver.chunk_received(chunk, memoryview(data))
         self.work()
-        return piece
+        return chunk
 
-    def next_piece(self, data=DATA):
+    def next_chunk(self, data=DATA):
         request = self.sent[-1][0]
         self.answers(data[request.offset : request.offset + request.bytes_max])
 
     def fetches_all(self, data=DATA):
         while self.machine.is_installing:
             before = len(self.sent)
-            self.next_piece(data)
+            self.next_chunk(data)
             if self.alarms and len(self.sent) == before and self.machine.is_installing:
                 self.now_ms += TIME_OUT_MS  # it came damaged
                 self.is_offered(self.offer)
@@ -150,9 +150,9 @@ class Side(Surroundings):
         return found[0]
 
 
-def piece_of(request, **fields):
+def chunk_of(request, **fields):
     """The answer to a request."""
-    piece = SnapshotChunk(
+    chunk = SnapshotChunk(
         group="g",
         local_id="n0",
         remote_id="n1",
@@ -161,4 +161,4 @@ def piece_of(request, **fields):
         code=ResponseCode.SUCCESS,
         offset=request.offset,
     )
-    return msgspec.structs.replace(piece, **fields)
+    return msgspec.structs.replace(chunk, **fields)

@@ -4,7 +4,7 @@ The cores are the real ones. Around each stands a replica as simple as can be: i
 its disk makes writes durable a little later (all that waited, at once) and forgets the others in a
 crash. Messages can be delayed, lost, duplicated, reordered and cut off.
 
-A `Judge` is asked after every step.
+A `SafetyChecker` is asked after every step.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
-from raft_judge import Judge
+from raft_checker import SafetyChecker
 from raft_messages import Contents, chained, named
 from raft_snapshots import Snapshots
 
@@ -61,7 +61,7 @@ class Replica:
         self.reads = {}
         self.pending = {}
         self.wake_ms = None
-        self.judged = -1
+        self.checked_to = -1
         boot = BootState(
             hard_state=self.stored_state,
             before_begin_index=self.log.base,
@@ -95,7 +95,7 @@ class Cluster(Snapshots):
         self.loss = self.duplicates = 0.0
         self.cuts = set()
         self.drop = lambda message: False
-        self.judge = Judge()
+        self.checker = SafetyChecker()
         self.sent, self.alarms, self.changes = [], [], []
         self.failed = Counter()
         self.finished = {}
@@ -212,7 +212,7 @@ class Cluster(Snapshots):
         return [effect.message for effect in effects if isinstance(effect, fx.Send)]
 
     def _transmit(self, replica, message, entries=()):
-        self.judge.promised(replica, message)
+        self.checker.promised(replica, message)
         self.sent.append(message)
         if isinstance(message, PushRequest) and message.type in (
             PushType.COMPARE,
@@ -307,10 +307,10 @@ class Cluster(Snapshots):
         replica.core.validate()
         assert replica.core.end_index == replica.log.end, "core and log agree"
         assert replica.core.committed_index >= committed, "committed never falls"
-        self.judge.durable(replica)
+        self.checker.durable(replica)
         stores = fx.AppendReceived | fx.TruncateLog | fx.ResetLog
         if any(isinstance(effect, stores) for effect in effects):
-            self.judge.logs_match(replica, [node for node in self.live() if node is not replica])
+            self.checker.logs_match(replica, [node for node in self.live() if node is not replica])
         if replica.up:
             self._sync(replica)
             self._wake(replica)
@@ -433,13 +433,13 @@ class Cluster(Snapshots):
         self.finished[effect.proposal_id] = effect.code
 
     def _Committed(self, replica, effect, event, entries):  # noqa: N802
-        self.judge.advanced(replica, replica.judged + 1, effect.index)
-        replica.judged = effect.index
+        self.checker.advanced(replica, replica.checked_to + 1, effect.index)
+        replica.checked_to = effect.index
         for last in [last for last in replica.pending if last <= effect.index]:
             number, payloads = replica.pending.pop(last)
             assert number not in self.finished, "an append is answered once"
             self.finished[number] = ResponseCode.SUCCESS
-            self.judge.acknowledged.update(payloads)
+            self.checker.acknowledged.update(payloads)
 
     def _FailPending(self, replica, effect, event, entries):  # noqa: N802
         self.failed[replica.id] += 1
@@ -450,7 +450,7 @@ class Cluster(Snapshots):
     def _RoleChanged(self, replica, effect, event, entries):  # noqa: N802
         self.changes.append((replica.id, effect.role, effect.term, effect.leader_id))
         if effect.role is Role.LEADER:
-            self.judge.elected(replica, effect.term)
+            self.checker.elected(replica, effect.term)
 
     def _Alarm(self, replica, effect, event, entries):  # noqa: N802
         self.alarms.append((replica.id, effect.text))
@@ -485,7 +485,7 @@ class Cluster(Snapshots):
         }
         return self.agreed() and len(ends) == 1 and all(e[0] == e[1] == e[2] for e in ends)
 
-    def settle(self, limit_ms=20_000):
+    def converge(self, limit_ms=20_000):
         self.run_until(self.in_step, limit_ms)
         return self
 

@@ -79,7 +79,7 @@ class Group(Cluster):
     def read(self, at=None):
         """Ask for a read; `answers[number]` is an index, or the code of a refusal."""
         number = next(self._requests)
-        self._must_see[number] = max(self.judge.committed, default=-1)
+        self._must_see[number] = max(self.checker.committed, default=-1)
         self.step(self.nodes[at or self.leader], ev.ReadRequested(number))
         return number
 
@@ -138,5 +138,5 @@ def begun(count=3, seed=0, **options):
     """A group that has begun, all in step, and its leader."""
     group = Group(count, seed, **options).start()
     leader = group.elect()
-    group.settle()
+    group.converge()
     return group, leader

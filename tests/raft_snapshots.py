@@ -76,11 +76,11 @@ class Snapshots:
 
     def _ResetLog(self, replica, effect, event, entries):  # noqa: N802
         if effect.truncate_from >= 0:
-            assert effect.truncate_from > replica.judged, "committed entries stay"
+            assert effect.truncate_from > replica.checked_to, "committed entries stay"
             replica.log.cut(effect.truncate_from)
             self._write(replica, effect.token, "cut", effect.truncate_from)
         start = (effect.before_begin_index, effect.before_begin_term, effect.chain_crc)
         config = effect.config and (effect.config[0], Membership.decode(effect.config[1]))
         replica.log.reset(*start, config)
         self._write(replica, effect.token, "reset", *start, config)
-        replica.judged = max(replica.judged, effect.before_begin_index)
+        replica.checked_to = max(replica.checked_to, effect.before_begin_index)

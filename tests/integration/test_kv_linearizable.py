@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("QUORUMLOG_KV_SECONDS", "8"))
 CLIENTS = 8
 KEYS = 6
 OPERATIONS_A_KEY = 80
-"""Then others take the keys' place: short histories are judged quickly."""
+"""Then others take the keys' place: short histories are checked quickly."""
 
 
 class History:

@@ -88,13 +88,13 @@ async def test_the_machine_that_keeps_a_file_does_as_printed(make_cluster, until
             # a bit of its file while it runs: the next check finds it
             flip(file_of(cluster, "n2"))
             appliers(cluster)["n2"].scrub.check_soon()
-            await until(lambda: rebuilds(cluster, "n2") == 1, what="n2 is made again")
+            await until(lambda: rebuilds(cluster, "n2") == 1, what="n2 is rebuilt")
             await all_have(cluster, until, 10)
 
             # another state, well written: the others tell
             appliers(cluster)["n0"].state.machine.totals["pears"] = 7
             await count(client, 6)
-            await until(lambda: rebuilds(cluster, "n0") == 1, what="n0 is made again")
+            await until(lambda: rebuilds(cluster, "n0") == 1, what="n0 is rebuilt")
             await all_have(cluster, until, 16)
 
             # and each opens what it closed

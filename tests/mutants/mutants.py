@@ -19,7 +19,7 @@ from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.machine_recovery import MachineRecovery
 from quorumlog.node.replica.part_timers import PartTimers
-from quorumlog.node.replica.sessions import EVERYTHING, Sessions, Verdict
+from quorumlog.node.replica.sessions import EVERYTHING, SessionCheck, Sessions
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.dispatcher import CommitNotices, Dispatcher
@@ -299,14 +299,14 @@ def r23_state_and_applied_index_are_not_saved_together(put):
 
 
 def r26_a_repeated_command_is_executed_again(put):
-    judge = Sessions.judge
+    check = Sessions.check
 
     def forgetful(self, entry):
-        verdict = judge(self, entry)
+        result = check(self, entry)
         keeps_results = getattr(entry, "keeps_results", False)
-        return Verdict() if keeps_results and verdict.stored else verdict
+        return SessionCheck() if keeps_results and result.stored else result
 
-    put(Sessions, "judge", forgetful)
+    put(Sessions, "check", forgetful)
 
 
 def r27_entries_are_removed_with_sessions_that_were_not_read(put):

@@ -166,7 +166,7 @@ def test_a_vote_refused_does_not():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_35_at_most_one_leader_a_term_over_ten_minutes_of_partitions(seed):
-    """The judge inside the cluster raises when a term has two leaders."""
+    """The checker inside the cluster raises when a term has two leaders."""
     cluster = Cluster(3, seed).start()
     cluster.delay_ms = (1, 50)
     for _ in range(200):
@@ -177,7 +177,7 @@ def test_35_at_most_one_leader_a_term_over_ten_minutes_of_partitions(seed):
         cluster.heal()
         cluster.run_for(1_000)
 
-    assert len(cluster.judge.leaders) > 20
+    assert len(cluster.checker.leaders) > 20
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -15,7 +15,7 @@ OK, INCONSISTENT = ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE
 def led(count=3):
     cluster = Cluster(count).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -51,7 +51,7 @@ def test_entries_of_earlier_leaders_commit_with_it():
     logs = {node_id: log_of((1, 2), (2, 3)) for node_id in ("n0", "n1", "n2")}
     cluster = Cluster(3, logs=logs).start()
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
 
     assert {node.core.committed_index for node in cluster.live()} == {5}
 
@@ -139,7 +139,7 @@ def test_figure_7_every_follower_is_brought_in_step(follower):
     cluster.start("n0", "n1")
     leader = cluster.elect()
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.leader == leader
     assert cluster.terms("n2")[:10] == [1, 1, 1, 4, 4, 5, 5, 6, 6, 6]

@@ -81,7 +81,7 @@ def test_128_figure_8_an_old_entry_on_a_majority_is_not_committed_and_may_be_rep
     cluster.run_until(lambda: cluster.leader == "n4")
     cluster.drop = lambda m: False
     cluster.start("n0", "n1")
-    cluster.settle()
+    cluster.converge()
 
     assert {tuple(cluster.terms(node_id)[:2]) for node_id in cluster.ids} == {(1, 3)}
 
@@ -97,7 +97,7 @@ def test_128_figure_8_an_entry_of_the_own_term_on_a_majority_stays_for_ever():
     cluster.run_until(cluster.agreed)
     assert cluster.leader != "n4"
     cluster.start("n0")
-    cluster.settle()
+    cluster.converge()
 
     assert {tuple(cluster.terms(node_id)[:3]) for node_id in cluster.ids} == {(1, 2, 4)}
 
@@ -111,8 +111,8 @@ def test_paper_5_4_3_a_committed_entry_is_in_the_log_of_every_later_leader():
         cluster.crash(leader)
         cluster.run_until(lambda: cluster.leader is not None)
         cluster.start(leader)
-        leader = cluster.elect()  # the judge compares the log of each new leader
-    cluster.settle()
+        leader = cluster.elect()  # the checker compares the log of each new leader
+    cluster.converge()
 
     assert cluster.core(leader).role is Role.LEADER
-    cluster.judge.finished()
+    cluster.checker.finished()

@@ -47,7 +47,7 @@ def promoting():
     group, leader = begun(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
-    group.settle()
+    group.converge()
     group.run_for(200)
     group.drop = carries_entries
     number = group.promote("n3")
@@ -94,7 +94,7 @@ def test_any_server_from_either_configuration_may_lead(elected):
     group.drop = lambda m: hasattr(m, "ledger_end_index") and m.local_id != chosen
     group.elect()
     group.drop = no_message
-    group.settle()
+    group.converge()
 
     assert group.leader == chosen
     assert group.voters() == {"n0", "n1", "n2", "n3"}
@@ -128,7 +128,7 @@ def test_the_change_is_over_when_the_new_configuration_is_committed_by_its_own_r
 def test_new_servers_first_join_as_non_voting_members():
     group, leader = begun(3)
     group.propose(leader, count=1_500)
-    group.settle()
+    group.converge()
     group.start_stranger("n3")
     group.read_ms = (20, 20)
     group.add("n3", joining=True)

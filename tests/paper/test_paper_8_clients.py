@@ -31,7 +31,7 @@ def test_a_read_only_request_writes_nothing():
     before = group.core(leader).end_index
     for _ in range(20):
         group.outcome(group.read())
-    group.settle()
+    group.converge()
 
     assert {node.log.end for node in group.live()} == {before}
 
@@ -39,7 +39,7 @@ def test_a_read_only_request_writes_nothing():
 def test_each_leader_has_a_no_op_committed_before_it_serves_reads():
     group, leader = begun()
     group.propose(leader, count=3)
-    group.settle()
+    group.converge()
     group.crash(leader)
     group.drop = carries_entries
     group.run_until(lambda: group.leader is not None)
@@ -85,7 +85,7 @@ def test_thesis_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked()
     """Entries committed between the question and the proof may be seen; none before is missed."""
     group, leader = begun()
     group.propose(leader, count=4)
-    group.settle()
+    group.converge()
     group.drop = lambda m: isinstance(m, HeartBeatResponse)
     number = group.read()
     later = group.propose(leader, count=3)

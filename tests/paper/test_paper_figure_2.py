@@ -16,7 +16,7 @@ OK = ResponseCode.SUCCESS
 def led(count=3, seed=0, **options):
     cluster = Cluster(count, seed, **options).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -85,7 +85,7 @@ def test_commit_index_rises_monotonically():
 def test_next_index_and_match_index_are_initialised_anew_after_each_election():
     cluster, leader = led()
     cluster.propose(leader, count=5)
-    cluster.settle()
+    cluster.converge()
     assert {status.match_index for status in cluster.core(leader).peer_progress()} == {5}
     cluster.isolate(leader)
     cluster.run_until(lambda: cluster.core(leader).role is not Role.LEADER)
@@ -153,7 +153,7 @@ def test_a_follower_is_sent_what_it_lacks_from_next_index_on():
     cluster.drop = lambda m: m.local_id != "n0" and hasattr(m, "ledger_end_index")
     cluster.start()
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.pushes(PushType.APPEND, "n2")[0].first_index == 4
     assert cluster.pushes(PushType.APPEND, "n1")[0].first_index == 9
@@ -169,7 +169,7 @@ def test_after_a_failed_consistency_check_next_index_falls_and_it_is_tried_again
     cluster.drop = lambda m: m.local_id != "n0" and hasattr(m, "ledger_end_index")
     cluster.start()
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
 
     compared = [m.prev_index for m in cluster.pushes(PushType.COMPARE, "n2")]
     assert compared == sorted(compared, reverse=True)

@@ -89,12 +89,12 @@ def test_a_word_that_arrives_after_the_leader_gave_up_unseats_it_but_loses_nothi
     group.drop = no_message
     numbers = [group.propose(leader) for _ in range(3)]
     group.run_until(lambda: set(numbers) <= set(group.finished))
-    group.settle()
+    group.converge()
     group.deliver(words[0])
-    group.settle()
+    group.converge()
 
     assert group.commits()
-    group.judge.finished()
+    group.checker.finished()
 
 
 def test_entries_sent_before_the_hand_over_are_kept():
@@ -104,11 +104,11 @@ def test_entries_sent_before_the_hand_over_are_kept():
     group.drop = lambda m: carries_entries(m) and m.remote_id == other
     assert group.outcome(group.transfer(target)) is ResponseCode.SUCCESS
     group.drop = no_message
-    group.settle()
+    group.converge()
 
     assert {group.finished[number] for number in numbers} <= {
         ResponseCode.SUCCESS,
         ResponseCode.TERM_CHANGED,
     }
     assert group.core(other).end_index >= 12
-    group.judge.finished()
+    group.checker.finished()

@@ -13,7 +13,7 @@ from raft_messages import heartbeat, log_of, vote_request
 def led(count=3, seed=0):
     cluster = Cluster(count, seed).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -49,7 +49,7 @@ def test_34_a_member_that_was_cut_off_does_not_unseat_the_leader(seed):
     cluster.run_for(10_000)
     numbers = [cluster.propose(leader) for _ in range(5)]
     cluster.heal()
-    cluster.settle(3_000)
+    cluster.converge(3_000)
 
     assert (cluster.leader, cluster.core(leader).term) == (leader, term)
     assert {cluster.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
@@ -111,7 +111,7 @@ def test_a_member_that_cannot_hear_the_leader_does_not_disturb_it():
 
     assert (cluster.leader, cluster.core(leader).term) == (leader, term)
     cluster.heal()
-    cluster.settle()
+    cluster.converge()
     assert (cluster.leader, cluster.core(leader).term) == (leader, term)
 
 
@@ -120,9 +120,9 @@ def test_a_member_with_a_higher_term_gets_back_in():
     states = {"n2": HardState(50, "n2")}
     cluster = Cluster(3, states=states).start("n0", "n1")
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
     cluster.start("n2")
-    cluster.settle(5_000)
+    cluster.converge(5_000)
 
     assert cluster.core("n2").term > 50
     cluster.run_for(10_000)
@@ -140,7 +140,7 @@ def test_candidates_that_remember_the_old_leader_do_not_refuse_each_other_for_ev
 def test_a_candidate_with_a_shorter_log_and_a_higher_term_does_not_block_the_others():
     logs = {"n0": log_of((1, 5)), "n1": log_of((1, 5))}
     cluster = Cluster(3, logs=logs, states={"n2": HardState(30, "n2")}).start()
-    cluster.settle(10_000)
+    cluster.converge(10_000)
 
     assert cluster.leader in ("n0", "n1")
 

@@ -211,7 +211,7 @@ def run_seed(seed):
     for _ in range(ACTIONS):
         requests.act()
     requests.recover()
-    group.judge.finished()
+    group.checker.finished()
     return group
 
 

@@ -94,7 +94,7 @@ def run_seed(seed):
     for _ in range(ACTIONS):
         faults.act()
     recover(cluster)
-    cluster.judge.finished()
+    cluster.checker.finished()
     return cluster
 
 
@@ -106,10 +106,10 @@ def recover(cluster):
     for node_id in cluster.ids:
         if not cluster.nodes[node_id].up:
             cluster.start(node_id)
-    cluster.settle(10_000)
+    cluster.converge(10_000)
     number = cluster.propose()
     cluster.run_until(lambda: number in cluster.finished, 1_000)
-    cluster.settle(2_000)
+    cluster.converge(2_000)
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, BATCH))

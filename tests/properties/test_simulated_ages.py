@@ -1,4 +1,4 @@
-"""Groups that remove entries by age, whatever clocks are set to; an invariant judges each event."""
+"""Groups that remove entries by age, whatever clocks are set to; an invariant checks each event."""
 
 from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.invariants.no_early_removal import NoEarlyRemoval
@@ -21,7 +21,7 @@ def test_old_entries_go_and_young_ones_stay():
         outcome = run_seed(seed, seconds=20, cluster_type=Kept)
         assert outcome.finding is None, (seed, outcome.finding)
         steps += sum("clocks of" in line for line in outcome.histories["faults"])
-        [judge] = [one for one in clusters.pop().invariants if isinstance(one, NoEarlyRemoval)]
-        removals += judge.removals
+        [invariant] = [one for one in clusters.pop().invariants if isinstance(one, NoEarlyRemoval)]
+        removals += invariant.removals
     assert steps > 10
     assert removals > 50

@@ -89,7 +89,7 @@ def test_an_append_wakes_the_group_and_it_rests_again():
     until(cluster, lambda: all_rest(cluster), REST_MS)
 
     assert {node.core.committed_index for node in up(cluster)} == {before + 3}
-    cluster.judge_end()
+    cluster.check_end()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -104,7 +104,7 @@ def test_a_resting_group_elects_as_quickly_when_its_leader_dies(seed):
     old.start()
     until(cluster, lambda: len(up(cluster)) == 3 and all_rest(cluster), REST_MS)
     cluster.run_until_equal(REST_MS)
-    cluster.judge_end()
+    cluster.check_end()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -120,4 +120,4 @@ def test_a_leader_that_is_cut_off_while_it_rests_is_replaced(seed):
     cluster.network.cut.clear()
     until(cluster, lambda: all_rest(cluster), REST_MS)
     cluster.run_until_equal(REST_MS)
-    cluster.judge_end()
+    cluster.check_end()

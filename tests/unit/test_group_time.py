@@ -81,7 +81,7 @@ class Replica(Surroundings):
         end = self.now_ms + ms
         while self.now_ms < end:
             self.now_ms = min(end, self.now_ms + step)
-            self.time.look()
+            self.time.check()
 
     @property
     def marks(self):
@@ -241,7 +241,7 @@ def test_a_monotonic_clock_that_leaps_ages_nothing_by_more_than_a_step(replica):
     replica.pass_(HOUR)
     before = replica.time.age_ms(replica.first_file)
     replica.now_ms += 30 * DAY
-    replica.time.look()
+    replica.time.check()
     assert replica.time.age_ms(replica.first_file) <= before + STEP_MS_MAX
 
 
@@ -264,17 +264,17 @@ def test_a_mark_that_is_truncated_takes_its_time_with_it(replica):
 def test_a_step_of_the_wall_clock_is_told_once_and_mistrusted_for_a_while(step):
     watch = ClockWatch()
     wall = 1_700_000_000_000
-    assert watch.look(0, wall) == 0
-    assert watch.look(1_000, wall + 1_000 + step) == step
-    assert watch.look(1_000, wall + 1_000 + step) == 0
-    assert watch.rests_ms(1_000, HOUR) == HOUR
-    assert watch.look(HOUR, wall + HOUR + step + 500) == 0
-    assert watch.rests_ms(HOUR, HOUR) == 1_000
-    assert watch.rests_ms(1_000 + HOUR, HOUR) == 0
+    assert watch.check(0, wall) == 0
+    assert watch.check(1_000, wall + 1_000 + step) == step
+    assert watch.check(1_000, wall + 1_000 + step) == 0
+    assert watch.mistrusted_ms(1_000, HOUR) == HOUR
+    assert watch.check(HOUR, wall + HOUR + step + 500) == 0
+    assert watch.mistrusted_ms(HOUR, HOUR) == 1_000
+    assert watch.mistrusted_ms(1_000 + HOUR, HOUR) == 0
 
 
 def test_drift_is_no_step():
     watch = ClockWatch()
     for number in range(1_000):
-        assert watch.look(32_000 * number, int(32_000 * number * 1.0005)) == 0
-    assert watch.rests_ms(0, HOUR) == 0
+        assert watch.check(32_000 * number, int(32_000 * number * 1.0005)) == 0
+    assert watch.mistrusted_ms(0, HOUR) == 0

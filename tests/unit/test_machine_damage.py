@@ -1,4 +1,4 @@
-"""Machines that are damaged, or unlike the others: found, made again, never believed."""
+"""Machines that are damaged, or unlike the others: found, rebuilt, never believed."""
 
 import errno
 from dataclasses import replace
@@ -113,12 +113,12 @@ class Group(SimulatedCluster):
     def rebuilds(self):
         return {name: n.running.counters.machine_rebuilds for name, n in self.nodes.items()}
 
-    def settled(self, total):
-        def is_settled():
+    def converge(self, total):
+        def has_converged():
             fit = all(node.running.applier.is_eligible for node in self.nodes.values())
             return fit and self.totals() == {total}
 
-        self.until(is_settled)
+        self.until(has_converged)
 
     def ask(self, node, **how):
         answers = []
@@ -142,7 +142,7 @@ def test_a_follower_that_compares_after_each_entry_applies_what_it_missed_at_onc
 def test_states_that_are_equal_are_found_equal_and_nothing_is_made_again():
     group = Group()
     group.fill(45)
-    group.settled(45)
+    group.converge(45)
     assert group.rebuilds() == {"n0": 0, "n1": 0, "n2": 0}
     indexes = {node.running.applier.comparisons.agreed_index for node in group.nodes.values()}
     assert indexes == {39}
@@ -156,7 +156,7 @@ def test_who_differs_from_a_majority_begins_again(whose):
     node = group.leader() if whose == "leader" else group.followers()[0]
     group.machine(node).total += 1_000
     group.fill(20)
-    group.settled(35)
+    group.converge(35)
     assert [name for name, count in group.rebuilds().items() if count] == [node.node_id]
     assert node.running.counters.alarms >= 1
 
@@ -171,13 +171,13 @@ def test_what_it_saved_meanwhile_is_not_believed_and_a_peer_gives_what_is_right(
     node.enter(lambda: node.running.applier.snapshotter.ask(lambda *answer: asked.append(answer)))
     group.until(lambda: asked)
     group.fill(30)
-    group.settled(45)
+    group.converge(45)
     assert group.rebuilds()[node.node_id] == 1
     group.fill(15)
     for each in group.nodes.values():
         each.stop(power=False)
         each.start()
-    group.settled(60)
+    group.converge(60)
 
 
 def quarantined(node):
@@ -193,7 +193,7 @@ def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
     """Nothing is left of the state elsewhere: the log begins after them everywhere."""
     group = Group(**TRIMMED)
     group.fill(45)
-    group.settled(45)
+    group.converge(45)
     assert min(node.running.log.before_begin_index for node in group.nodes.values()) >= 0
     for node in group.nodes.values():
         distrust(node)
@@ -201,25 +201,25 @@ def test_snapshots_that_nobody_trusts_are_used_when_there_are_no_others():
     group.until(
         lambda: all(node.running.applier.is_eligible for node in group.nodes.values()), 120_000
     )
-    group.settled(45)
+    group.converge(45)
     assert any(node.running.counters.alarms for node in group.nodes.values())
     group.fill(15)
-    group.settled(60)
+    group.converge(60)
 
 
 def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_again():
     group = Group(**TRIMMED)
     group.fill(45)
-    group.settled(45)
+    group.converge(45)
     node = group.followers()[0]
     before = node.running.applier.state.newest_index
     distrust(node)
     group.until(lambda: quarantined(node))
-    group.settled(45)
+    group.converge(45)
     assert quarantined(node) == [before]
     assert node.running.applier.state.newest_index >= 0, "a peer gave one"
     group.fill(20)
-    group.settled(65)
+    group.converge(65)
     group.until(lambda: not quarantined(node))
     assert node.running.counters.alarms == 0
 
@@ -227,7 +227,7 @@ def test_a_snapshot_that_is_not_trusted_is_kept_until_the_state_was_found_equal_
 def test_what_is_not_trusted_is_not_used_after_a_restart_either():
     group = Group(**TRIMMED)
     group.fill(45)
-    group.settled(45)
+    group.converge(45)
     node = group.followers()[0]
     group.machine(node).total += 1_000
     saved = []
@@ -239,7 +239,7 @@ def test_what_is_not_trusted_is_not_used_after_a_restart_either():
     group.until(lambda: quarantined(node))
     node.stop(power=True)
     node.start()
-    group.settled(46)
+    group.converge(46)
     assert quarantined(node)
 
 
@@ -248,14 +248,14 @@ def test_less_that_is_trusted_while_a_machine_is_made_again_counts(later, caplog
     group = Group(1, **{**TRIMMED, "max_snapshot_reserved_num": 3})
     group.fill(50)
     node = group.leader()
-    group.settled(50)
+    group.converge(50)
     node.enter(lambda: node.running.applier.rebuild("damage"))
     distrust(node, 40)
     distrust(node, later)
     kept = node.running.applier.snapshotter._snapshots.indexes()
     assert len(kept) == 3
     group.until(lambda: not node.running.applier.condition)
-    group.settled(50)  # alone, it has taken them back at once
+    group.converge(50)  # alone, it has taken them back at once
     assert [f"snapshot {index} is quarantined" in caplog.text for index in kept] == [True] * 3
 
 
@@ -266,7 +266,7 @@ def test_while_no_majority_agrees_those_that_differ_check_themselves():
     group.machine(node).total += 1_000
     group.machine(node).is_rotten = True
     group.fill(10)
-    group.settled(15)
+    group.converge(15)
     assert [name for name, count in group.rebuilds().items() if count] == [node.node_id]
     group.machine(node).total += 1_000  # whole by its own check: who is right is not known
     group.fill(10)
@@ -301,7 +301,7 @@ def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
         node.stop(power=False)
         node.start()
     group.until(lambda: group.leader() is not None and group.leader().core.is_ready)
-    group.settled(45)
+    group.converge(45)
     leader, followers = group.leader(), group.followers()
     term = leader.core.term
     for _ in range(25):
@@ -311,7 +311,7 @@ def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
                 told(node, leader, index, term=term, request_id=request_id, **VERDICT)
                 told(leader, node, index, term=term, request_id=request_id)
         group.fill(1)
-    group.settled(70)
+    group.converge(70)
     assert sum(group.rebuilds().values()) == 0
     assert {node.running.applier.state.newest_index for node in group.nodes.values()} != {-1}
 
@@ -333,7 +333,7 @@ def test_a_question_in_anothers_name_brings_nobody_to_believe_what_follows():
         told(target, sender, 9, term=leader.core.term, request_id=7)
         told(target, sender, 9, term=leader.core.term, request_id=7, **VERDICT)
     group.fill(15)
-    group.settled(30)
+    group.converge(30)
     assert sum(group.rebuilds().values()) == 0
 
 
@@ -453,7 +453,7 @@ def test_a_comparison_or_snapshot_that_cannot_be_had_now_costs_no_more_than_itse
     group.fill(12)  # beyond where states are compared
     group.until(lambda: machine.total == 15)
     del machine.ails[call]
-    group.settled(15)
+    group.converge(15)
     assert not applier.state.failed_text
     assert group.rebuilds() == {"n0": 0}
 
@@ -465,7 +465,7 @@ def test_a_machine_in_memory_that_could_not_apply_all_is_made_again(error):
     node = group.leader()
     group.machine(node).ails["apply"] = error
     group.append()
-    group.settled(4)
+    group.converge(4)
     assert not node.running.applier.state.failed_text
     assert group.rebuilds() == {"n0": 1}
 
@@ -526,7 +526,7 @@ def test_the_scrub_finds_a_damaged_state_and_has_it_made_again():
     node = group.leader()
     group.machine(node).is_rotten = True
     group.until(lambda: group.rebuilds() == {"n0": 1})
-    group.settled(7)
+    group.converge(7)
     assert not status_of(node.running, "n0").machine_text
 
 
@@ -538,7 +538,7 @@ def test_questions_wait_until_the_machine_has_again_what_it_had():
     asked = group.ask(node)
     status = status_of(node.running, "n0")
     assert not status.healthy
-    assert "made again" in status.health_text
+    assert "rebuilt" in status.health_text
     assert status.install_state == "rebuilding"
     group.until(lambda: asked)
     assert asked[0][3] == b"7", "not from an empty one"
@@ -548,17 +548,17 @@ def test_questions_wait_until_the_machine_has_again_what_it_had():
 def test_questions_do_not_wait_for_longer_than_they_may_while_a_machine_is_made_again(how):
     group = Group()
     group.fill(15)
-    group.settled(15)
+    group.converge(15)
     node = group.followers()[0]
     distrust(node)
-    group.settled(15)
+    group.converge(15)
     distrust(node)  # which waits for a minute now
     began_ms = group.clock.now_ms
     asked = group.ask(node, **how)
     group.until(lambda: asked)
     code, text, _, _ = asked[0]
     assert code is ResponseCode.TIMEOUT
-    assert "made again" in text
+    assert "rebuilt" in text
     waits_ms = QUERY_WAIT_MS + how.get("wait_ms", 0)
     assert waits_ms <= group.clock.now_ms - began_ms <= waits_ms + 50
     group.until(lambda: node.running.applier.is_eligible, 90_000)
@@ -691,14 +691,14 @@ def test_which_snapshot_is_the_newest_is_looked_for_beside_the_loop(monkeypatch)
 
         return noted
 
-    for name in ("newest", "remove_broken", "quarantine", "take_back"):
+    for name in ("newest", "remove_broken", "quarantine", "restore_quarantined"):
         monkeypatch.setattr(kind, name, noting(name))
     index = saved[0][2]
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
     node.enter(lambda: applier.scrub.suspect(index))
     group.until(lambda: applier.snapshotter.saved == 2)
     distrust(node)
-    group.settled(20)
+    group.converge(20)
     node.files.flip(f"/node/g/snapshot/snapshot_{index:020d}", 0, 1)
     node.enter(lambda: applier.load(applier.state.newest))
     group.until(lambda: not applier.is_loading)

@@ -11,7 +11,7 @@ import test_node_applier as applied
 import test_node_snapshot_transfer as installed
 import test_storage_snapshots as stored
 from test_node_applier import OK, SOON, Group, Traced, handed
-from test_node_snapshot_transfer import DATA, PIECE, TIME_OUT_MS, Side
+from test_node_snapshot_transfer import CHUNK_BYTES, DATA, TIME_OUT_MS, Side
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import ConfigError, StorageError
@@ -120,11 +120,11 @@ def test_what_was_fetched_is_told_not_what_was_offered_while_it_was_verified():
     leader, follower = Side("n0"), Side("n1")
     offer = leader.has(40)
     follower.is_offered(offer)
-    while follower.offset_asked() + PIECE < len(DATA):
-        follower.next_piece()
+    while follower.offset_asked() + CHUNK_BYTES < len(DATA):
+        follower.next_chunk()
     request = follower.sent[-1][0]
-    last = installed.piece_of(request)
-    follower.receiver.received(last, memoryview(DATA[request.offset :]))
+    last = installed.chunk_of(request)
+    follower.receiver.chunk_received(last, memoryview(DATA[request.offset :]))
     work, done, _ = follower.jobs.pop(0)
     done(work())  # all bytes are here: they are verified next
     assert follower.receiver.state == "verifying"
@@ -135,20 +135,20 @@ def test_what_was_fetched_is_told_not_what_was_offered_while_it_was_verified():
     assert SnapshotFetched(newer) not in follower.steps, "50 is not here"
 
 
-def test_a_last_piece_that_comes_after_giving_up_does_not_end_fetching_for_ever():
+def test_a_last_chunk_that_comes_after_giving_up_does_not_end_fetching_for_ever():
     follower = Side("n1")
     offer = Side("n0").has(40)
     follower.is_offered(offer)
-    while follower.offset_asked() + PIECE < len(DATA):
-        follower.next_piece()
+    while follower.offset_asked() + CHUNK_BYTES < len(DATA):
+        follower.next_chunk()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
     assert not follower.machine.is_installing
-    follower.next_piece()
+    follower.next_chunk()
     for _ in range(5):
         follower.passes(TIME_OUT_MS)
         follower.is_offered(offer)
         if follower.machine.is_installing:
-            follower.next_piece()  # a leader sends what is asked for: nothing
+            follower.next_chunk()  # a leader sends what is asked for: nothing
     assert SnapshotFetched(offer) in follower.steps
 
 
@@ -157,10 +157,10 @@ def test_a_disk_error_while_a_snapshot_is_published_delays_it_only(call):
     follower = Side("n1")
     offer = Side("n0").has(40)
     follower.is_offered(offer)
-    while follower.offset_asked() + PIECE < len(DATA):
-        follower.next_piece()
+    while follower.offset_asked() + CHUNK_BYTES < len(DATA):
+        follower.next_chunk()
     follower.files.fail(follower.files.calls + 1 + call, "EIO")
-    follower.next_piece()  # call 1: resize, 2: the footer, 3: sync, 4: rename, 5: of the directory
+    follower.next_chunk()  # call 1: resize, 2: the footer, 3: sync, 4: rename, 5: of the directory
     follower.files.forgive()
     for _ in range(5):
         if follower.steps:
@@ -177,7 +177,7 @@ def test_status_tells_that_it_installs_when_it_goes_on():
     follower = Side("n1")
     offer = Side("n0").has(40)
     follower.is_offered(offer)
-    follower.next_piece()
+    follower.next_chunk()
     follower.passes(SILENT_OFFERS * TIME_OUT_MS)
     follower.is_offered(offer)
     assert follower.machine.is_installing
@@ -187,7 +187,7 @@ def test_status_tells_that_it_installs_when_it_goes_on():
 def test_a_replica_with_a_machine_does_not_begin_anew_for_a_plain_log():
     follower = Side("n1")
     plain = msgspec.structs.replace(Side("n0").has(40), sha256=b"", size_bytes=0)
-    follower.receiver.offered(plain, b"")
+    follower.receiver.offer_received(plain, b"")
     assert Received(plain) not in follower.steps, "its log would go, and no snapshot come"
     assert follower.alarms
 

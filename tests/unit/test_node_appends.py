@@ -21,7 +21,7 @@ ENTRY = SessionEntry(producer_id=7, epoch=0, first_sequence=0, count=1, crc=1)
 class Leader(Surroundings):
     """A leader that has applied entry 9, with what it was asked to look up."""
 
-    def __init__(self, verdict):
+    def __init__(self, checked):
         core = SimpleNamespace(
             role=Role.LEADER,
             leader_id="n0",
@@ -39,32 +39,32 @@ class Leader(Surroundings):
         self.appends = Appends(
             self.context,
             MachineState(core, None),
-            SimpleNamespace(judge=lambda entry: verdict),
+            SimpleNamespace(check=lambda entry: checked),
             SimpleNamespace(read=self.looked_up.append),
             SimpleNamespace(locate=lambda first, last, done: self.looked_up.append(done)),
             DiskSpace(self.context, None),
         )
 
 
-def verdict(code=ResponseCode.SUCCESS, stored=None):
+def checked(code=ResponseCode.SUCCESS, stored=None):
     return SimpleNamespace(code=code, text="", stored=stored)
 
 
-REPEATED = verdict(stored=StoredBlock(0, 1, 1, 4))
-REFUSED = verdict(ResponseCode.PRODUCER_FENCED)
+REPEATED = checked(stored=StoredBlock(0, 1, 1, 4))
+REFUSED = checked(ResponseCode.PRODUCER_FENCED)
 
 
 @pytest.mark.parametrize(
-    ("judged", "found", "code"),
+    ("result", "found", "code"),
     [
         (REPEATED, ([(4, 0)],), ResponseCode.SUCCESS),
         (REFUSED, (ResponseCode.SUCCESS, "", 9), ResponseCode.PRODUCER_FENCED),
         (REFUSED, (ResponseCode.NOT_LEADER, "deposed", -1), ResponseCode.NOT_LEADER),
     ],
 )
-def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(judged, found, code):
+def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(result, found, code):
     """A leader that stopped meanwhile would leave its client without one."""
-    leader = Leader(judged)
+    leader = Leader(result)
     appends = leader.appends
     block = parse_block(memoryview(bytearray(encode_block([b"x"]))), count=1, entry_bytes_max=100)
     answers = []

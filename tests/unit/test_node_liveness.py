@@ -7,7 +7,7 @@ import pytest
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.messages.peer import UNCONFIRMED_MAX, NodeHeartBeat, NodeHeartBeatResponse
-from quorumlog.node.liveness import CHANGES_MAX, STRANGE_CLAIMS_MAX, NodeLiveness
+from quorumlog.node.liveness import CHANGES_MAX, UNKNOWN_GROUPS_MAX, NodeLiveness
 from quorumlog.raft.events import Quiesced
 
 PEERS = "a-sim:1;b-sim:2;c-sim:3"
@@ -18,12 +18,12 @@ def config(group):
 
 
 class Replica:
-    """A core that does as it is told; `told` are the events."""
+    """A replica that quiesces and wakes up as told; `events` are those that it got."""
 
     def __init__(self, node, group, leader_id, term=1):
         self.config = config(group)
         self.node = node
-        self.told = []
+        self.events = []
         role = Role.LEADER if leader_id == node.name else Role.FOLLOWER
         self.core = SimpleNamespace(
             role=role,
@@ -37,13 +37,13 @@ class Replica:
         )
 
     def step(self, event):
-        self.told.append(event)
+        self.events.append(event)
         self.core.is_quiescent = isinstance(event, Quiesced)
-        self.node.liveness.stepped(self)
+        self.node.liveness.state_changed(self)
 
     def becomes(self, **fields):
         vars(self.core).update(fields)
-        self.node.liveness.stepped(self)
+        self.node.liveness.state_changed(self)
 
 
 class Node:
@@ -111,7 +111,7 @@ def world():
     return made
 
 
-def test_what_is_known_is_not_said_again(world):
+def test_a_change_that_was_acknowledged_is_not_sent_again(world):
     world.pass_beats(10)
     beats = [message for message in world.sent if isinstance(message, NodeHeartBeat)]
     assert len(beats) == 10
@@ -119,7 +119,7 @@ def test_what_is_known_is_not_said_again(world):
     assert {beat.version for beat in beats} == {beats[0].base}
 
 
-def test_a_node_that_leads_nothing_says_nothing(world):
+def test_a_node_that_leads_nothing_sends_nothing(world):
     world.replica("a").becomes(role=Role.FOLLOWER, leader_id="b", is_quiescent=False)
     world.pass_beats(3)
     assert sum(isinstance(message, NodeHeartBeat) for message in world.sent) == 1
@@ -134,7 +134,7 @@ def test_silence_of_the_leaders_node_is_noticed_before_any_time_out(world):
     world.now += 1
     world.nodes["b"].liveness.tick()
     assert world.now - heard < 500
-    assert world.replica("b").told[-1].last_contact_ms == heard
+    assert world.replica("b").events[-1].last_contact_ms == heard
     assert not world.replica("b").core.is_quiescent
 
 
@@ -149,7 +149,7 @@ def test_silence_of_a_peer_wakes_the_leader(world):
     assert world.is_quiescent == [True, True]
 
 
-def test_a_follower_that_strays_wakes_the_leader_until_it_follows_again(world):
+def test_a_follower_that_does_not_follow_wakes_the_leader_until_it_does(world):
     world.replica("b").becomes(leader_id=None, role=Role.CANDIDATE, is_quiescent=False)
     world.pass_beats(2)
     assert world.is_quiescent == [False, False]
@@ -164,7 +164,7 @@ def test_another_term_must_be_said_before_anyone_rests_in_it(world):
     assert world.is_quiescent == [False, False]
     world.replica("b").becomes(term=5)
     world.pass_beats(2)
-    assert world.replica("b").told[-1] == Quiesced("a", 5)
+    assert world.replica("b").events[-1] == Quiesced("a", 5)
     assert world.is_quiescent == [True, True]
 
 
@@ -226,7 +226,7 @@ def test_many_groups_go_into_several_messages():
     )
 
 
-def test_more_strays_than_fit_into_an_answer_put_all_in_doubt():
+def test_more_unconfirmed_groups_than_fit_into_a_response_wake_all():
     names = [f"g{number}" for number in range(UNCONFIRMED_MAX + 10)]
     world = World("g", *names)
     world.pass_beats(4)
@@ -258,7 +258,7 @@ def test_a_peer_that_is_silent_while_its_node_answers_keeps_the_leader_awake():
 
 def test_who_claims_more_groups_than_are_here_is_believed_nothing_and_takes_no_memory(world):
     beats = world.nodes["b"].liveness
-    for part in range(STRANGE_CLAIMS_MAX // CHANGES_MAX + 2):
+    for part in range(UNKNOWN_GROUPS_MAX // CHANGES_MAX + 2):
         begin = part * CHANGES_MAX
         changes = [(f"x{number}", 1) for number in range(begin, begin + CHANGES_MAX)]
         beat = NodeHeartBeat(
@@ -272,5 +272,5 @@ def test_who_claims_more_groups_than_are_here_is_believed_nothing_and_takes_no_m
             changes=changes,
         )
         beats.received(beat)
-        assert len(beats._remote_leaders["a"].claims) <= STRANGE_CLAIMS_MAX + 1
+        assert len(beats._remote_leaders["a"].claims) <= UNKNOWN_GROUPS_MAX + 1
     assert world.sent[-1].version == 0, "everything is to be said again"

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.node import loop_lag
-from quorumlog.node.loop_lag import KEPT_S, LOOK_S, STALL_S, LoopLag
+from quorumlog.node.loop_lag import KEPT_S, MEASURE_S, STALL_S, LoopLag
 
 
 class Loop:
@@ -69,15 +69,15 @@ def test_a_late_turn_makes_only_itself_late(loop, lag):
 
 def test_what_is_long_ago_is_not_recent_and_still_counted(loop, lag):
     loop.turn(late=3.0)
-    for _ in range(int(KEPT_S / LOOK_S) + 1):
+    for _ in range(int(KEPT_S / MEASURE_S) + 1):
         loop.turn()
     assert (lag.recent_max_s, lag.stalls) == (0.0, 1)
 
 
 def test_no_more_is_remembered_than_of_the_last_minute(loop, lag):
-    for _ in range(3 * int(KEPT_S / LOOK_S)):
+    for _ in range(3 * int(KEPT_S / MEASURE_S)):
         loop.turn(late=0.01)
-    assert len(lag._recent) == int(KEPT_S / LOOK_S)
+    assert len(lag._recent) == int(KEPT_S / MEASURE_S)
 
 
 def test_a_lag_that_is_still_going_on_is_not_forgotten_with_the_loop_standing(loop, lag):

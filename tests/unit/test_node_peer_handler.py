@@ -108,7 +108,7 @@ def peer():
         ({"address": "127.0.0.1:8"}, ResponseCode.UNEXPECTED_MEMBER),
     ],
 )
-def test_a_peer_that_was_heard_is_judged_anew_when_it_says_something_else(peer, said, code):
+def test_an_accepted_peer_is_checked_again_when_it_says_something_else(peer, said, code):
     peer.introduces(**said)
     assert not peer.is_heard()
     assert not peer.is_heard()
@@ -117,7 +117,7 @@ def test_a_peer_that_was_heard_is_judged_anew_when_it_says_something_else(peer, 
     assert peer.is_heard()
 
 
-def test_a_peer_that_was_heard_is_judged_anew_when_the_membership_changes(peer):
+def test_an_accepted_peer_is_checked_again_when_the_membership_changes(peer):
     peer.replica.has_members(9, n9="127.0.0.1:8")
     assert not peer.is_heard()
     assert peer.refusals == [ResponseCode.UNEXPECTED_MEMBER]
@@ -125,7 +125,7 @@ def test_a_peer_that_was_heard_is_judged_anew_when_the_membership_changes(peer):
     assert peer.is_heard()  # it knows the group's identity
 
 
-def test_a_newer_membership_that_a_peer_speaks_of_is_awaited_and_then_judged():
+def test_a_peer_with_a_newer_membership_is_accepted_until_that_is_known_here():
     peer = Peer(Replica())
     peer.introduces(index=9, address="127.0.0.1:8")
     assert peer.is_heard()
@@ -133,7 +133,7 @@ def test_a_newer_membership_that_a_peer_speaks_of_is_awaited_and_then_judged():
     assert not peer.is_heard()
 
 
-def test_a_membership_that_is_not_committed_settles_nothing():
+def test_while_a_membership_is_not_committed_each_message_is_checked():
     peer = Peer(Replica())
     peer.replica.core.identity, peer.replica.core.committed_membership_index = b"", -1
     peer.introduces(identity=b"other")

@@ -69,7 +69,7 @@ def test_before_the_group_begins_peers_are_right():
 
 def test_another_name_of_the_same_place_is_no_other_place():
     placement = placed({**AT, "n0": "alias:1", "n1": "also:2"}, is_same=lambda one, other: True)
-    placement.look()
+    placement.check()
     assert placement.text == ""
     assert placement._network.met == AT
     assert placement.own_address == "a:1", "as others' logs write it"
@@ -81,19 +81,19 @@ def test_while_names_are_looked_up_nothing_changes():
     assert placement.text.startswith("cannot look up whether a:1, where n0 is according to the log")
     assert "alias:1, where it is according to peers: a name has no answer" in placement.text
     assert "asked again every 10 s" in placement.text
-    placement.look()
+    placement.check()
     assert not placement.is_elsewhere, "nobody knows"
     assert placement._network.met == {}, "it may be a copy, which connects to nobody"
     assert placement.own_address == "alias:1"
     known["a:1", "alias:1"] = False
-    placement.look()
+    placement.check()
     assert "copied or moved" in placement.text
     assert placement.is_elsewhere
     known["a:1", "alias:1"] = True
-    placement.look()
+    placement.check()
     assert placement.text == ""
     del known["a:1", "alias:1"]
-    placement.look()
+    placement.check()
     assert placement.text == ""
     assert placement._network.met == AT
 
@@ -103,7 +103,7 @@ def test_who_is_at_a_number_of_its_own_machine_takes_part_without_any_answer():
     placement = placed(
         {**AT, "n0": "alias:1"}, addresses, is_same=lambda *_: None, here=["10.0.0.1:1"]
     )
-    placement.look()
+    placement.check()
     assert placement.text == ""
     assert placement._network.met == addresses
     assert placement.own_address == "10.0.0.1:1", "others would refuse one that is elsewhere"
@@ -157,22 +157,22 @@ class Names:
     ],
 )
 async def test_names_are_looked_up_before_they_are_compared(one, other, expected):
-    told = []
-    places = Places(Names(localhost=["::1", "127.0.0.1"]), lambda: told.append(1))
+    changes = []
+    places = Places(Names(localhost=["::1", "127.0.0.1"]), lambda: changes.append(1))
     first = places.is_same(one, other)
-    await places.settle()
+    await places.resolved()
     assert places.is_same(one, other) is expected
     assert first in (None, expected)
-    assert len(told) == (first is None and expected is not None)
+    assert len(changes) == (first is None and expected is not None)
     await places.stop()
 
 
 async def test_a_name_that_nobody_knows_yet_is_looked_up_again(monkeypatch):
-    monkeypatch.setattr("quorumlog.node.places.AGAIN_S", 0.0)
+    monkeypatch.setattr("quorumlog.node.places.RETRY_S", 0.0)
     names, known = Names(), asyncio.Event()
     places = Places(names, lambda: known.set() if places.is_same("a:1", "10.0.0.1:1") else None)
     places.is_same("a:1", "10.0.0.1:1")
-    await places.settle()
+    await places.resolved()
     assert places.is_same("a:1", "10.0.0.1:1") is None
     names.numbers["a"] = ["10.0.0.1"]
     async with asyncio.timeout(5):
@@ -182,7 +182,7 @@ async def test_a_name_that_nobody_knows_yet_is_looked_up_again(monkeypatch):
 
 
 async def test_what_is_known_stays_known_without_an_answer(monkeypatch):
-    monkeypatch.setattr("quorumlog.node.places.AGAIN_S", 0.0)
+    monkeypatch.setattr("quorumlog.node.places.RETRY_S", 0.0)
     names, asked = Names(a=["10.0.0.2"]), asyncio.Semaphore(0)
     resolve = names.resolve
 
@@ -193,7 +193,7 @@ async def test_what_is_known_stays_known_without_an_answer(monkeypatch):
     names.resolve = resolved
     places = Places(names, lambda: None)
     places.is_same("a:1", "10.0.0.1:1")
-    await places.settle()
+    await places.resolved()
     names.numbers.clear()
     async with asyncio.timeout(5):
         for _ in range(8):  # two names are asked each time

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from install_access import CONFIG, DATA, DIRECTORY, PIECE, TIME_OUT_MS, Side, piece_of
+from install_access import CHUNK_BYTES, CONFIG, DATA, DIRECTORY, TIME_OUT_MS, Side, chunk_of
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import (
     InstallSnapshotRequest,
@@ -36,12 +36,14 @@ def offer(leader):
 # -- the follower -------------------------------------------------------------------------------
 
 
-def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, offer):
+def test_a_snapshot_is_fetched_chunk_by_chunk_then_the_core_is_told(follower, offer):
     follower.is_offered(offer)
     assert follower.fitness == [False], "meanwhile it does not campaign"
     assert follower.receiver.state == "installing"
     follower.fetches_all()
-    assert [message.offset for message, _ in follower.sent] == list(range(0, len(DATA), PIECE))
+    assert [message.offset for message, _ in follower.sent] == list(
+        range(0, len(DATA), CHUNK_BYTES)
+    )
     assert sum(message.bytes_max for message, _ in follower.sent) == len(DATA)
     assert follower.steps == [SnapshotFetched(offer)]
     assert follower.fitness == [False, True]
@@ -53,15 +55,15 @@ def test_a_snapshot_is_fetched_piece_by_piece_then_the_core_is_told(follower, of
     assert follower.data_at(40) == DATA
 
 
-def test_an_empty_snapshot_needs_no_piece(leader, follower):
+def test_an_empty_snapshot_needs_no_chunk(leader, follower):
     follower.is_offered(empty := leader.has(40, b""))
     assert follower.steps == [SnapshotFetched(empty)]
     assert not follower.sent
 
 
-def test_a_lost_piece_is_asked_for_again_at_a_later_offer(follower, offer):
+def test_a_lost_chunk_is_asked_for_again_at_a_later_offer(follower, offer):
     follower.is_offered(offer)
-    follower.next_piece()
+    follower.next_chunk()
     asked = len(follower.sent)
     follower.passes(TIME_OUT_MS - 1)
     follower.is_offered(offer)
@@ -69,29 +71,29 @@ def test_a_lost_piece_is_asked_for_again_at_a_later_offer(follower, offer):
     follower.passes(1)
     follower.is_offered(offer)
     assert len(follower.sent) == asked + 1
-    assert follower.offset_asked() == PIECE
+    assert follower.offset_asked() == CHUNK_BYTES
     follower.fetches_all()
     assert follower.data_at(40) == DATA
 
 
-def test_a_piece_may_come_twice(follower, offer):
+def test_a_chunk_may_come_twice(follower, offer):
     follower.is_offered(offer)
     for _ in range(3):
         offset = follower.offset_asked()
-        piece = follower.answers(DATA[offset : offset + PIECE])
-        follower.receiver.received(piece, memoryview(DATA[offset : offset + PIECE]))
+        chunk = follower.answers(DATA[offset : offset + CHUNK_BYTES])
+        follower.receiver.chunk_received(chunk, memoryview(DATA[offset : offset + CHUNK_BYTES]))
         follower.work()
-    assert follower.offset_asked() == 3 * PIECE
+    assert follower.offset_asked() == 3 * CHUNK_BYTES
     follower.fetches_all()
     assert follower.data_at(40) == DATA
 
 
-def test_a_piece_that_comes_while_the_one_before_is_written_is_not_taken(follower, offer):
+def test_a_chunk_that_comes_while_the_one_before_is_written_is_not_taken(follower, offer):
     follower.is_offered(offer)
-    piece = piece_of(follower.sent[-1][0])
-    follower.receiver.received(piece, memoryview(DATA[:PIECE]))
-    later = msgspec.structs.replace(piece, request_id=piece.request_id + 1, offset=PIECE)
-    follower.receiver.received(later, memoryview(b"x" * PIECE))
+    chunk = chunk_of(follower.sent[-1][0])
+    follower.receiver.chunk_received(chunk, memoryview(DATA[:CHUNK_BYTES]))
+    later = msgspec.structs.replace(chunk, request_id=chunk.request_id + 1, offset=CHUNK_BYTES)
+    follower.receiver.chunk_received(later, memoryview(b"x" * CHUNK_BYTES))
     follower.work()
     follower.fetches_all()
     assert follower.data_at(40) == DATA
@@ -101,27 +103,27 @@ def test_a_piece_that_comes_while_the_one_before_is_written_is_not_taken(followe
 @pytest.mark.parametrize(
     ("data", "fields"),
     [
-        (b"x" * PIECE, {"request_id": 77}),
-        (b"x" * PIECE, {"offset": 2 * PIECE}),
-        (b"x" * PIECE, {"offset": 0}),
+        (b"x" * CHUNK_BYTES, {"request_id": 77}),
+        (b"x" * CHUNK_BYTES, {"offset": 2 * CHUNK_BYTES}),
+        (b"x" * CHUNK_BYTES, {"offset": 0}),
         (b"x" * 10_000, {}),
         (b"", {}),
         (b"", {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
-        (b"x" * PIECE, {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
+        (b"x" * CHUNK_BYTES, {"code": ResponseCode.LOAD_SNAPSHOT_ERROR}),
     ],
     ids=["another request", "gap", "overlap", "beyond the size", "empty", "gone", "gone, bytes"],
 )
-def test_a_wrong_piece_changes_nothing_and_it_goes_on_at_a_later_offer(
+def test_a_wrong_chunk_changes_nothing_and_it_goes_on_at_a_later_offer(
     follower, offer, data, fields
 ):
     follower.is_offered(offer)
-    follower.next_piece()
+    follower.next_chunk()
     asked = len(follower.sent)
     follower.answers(data, **fields)
     assert len(follower.sent) == asked, "the leader is not asked in a tight loop"
     follower.passes(TIME_OUT_MS)
     follower.is_offered(offer)
-    assert follower.offset_asked() == PIECE
+    assert follower.offset_asked() == CHUNK_BYTES
     follower.fetches_all()
     assert follower.data_at(40) == DATA
     assert not follower.alarms
@@ -129,7 +131,7 @@ def test_a_wrong_piece_changes_nothing_and_it_goes_on_at_a_later_offer(
 
 def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(follower, offer):
     follower.is_offered(offer)
-    follower.next_piece()
+    follower.next_chunk()
     newer = Side("n0").has(50, DATA * 2)
     follower.is_offered(newer)
     request = follower.sent[-1][0]
@@ -140,13 +142,13 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_that_is_fetched(follower, o
     assert follower.data_at(50) == DATA * 2
 
 
-def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_next_offer(
+def test_a_newer_one_that_is_offered_while_a_chunk_is_written_is_begun_by_the_next_offer(
     follower, offer
 ):
     follower.is_offered(offer)
     newer = Side("n0").has(50, DATA * 2)
-    piece = piece_of(follower.sent[-1][0])
-    follower.receiver.received(piece, memoryview(DATA[:PIECE]))
+    chunk = chunk_of(follower.sent[-1][0])
+    follower.receiver.chunk_received(chunk, memoryview(DATA[:CHUNK_BYTES]))
     follower.is_offered(newer)
     follower.is_offered(newer)
     follower.fetches_all(DATA * 2)
@@ -156,7 +158,7 @@ def test_a_newer_one_that_is_offered_while_a_piece_is_written_is_begun_by_the_ne
 
 def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follower, offer):
     follower.is_offered(offer)
-    follower.next_piece()
+    follower.next_chunk()
     give_up_ms = follower.now_ms + SILENT_OFFERS * TIME_OUT_MS
     assert follower.context.timers.next_due_ms() == give_up_ms
     follower.passes(SILENT_OFFERS * TIME_OUT_MS - 1)
@@ -168,7 +170,7 @@ def test_silence_makes_it_fit_again_and_a_later_offer_goes_on_where_it_was(follo
     follower.passes(100_000)
     follower.is_offered(offer)
     assert follower.fitness == [False, True, False]
-    assert follower.offset_asked() == PIECE
+    assert follower.offset_asked() == CHUNK_BYTES
     follower.fetches_all()
     assert follower.data_at(40) == DATA
 
@@ -184,12 +186,12 @@ def test_offers_that_go_on_keep_it_from_being_given_up(follower, offer):
 def test_after_a_restart_it_goes_on_where_it_was(follower, offer):
     follower.is_offered(offer)
     for _ in range(3):
-        follower.next_piece()
+        follower.next_chunk()
     follower.files.kill()
     follower.start()
     assert not follower.machine.is_installing
     follower.is_offered(offer)
-    assert follower.offset_asked() == 3 * PIECE
+    assert follower.offset_asked() == 3 * CHUNK_BYTES
     follower.fetches_all()
     assert follower.data_at(40) == DATA
 
@@ -201,7 +203,7 @@ def test_after_a_loss_of_power_it_is_whole_in_the_end(follower, offer, seed):
     follower.start()
     follower.is_offered(offer)
     for _ in range(3):
-        follower.next_piece()
+        follower.next_chunk()
     follower.files.power_loss()
     follower.start()
     follower.is_offered(offer)
@@ -212,10 +214,10 @@ def test_after_a_loss_of_power_it_is_whole_in_the_end(follower, offer, seed):
 
 def test_damaged_bytes_are_fetched_again_with_one_alarm(follower, offer):
     follower.is_offered(offer)
-    follower.next_piece()
-    follower.answers(b"?" * PIECE)
+    follower.next_chunk()
+    follower.answers(b"?" * CHUNK_BYTES)
     while not follower.alarms:
-        follower.next_piece()
+        follower.next_chunk()
     (alarm,) = follower.alarms
     assert "40 came damaged" in alarm
     assert follower.steps == []
@@ -241,12 +243,12 @@ def test_one_fetched_in_the_place_of_another_of_its_index_is_the_one_that_is_off
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_a_disk_error_while_a_piece_is_written_delays_it_only(follower, offer, kind, kept):
+def test_a_disk_error_while_a_chunk_is_written_delays_it_only(follower, offer, kind, kept):
     follower.is_offered(offer)
     for _ in range(kept):
-        follower.next_piece()
+        follower.next_chunk()
     follower.files.fail_next("snapshot/installing", kind)
-    follower.next_piece()
+    follower.next_chunk()
     assert follower.machine.is_installing
     assert follower.steps == []
     follower.passes(TIME_OUT_MS)
@@ -268,18 +270,18 @@ def test_a_replica_without_a_machine_fetches_nothing_and_says_so(offer):
 
 
 def test_an_offer_that_names_no_readable_membership_is_dropped(follower, offer):
-    follower.receiver.offered(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
+    follower.receiver.offer_received(msgspec.structs.replace(offer, config=(2, b"nonsense")), b"")
     (alarm,) = follower.alarms
     assert "n0 offers a log that cannot be read" in alarm
     assert follower.steps == []
-    follower.receiver.offered(offer, b"")
+    follower.receiver.offer_received(offer, b"")
     assert follower.steps == [Received(offer)]
 
 
 # -- the leader ---------------------------------------------------------------------------------
 
 
-def request_of(offset, *, peer="n1", number=1, index=40, bytes_max=PIECE):
+def request_of(offset, *, peer="n1", number=1, index=40, bytes_max=CHUNK_BYTES):
     return SnapshotChunkRequest(
         group="g",
         local_id=peer,
@@ -319,33 +321,38 @@ def test_a_plain_log_offers_where_it_begins():
     assert (offer.last_included_index, offer.last_included_term, offer.chain_crc) == (30, 3, 55)
     assert offer.config == (30, CONFIG), "not one that lies behind it"
     assert (offer.size_bytes, offer.sha256) == (0, b""), "nothing is to be fetched"
-    plain.sender.serve(request_of(0))
+    plain.sender.send_chunk(request_of(0))
     assert plain.sent[-1][0].code is ResponseCode.LOAD_SNAPSHOT_ERROR
 
 
-def test_a_piece_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
-    for offset, asked, expected in ((0, 10, 10), (7, PIECE, PIECE), (0, 10_000, PIECE), (9, -1, 0)):
-        leader.sender.serve(request_of(offset, number=offset, bytes_max=asked))
+def test_a_chunk_is_what_was_asked_for_and_no_larger_than_a_push(leader, offer):
+    for offset, asked, expected in (
+        (0, 10, 10),
+        (7, CHUNK_BYTES, CHUNK_BYTES),
+        (0, 10_000, CHUNK_BYTES),
+        (9, -1, 0),
+    ):
+        leader.sender.send_chunk(request_of(offset, number=offset, bytes_max=asked))
         leader.work()
-        piece, data = leader.sent[-1]
-        assert (piece.code, piece.offset, piece.request_id) == (200, offset, offset)
+        chunk, data = leader.sent[-1]
+        assert (chunk.code, chunk.offset, chunk.request_id) == (200, offset, offset)
         assert data == DATA[offset : offset + expected]
 
 
 def test_a_snapshot_that_was_removed_meanwhile_is_said_to_be_gone(leader, offer):
     leader.has(50)
     leader.snapshots.keep_newest(1)
-    leader.sender.serve(request_of(0, index=40))
+    leader.sender.send_chunk(request_of(0, index=40))
     leader.work()
-    piece, data = leader.sent[-1]
-    assert (piece.code, data) == (ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
+    chunk, data = leader.sent[-1]
+    assert (chunk.code, data) == (ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
 
 
 def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
-    leader = Side("n0", quota=3 * PIECE)
+    leader = Side("n0", quota=3 * CHUNK_BYTES)
     leader.has(40)
     sent_in, offset = {}, 0
-    leader.sender.serve(request_of(0))
+    leader.sender.send_chunk(request_of(0))
     while offset < len(DATA):
         leader.work()
         if leader.sent:
@@ -353,23 +360,25 @@ def test_the_rate_is_bounded_and_what_is_held_is_sent_later():
             second = leader.now_ms // 1_000
             sent_in[second] = sent_in.get(second, 0) + len(data)
             offset += len(data)
-            leader.sender.serve(request_of(offset, bytes_max=min(PIECE, len(DATA) - offset)))
+            leader.sender.send_chunk(
+                request_of(offset, bytes_max=min(CHUNK_BYTES, len(DATA) - offset))
+            )
         else:
             due_ms = leader.context.timers.next_due_ms()
             assert leader.now_ms < due_ms <= leader.now_ms + 1_000
             leader.passes(due_ms - leader.now_ms)
-    assert list(sent_in.values()) == [3 * PIECE, 3 * PIECE, len(DATA) - 6 * PIECE]
+    assert list(sent_in.values()) == [3 * CHUNK_BYTES, 3 * CHUNK_BYTES, len(DATA) - 6 * CHUNK_BYTES]
 
 
 def test_one_request_a_peer_is_held_the_last(leader, offer):
     leader = Side("n0", quota=1)
     leader.has(40)
-    leader.sender.serve(request_of(0))
+    leader.sender.send_chunk(request_of(0))
     leader.work()
     leader.sent.clear()
     for number in range(5):
-        leader.sender.serve(request_of(PIECE, number=number))
-        leader.sender.serve(request_of(0, number=number, peer="n2"))
+        leader.sender.send_chunk(request_of(CHUNK_BYTES, number=number))
+        leader.sender.send_chunk(request_of(0, number=number, peer="n2"))
     leader.passes(999)
     leader.work()
     assert not leader.sent
@@ -391,10 +400,10 @@ def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_lea
     follower.requests.ask("n0")
     wanted = follower.sent.pop()[0]
     assert isinstance(wanted, SnapshotOfferRequest)
-    leader.sender.wanted(wanted)
+    leader.sender.offer_requested(wanted)
     given = leader.sent.pop()[0]
     assert not given.from_leader
-    follower.receiver.offered(given, memoryview(b""))
+    follower.receiver.offer_received(given, memoryview(b""))
     follower.work()
     assert follower.steps == []
     follower.fetches_all()
@@ -406,7 +415,7 @@ def test_while_nobody_leads_a_peer_gives_its_snapshot_and_is_not_taken_for_a_lea
 def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offer):
     leader.core.role = Role.FOLLOWER
     follower.requests.ask("n0")
-    leader.sender.wanted(follower.sent.pop()[0])
+    leader.sender.offer_requested(follower.sent.pop()[0])
     assert leader.sent == []
 
 
@@ -414,19 +423,19 @@ def test_a_peer_that_knows_a_leader_leaves_it_to_that_one(leader, follower, offe
 
 
 def asks_about(follower, offer, table=b"table"):
-    """The core holds entries, so the leader is asked; return the question."""
+    """The core holds entries, so the leader is asked; return the query."""
     follower.receiver.confirm(ConfirmOffer(offer), table)
     return follower.sent[-1][0]
 
 
-def answer_of(leader, question):
-    leader.sender.asked(question)
+def answer_of(leader, query):
+    leader.sender.query_received(query)
     return leader.sent.pop()[0]
 
 
 def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower, offer):
-    question = asks_about(follower, offer)
-    follower.receiver.answered(answer_of(leader, question))
+    query = asks_about(follower, offer)
+    follower.receiver.response_received(answer_of(leader, query))
     assert follower.steps == [OfferConfirmed(offer)]
     assert not follower.alarms
 
@@ -445,8 +454,8 @@ def test_the_leader_confirms_its_own_offer_and_the_core_is_told(leader, follower
     ids=lambda fields: next(iter(fields)),
 )
 def test_an_offer_that_differs_from_the_leaders_is_not_confirmed(leader, follower, offer, fields):
-    question = asks_about(follower, msgspec.structs.replace(offer, **fields))
-    follower.receiver.answered(answer_of(leader, question))
+    query = asks_about(follower, msgspec.structs.replace(offer, **fields))
+    follower.receiver.response_received(answer_of(leader, query))
     assert not follower.steps
     assert "nothing was removed" in follower.alarms[0]
 
@@ -460,12 +469,12 @@ def test_nor_one_with_other_sessions_nor_of_one_that_leads_no_more(leader, follo
 def test_an_answer_to_another_question_confirms_nothing(leader, follower, offer):
     answer = answer_of(leader, asks_about(follower, offer))
     guessed = msgspec.structs.replace(answer, request_id=answer.request_id + 1)
-    follower.receiver.answered(guessed)
-    follower.receiver.answered(msgspec.structs.replace(answer, local_id="n2"))
+    follower.receiver.response_received(guessed)
+    follower.receiver.response_received(msgspec.structs.replace(answer, local_id="n2"))
     assert not follower.steps
-    follower.receiver.answered(answer)
+    follower.receiver.response_received(answer)
     assert follower.steps == [OfferConfirmed(offer)]
-    follower.receiver.answered(answer)
+    follower.receiver.response_received(answer)
     assert len(follower.steps) == 1, "it may come twice"
 
 
@@ -479,15 +488,15 @@ def test_one_that_nobody_confirms_is_given_up_with_an_alarm(follower, offer):
 
 
 def test_offers_that_cross_with_questions_about_those_before_are_confirmed(leader, follower, offer):
-    question = asks_about(follower, offer)
+    query = asks_about(follower, offer)
     leader.sender.offer(OfferSnapshot("n1", 41))
     later = leader.sent.pop()[0]
-    assert answer_of(leader, question).code is ResponseCode.SUCCESS
+    assert answer_of(leader, query).code is ResponseCode.SUCCESS
     assert answer_of(leader, asks_about(follower, later)).code is ResponseCode.SUCCESS
 
 
 def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, offer):
-    follower.receiver.offered(offer, b"table")
+    follower.receiver.offer_received(offer, b"table")
     assert follower.steps == [Received(offer)]
     assert not follower.learned, "the core has not looked at its term yet"
     follower.receiver.fetch(FetchSnapshot(offer), b"table")
@@ -499,14 +508,14 @@ def test_sessions_of_an_offer_are_not_taken_before_the_snapshot_is(follower, off
 def test_a_snapshot_that_nobody_asked_this_peer_for_is_not_fetched(follower, offer):
     unasked = msgspec.structs.replace(offer, from_leader=False, request_id=0)
     follower.machine.applied = 0
-    follower.receiver.offered(unasked, b"")
+    follower.receiver.offer_received(unasked, b"")
     follower.requests.ask("n0")
     wanted = follower.sent[-1][0]
-    follower.receiver.offered(unasked, b"")
+    follower.receiver.offer_received(unasked, b"")
     guessed = msgspec.structs.replace(unasked, request_id=wanted.request_id, local_id="n2")
-    follower.receiver.offered(guessed, b"")
+    follower.receiver.offer_received(guessed, b"")
     assert not follower.machine.is_installing
-    follower.receiver.offered(msgspec.structs.replace(guessed, local_id="n0"), b"")
+    follower.receiver.offer_received(msgspec.structs.replace(guessed, local_id="n0"), b"")
     assert follower.machine.is_installing
 
 

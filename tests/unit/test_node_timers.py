@@ -67,7 +67,7 @@ def test_what_was_due_before_it_was_asked_for_is_not_late(world):
     assert world.ticks == [1_000]
 
 
-def test_a_loop_that_stood_still_hears_what_has_come_before_its_timers_judge_silence():
+def test_a_loop_that_stood_still_reads_what_has_come_before_its_timers_fire():
     """uvloop has its timers go off before it looks at sockets again."""
 
     async def run():

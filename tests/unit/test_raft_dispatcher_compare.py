@@ -12,7 +12,7 @@ COMPARE, TRUNCATE, APPEND = PushType.COMPARE, PushType.TRUNCATE, PushType.APPEND
 def led(count=3, seed=0, **options):
     cluster = Cluster(count, seed, **options).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -23,7 +23,7 @@ def led_by_n0(n0, n2, n1=None):
     cluster.drop = lambda message: message.local_id == "n1" and hasattr(message, "ledger_end_index")
     cluster.start("n0", "n1")
     assert cluster.elect() == "n0"
-    cluster.settle()
+    cluster.converge()
     cluster.drop = lambda message: False
     cluster.sent.clear()
     return cluster
@@ -46,7 +46,7 @@ def test_114_a_thousand_divergent_entries_of_one_term_take_three_compares():
         theirs.put(theirs.end + 1, [chained(theirs.chain_at(theirs.end), 2, -9)])
     cluster = led_by_n0(mine, theirs)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert len({m.request_id for m in cluster.pushes(COMPARE, "n2")}) <= 3
     assert cluster.terms("n2") == cluster.terms("n0")
@@ -62,7 +62,7 @@ def test_114_k_divergent_terms_take_k_and_one_more_compares(terms):
             theirs.put(theirs.end + 1, [chained(theirs.chain_at(theirs.end), term, -9)])
     cluster = led_by_n0(mine, theirs)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     ends = [4 + 50 * number for number in reversed(range(terms + 1))]
     compared = list(dict.fromkeys(m.prev_index for m in cluster.pushes(COMPARE, "n2")))
@@ -77,7 +77,7 @@ def test_a_term_both_have_is_not_given_up_whole():
     theirs = log_of((1, 200))
     cluster = led_by_n0(mine, theirs)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     compared = list(dict.fromkeys(m.prev_index for m in cluster.pushes(COMPARE, "n2")))
     assert compared[-1] == 99
@@ -89,7 +89,7 @@ def test_105_entries_of_a_lost_leader_are_replaced_everywhere():
     cluster = Cluster(3).start()
     old = cluster.elect()
     cluster.propose(old, count=4)
-    cluster.settle()
+    cluster.converge()
     cluster.isolate(old)
     cluster.propose(old, count=5)
     cluster.run_for(50)
@@ -100,7 +100,7 @@ def test_105_entries_of_a_lost_leader_are_replaced_everywhere():
     cluster.run_until(lambda: cluster.leader not in (None, old))
     cluster.cuts.clear()
     cluster.start(old)
-    cluster.settle()
+    cluster.converge()
 
     assert [node.core.end_index for node in cluster.live()] == [5, 5, 5]
     assert len({tuple(node.log.entries) for node in cluster.live()}) == 1
@@ -109,7 +109,7 @@ def test_105_entries_of_a_lost_leader_are_replaced_everywhere():
 def test_106_a_tail_of_an_older_term_is_replaced():
     cluster = led_by_n0(log_of((1, 7), (3, 3)), log_of((1, 7), (2, 3)))
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.terms("n2")[:10] == [1] * 7 + [3] * 3
 
@@ -117,7 +117,7 @@ def test_106_a_tail_of_an_older_term_is_replaced():
 def test_107_a_longer_follower_loses_its_tail():
     cluster = led_by_n0(log_of((1, 5)), log_of((1, 9)))
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.terms("n2") == cluster.terms("n0")
 
@@ -125,7 +125,7 @@ def test_107_a_longer_follower_loses_its_tail():
 def test_108_an_empty_follower_gets_everything_from_the_beginning():
     cluster = led_by_n0(log_of((1, 30), (2, 30)), Contents())
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
     assert [m.prev_index for m in cluster.pushes(COMPARE, "n2")] == [59, -1]
@@ -134,7 +134,7 @@ def test_108_an_empty_follower_gets_everything_from_the_beginning():
 def test_113_115_a_shorter_follower_is_compared_at_its_end_next():
     cluster = led_by_n0(log_of((1, 500)), log_of((1, 20)))
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert [m.prev_index for m in cluster.pushes(COMPARE, "n2")] == [499, 19]
 
@@ -142,7 +142,7 @@ def test_113_115_a_shorter_follower_is_compared_at_its_end_next():
 def test_117_truncate_follows_each_successful_compare():
     cluster = led_by_n0(log_of((1, 5)), log_of((1, 5)))
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     kinds = [m.type for k in PushType for m in cluster.pushes(k, "n2")]
     assert kinds.count(TRUNCATE) == 1
@@ -153,7 +153,7 @@ def test_117_truncate_follows_each_successful_compare():
 def test_206_a_long_time_follower_that_leads_first_compares_at_its_end():
     cluster, leader = led()
     cluster.propose(leader, count=1_000)
-    cluster.settle()
+    cluster.converge()
     removed = []
     watched = cluster._TruncateLog
     cluster._TruncateLog = lambda *args: removed.append(args) or watched(*args)
@@ -161,7 +161,7 @@ def test_206_a_long_time_follower_that_leads_first_compares_at_its_end():
     cluster.sent.clear()
     cluster.run_until(lambda: cluster.leader not in (None, leader))
     cluster.start(leader)
-    cluster.settle()
+    cluster.converge()
 
     assert [m.prev_index for m in cluster.pushes(COMPARE)][:2] == [1_000, 1_000]
     assert not removed
@@ -170,7 +170,7 @@ def test_206_a_long_time_follower_that_leads_first_compares_at_its_end():
 def test_107_a_follower_beyond_the_leaders_log_is_found_in_one_step():
     cluster = led_by_n0(log_of((1, 5)), log_of((1, 500)))
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert len(cluster.pushes(COMPARE, "n2")) <= 2
     assert cluster.terms("n2") == cluster.terms("n0")
@@ -180,7 +180,7 @@ def test_109_an_empty_follower_starts_where_the_leaders_log_begins():
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, Contents(), trimmed)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.nodes["n2"].stored.base == 99
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
@@ -205,7 +205,7 @@ def test_110_a_follower_that_ends_before_the_log_begins_starts_where_that_begins
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, log_of((1, 50)), trimmed)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.nodes["n2"].stored.base == 99
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
@@ -227,7 +227,7 @@ def test_111_a_follower_that_begins_behind_the_leaders_end_keeps_what_it_removed
     assert cluster.core("n2").committed_index == 99
 
     cluster.propose("n0", count=120)
-    cluster.settle()
+    cluster.converge()
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries[100:]
 
 
@@ -262,7 +262,7 @@ def test_116_a_follower_that_ends_where_the_leader_begins_catches_up():
     trimmed = log_of((1, 50), base=99, base_term=1)
     cluster = led_by_n0(trimmed, Contents(base=99, base_term=1), trimmed)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert not cluster.alarms
 
@@ -270,16 +270,16 @@ def test_116_a_follower_that_ends_where_the_leader_begins_catches_up():
 def test_different_bytes_under_equal_terms_are_found_and_replaced():
     """Two entries with one (index, term): the chain CRC tells (DESIGN section 5)."""
     cluster = led_by_n0(log_of((1, 8)), unlike((1, 8)))
-    cluster.judge.logs_match = lambda *_: None  # this is what such logs violate
+    cluster.checker.logs_match = lambda *_: None  # this is what such logs violate
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.nodes["n2"].log.entries == cluster.nodes["n0"].log.entries
 
 
 def test_a_difference_below_the_followers_commit_is_not_repaired_but_reported():
     cluster = led_by_n0(log_of((1, 8)), unlike((1, 8)))
-    cluster.judge.logs_match = lambda *_: None
+    cluster.checker.logs_match = lambda *_: None
     cluster.nodes["n2"].stored_commit = 7
     cluster.start("n2")
     cluster.run_for(5_000)
@@ -292,7 +292,7 @@ def test_a_difference_below_the_followers_commit_is_not_repaired_but_reported():
 def test_pushes_carry_the_terms_of_their_entries():
     cluster = led_by_n0(log_of((1, 4), (2, 3)), Contents())
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
     message = cluster.pushes(APPEND, "n2")[0]
 
     assert message.term_runs == [(1, 0), (2, 4), (cluster.core("n0").term, 7)]

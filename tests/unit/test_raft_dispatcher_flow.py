@@ -20,7 +20,7 @@ COMPARE, TRUNCATE, APPEND = PushType.COMPARE, PushType.TRUNCATE, PushType.APPEND
 def led(count=3, seed=0, **options):
     cluster = Cluster(count, seed, **options).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -35,7 +35,7 @@ def progress(cluster, leader, peer):
 def test_89_a_push_is_a_range_of_consecutive_entries():
     cluster, leader = led()
     cluster.propose(leader, count=95)
-    cluster.settle()
+    cluster.converge()
     for follower in cluster.followers():
         sent = cluster.pushes(APPEND, follower)
         ranges = [(m.first_index, m.last_index) for m in sent]
@@ -62,7 +62,7 @@ def test_90_the_window_bounds_what_is_in_flight(window_bytes, window_requests, e
         expected * 10 * ENTRY_BYTES,
     )
     cluster.drop = lambda message: False
-    cluster.settle()
+    cluster.converge()
 
 
 def test_a_push_leaves_with_its_proposal():
@@ -85,14 +85,14 @@ def test_a_peer_that_lacks_earlier_entries_gets_those_first():
     cluster.sent.clear()
     cluster.propose(leader)
     assert not cluster.pushes(APPEND), "the entries before are still being read"
-    cluster.settle()
+    cluster.converge()
     assert cluster.pushes(APPEND, cluster.followers()[0])[0].first_index == first
 
 
 def test_an_entry_larger_than_the_window_travels_alone():
     cluster, leader = led(push_bytes_max=10, push_window_bytes=10)
     cluster.propose(leader, count=5)
-    cluster.settle()
+    cluster.converge()
 
     assert {m.last_index - m.first_index for m in cluster.pushes(APPEND)} == {0}
 
@@ -111,7 +111,7 @@ def test_91_an_unanswered_push_is_sent_again():
     cluster.drop = lose_first
     cluster.sent.clear()
     cluster.propose(leader)
-    cluster.settle(1_500)
+    cluster.converge(1_500)
 
     assert len(cluster.pushes(APPEND, follower)) == 2
     assert cluster.core(follower).committed_index == 1
@@ -138,7 +138,7 @@ def test_84_duplicates_and_reordering_change_nothing(seed):
     for _ in range(30):
         cluster.propose(leader, count=3)
         cluster.run_for(5)
-    cluster.settle()
+    cluster.converge()
 
     assert [entry.payload for entry in cluster.nodes[leader].log.entries][-3:] == [89, 90, 91]
     assert len({tuple(node.log.entries) for node in cluster.live()}) == 1
@@ -147,7 +147,7 @@ def test_84_duplicates_and_reordering_change_nothing(seed):
 def test_85_appends_of_many_entries_are_whole():
     cluster, leader = led()
     first = cluster.propose(leader, count=7)
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.finished[first] is ResponseCode.SUCCESS
     assert cluster.core(leader).end_index == 7
@@ -158,14 +158,14 @@ def test_88_small_batches_lose_and_repeat_nothing():
     cluster = Cluster(3, push_bytes_max=300, push_window_bytes=900).start("n0", "n1")
     leader = cluster.elect()
     numbers = [cluster.propose(leader) for _ in range(10)]
-    cluster.settle()
+    cluster.converge()
     cluster.start("n2")
     dropped = itertools.count()
     cluster.drop = lambda m: isinstance(m, PushRequest) and next(dropped) % 3 == 2
     cluster.duplicates, cluster.delay_ms = 0.3, (1, 30)
     numbers += [cluster.propose(leader, count) for count in range(1, 11)]
     cluster.run_until(lambda: set(numbers) <= set(cluster.finished))
-    cluster.settle()
+    cluster.converge()
 
     assert {cluster.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
     assert max(m.last_index - m.first_index + 1 for m in cluster.pushes(APPEND)) == 3
@@ -179,11 +179,11 @@ def test_88_small_batches_lose_and_repeat_nothing():
 def test_120_a_wiped_follower_rejoins_although_nobody_writes():
     cluster, leader = led()
     cluster.propose(leader, count=50)
-    cluster.settle()
+    cluster.converge()
     follower = cluster.followers()[0]
     cluster.wipe(follower)
     cluster.start(follower)
-    cluster.settle(2_000)
+    cluster.converge(2_000)
 
     assert cluster.core(follower).end_index == 50
 
@@ -192,7 +192,7 @@ def test_120_even_when_its_connections_never_broke():
     """RELIABILITY R13: only the heartbeats tell."""
     cluster, leader = led()
     cluster.propose(leader, count=50)
-    cluster.settle()
+    cluster.converge()
     follower = cluster.followers()[0]
     cluster.wipe(follower)
     others = [node for node in cluster.live() if node.id != follower]
@@ -201,7 +201,7 @@ def test_120_even_when_its_connections_never_broke():
     cluster.start(follower)
     for node in others:
         node.up = True
-    cluster.settle(2_000)
+    cluster.converge(2_000)
 
     assert cluster.core(follower).end_index == 50
     assert [text for node_id, text in cluster.alarms if "lost data" in text and node_id == leader]
@@ -212,7 +212,7 @@ def test_a_late_heartbeat_answer_accuses_nobody():
     follower = cluster.followers()[0]
     late = [m for m in cluster.sent if isinstance(m, HeartBeatResponse)]
     cluster.propose(leader, count=5)
-    cluster.settle()
+    cluster.converge()
     cluster.run_for(200)
     for message in late:
         if message.remote_id == leader:
@@ -226,12 +226,12 @@ def test_a_new_connection_starts_again_where_the_match_is():
     cluster, leader = led()
     follower = cluster.followers()[0]
     cluster.propose(leader, count=20)
-    cluster.settle()
+    cluster.converge()
     cluster.propose(leader, count=30)
     cluster.sent.clear()
     cluster.reconnect(leader, follower)
     assert progress(cluster, leader, follower).in_flight_requests == 0
-    cluster.settle(500)
+    cluster.converge(500)
 
     assert cluster.pushes(COMPARE, follower)[0].prev_index == 20
 
@@ -268,7 +268,7 @@ def test_answers_of_an_older_term_are_ignored():
     cluster.isolate(leader)
     cluster.run_until(lambda: cluster.leader in followers)
     cluster.heal()
-    cluster.settle()
+    cluster.converge()
     before = cluster.core(cluster.leader).peer_progress()
     for message in old:
         cluster.deliver(message)
@@ -328,7 +328,7 @@ def test_a_disk_slower_than_the_push_time_out_still_catches_up():
     cluster, leader = led(election_timeout_min_ms=2_000, election_timeout_max_ms=4_000)
     cluster.sync_ms = (1_500, 1_500)
     cluster.propose(leader, count=100)
-    cluster.settle(20_000)
+    cluster.converge(20_000)
 
     assert cluster.leader == leader
 
@@ -344,10 +344,10 @@ def test_121_a_rolling_restart_keeps_every_acknowledged_entry():
         cluster.run_for(1_500)
         cluster.start(node_id)
         cluster.run_until(cluster.agreed)
-    cluster.settle()
+    cluster.converge()
 
-    assert len(cluster.judge.acknowledged) >= 30
-    cluster.judge.finished()
+    assert len(cluster.checker.acknowledged) >= 30
+    cluster.checker.finished()
 
 
 # -- views ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def late_tick(cluster, node_id, late_ms):
 def test_a_leader_that_slept_past_the_bound_still_gives_up_for_a_stalled_disk():
     cluster = Cluster(1).start()
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
     cluster.sync_ms = (STALLED_MS, STALLED_MS)
     cluster.propose()
     late_tick(cluster, "n0", 5_000)
@@ -49,7 +49,7 @@ def test_a_hand_over_that_was_slept_through_ends_all_the_same():
 def test_entries_are_kept_for_a_silent_peer_for_a_while(silent_ms, keeps):
     cluster = Cluster(3).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     lagging = cluster.followers()[0]
     held = cluster.core(lagging).end_index
     cluster.crash(lagging)
@@ -87,7 +87,7 @@ def test_committed_entries_of_term_0_are_compared_like_others():
 def test_a_peer_that_lost_entries_wakes_up_a_quiescent_leader():
     cluster = Cluster(3).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     cluster.run_for(1_500)
     core, peer = cluster.core(leader), cluster.followers()[0]
     beats = [message for message in cluster.sent if isinstance(message, HeartBeatRequest)]
@@ -115,7 +115,7 @@ def test_a_leader_compares_right_behind_the_last_entry_of_a_term_that_both_have(
     cluster = Cluster(3, logs=logs)
     cluster.start()
     cluster.elect("n0")
-    cluster.settle()
+    cluster.converge()
 
     compared = [
         message.prev_index
@@ -130,7 +130,7 @@ def test_the_history_names_learners_and_only_them():
     group, leader = begun()
     group.start_stranger("n7")
     group.add("n7", joining=False)
-    group.settle()
+    group.converge()
 
     told = [text for _, text in group.core(leader).history.lines() if "membership of index" in text]
     assert told[-1].endswith("voters n0, n1, n2; learners n7")

@@ -68,7 +68,7 @@ def test_03_three_members_agree_on_one_leader(seed):
 def test_04_ten_changes_of_leader_raise_the_term_each_time():
     cluster = Cluster(3).start()
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
     terms = [cluster.core("n0").term]
 
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_04_ten_changes_of_leader_raise_the_term_each_time():
         cluster.isolate(old)
         cluster.run_until(lambda old=old: cluster.leader not in (None, old))
         cluster.heal()
-        cluster.settle()
+        cluster.converge()
         terms.append(cluster.core("n0").term)
 
     assert terms == sorted(set(terms))
@@ -127,7 +127,7 @@ def test_07_a_leader_without_followers_becomes_candidate_in_the_same_term():
 def test_08_one_follower_back_is_enough_for_a_leader():
     cluster = Cluster(3).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     followers = cluster.followers()
     for follower in followers:
         cluster.crash(follower)

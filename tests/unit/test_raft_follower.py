@@ -56,7 +56,7 @@ def test_27_an_old_heartbeat_is_answered_with_the_present_term():
 def test_27_the_stale_leader_steps_down():
     cluster = Cluster(3).start()
     old = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     other, third = cluster.followers()
     cluster.deliver(heartbeat(third, other, 9))
 

@@ -75,7 +75,7 @@ def test_a_term_that_the_group_cannot_have_reached_is_not_adopted(term, number):
     assert cluster.nodes["n2"].stored_state.term == 3
     assert [text for _, text in cluster.alarms if f"speaks of term {term}" in text]
     cluster.start("n0", "n1")
-    cluster.settle()
+    cluster.converge()
     assert cluster.leader is not None
 
 
@@ -106,7 +106,7 @@ def test_nor_does_it_take_one_that_leaves_no_room_for_elections(number):
     assert cluster.core("n2").term < 10
     assert [text for _, text in cluster.alarms if f"speaks of term {TERM_MAX}" in text]
     cluster.start("n0", "n1")
-    cluster.settle()
+    cluster.converge()
     assert cluster.leader is not None
 
 
@@ -114,7 +114,7 @@ def test_a_group_that_begins_with_the_newest_term_that_is_taken_elects_leaders()
     cluster = Cluster(3, states=dict.fromkeys(("n0", "n1", "n2"), HardState())).start()
     for name in ("n0", "n1", "n2"):
         cluster.ask(heartbeat("n0" if name != "n0" else "n1", name, FIRST_TERM_MAX))
-    cluster.settle()
+    cluster.converge()
     assert cluster.core(cluster.leader).term > FIRST_TERM_MAX
 
 

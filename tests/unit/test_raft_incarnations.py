@@ -22,7 +22,7 @@ def test_an_emptied_voter_is_not_counted():
     group, leader = begun(5)
     emptied, *down = group.followers()[:3]
     group.propose(leader, count=5)
-    group.settle()
+    group.converge()
     group.shut_down(*down)
     group.wipe(emptied)
     number = group.propose(leader)
@@ -73,12 +73,12 @@ def test_an_emptied_voter_is_readmitted_as_a_learner_and_then_as_a_voter(seed):
     group, leader = begun(3, seed)
     emptied = group.followers()[0]
     group.propose(leader, count=1_200)
-    group.settle()
+    group.converge()
     kinds = []
-    group.judge.durable = watching(group, leader, emptied, kinds, group.judge.durable)
+    group.checker.durable = watching(group, leader, emptied, kinds, group.checker.durable)
     wiped_and_back(group, emptied)
     group.run_until(lambda: kinds[-1:] == ["voter"] and len(kinds) > 1)
-    group.settle()
+    group.converge()
 
     assert list(dict.fromkeys(kinds)) == ["voter", "learner"]
     assert kinds == ["voter", "learner", "voter"]
@@ -119,7 +119,7 @@ def test_the_one_it_was_stays_counted_as_absent_until_a_majority_without_it_agre
 def test_two_emptied_at_once_are_readmitted_one_after_the_other():
     group, _ = begun(5)
     group.propose(count=20)
-    group.settle()
+    group.converge()
     emptied = group.followers()[:2]
     wiped_and_back(group, *emptied)
     group.run_until(
@@ -129,24 +129,24 @@ def test_two_emptied_at_once_are_readmitted_one_after_the_other():
             for node_id in emptied
         )
     )
-    group.settle()
+    group.converge()
 
     assert group.commits()
-    group.judge.finished()
+    group.checker.finished()
 
 
 def test_a_learner_that_was_emptied_stays_a_learner():
     group, leader = begun(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is OK
-    group.settle()
+    group.converge()
     group.wipe("n3")
     group.start("n3")
-    group.settle()
+    group.converge()
     group.run_for(3_000)
 
     assert group.learners(leader) == {"n3"}
-    group.settle()
+    group.converge()
 
 
 def test_an_emptied_joiner_is_counted_only_with_its_new_directory():
@@ -154,7 +154,7 @@ def test_an_emptied_joiner_is_counted_only_with_its_new_directory():
     group, leader = begun(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is OK
-    group.settle()
+    group.converge()
     group.run_for(200)
     group.drop = entries_but_to()
     number = group.promote("n3")
@@ -199,7 +199,7 @@ def test_late_answers_of_an_earlier_directory_do_not_drive_out_the_new_one():
     emptied = group.followers()[0]
     wiped_and_back(group, emptied)
     group.run_until(lambda: group.core(leader).membership.member(emptied).incarnation == 2)
-    group.settle()
+    group.converge()
     members = group.core(leader).membership
     term, end_index = group.core(leader).term, group.core(leader).end_index
     of_before = {"local_id": emptied, "remote_id": leader, "term": term, "group": "g"}
@@ -247,4 +247,4 @@ def test_emptied_under_load_nothing_acknowledged_is_lost(seed):
                 and group.in_step()
             )
         )
-    group.judge.finished()
+    group.checker.finished()

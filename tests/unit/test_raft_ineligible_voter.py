@@ -22,7 +22,7 @@ def with_a_longer_damaged_log(count):
     group = Group(count).start()
     leader = group.elect()
     numbers = [group.propose() for _ in range(3)]
-    group.settle()
+    group.converge()
     assert {group.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
     append_alone_and_rot(group, leader)
     return group, leader
@@ -46,7 +46,7 @@ def test_of_two_the_one_with_the_shorter_log_leads_and_the_damage_goes():
     group.run_until(lambda: group.leader == other and group.commits(other), 10_000)
 
     group.step(group.nodes[damaged], ev.EligibilityChanged(is_eligible=True))
-    group.settle()
+    group.converge()
     assert group.core(damaged).committed_index > committed
     assert group.core(damaged).end_index == group.core(other).end_index
 
@@ -128,7 +128,7 @@ def test_while_a_third_joins_it_must_compare_logs_too():
     (second,) = group.followers()
     group.start_stranger("n9")
     assert group.outcome(group.add("n9", at=damaged)) is ResponseCode.SUCCESS
-    group.settle()
+    group.converge()
     group.run_for(200)
     for name in (second, "n9"):
         group.cut(name, damaged, both=False)

@@ -42,7 +42,7 @@ def led(lagging, fetch_ms=None):
     cluster.fetch_ms = fetch_ms
     cluster.start("n0", "n1")
     cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -80,7 +80,7 @@ def test_150_the_leader_goes_on_where_such_a_follower_is():
     cluster = led(log_of((1, 120)))
     cluster.nodes["n2"].stored_commit = 110
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
     assert cluster.nodes["n2"].stored.base == -1, "nothing was removed"
 
 
@@ -135,7 +135,7 @@ def test_a_snapshot_is_fetched_before_anything_is_removed():
     number = cluster.propose()
     cluster.run_for(100)
     assert cluster.finished[number] is ResponseCode.SUCCESS, "the others go on meanwhile"
-    cluster.settle()
+    cluster.converge()
     assert cluster.nodes["n2"].stored.base == 99
     assert not cluster.alarms
 
@@ -144,7 +144,7 @@ def test_151_while_it_is_fetched_the_leader_offers_it_again_but_not_in_a_busy_lo
     cluster = led(Contents(), fetch_ms=5_000)
     cluster.sent.clear()
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
     offers = [message for message in cluster.sent if isinstance(message, InstallSnapshotRequest)]
     assert 3 <= len(offers) <= 10
 
@@ -173,7 +173,7 @@ def test_a_follower_that_falls_behind_while_it_is_fetched_begins_once_more():
         cluster.run_for(50)
     for node_id in ("n0", "n1"):
         cluster.trim(node_id, 300)
-    cluster.settle()
+    cluster.converge()
     assert cluster.nodes["n2"].stored.base == 300
 
 
@@ -182,11 +182,11 @@ def test_one_that_loses_its_new_begin_is_asked_anew_for_all_that_it_acknowledged
     cluster = Cluster(3).start()
     leader = cluster.elect()
     cluster.propose(count=50)
-    cluster.settle()
+    cluster.converge()
     lost, other = cluster.followers()
     cluster.crash(lost)
     cluster.propose(count=100)
-    cluster.settle()
+    cluster.converge()
     for node_id in (leader, other):
         cluster.trim(node_id, 100)
     cluster.drop = lambda message: (
@@ -205,16 +205,16 @@ def test_one_that_loses_its_new_begin_is_asked_anew_for_all_that_it_acknowledged
     )
     assert [text for _, text in cluster.alarms if f"{lost} had acknowledged" in text]
     cluster.drop = lambda message: False
-    cluster.settle()
+    cluster.converge()
 
 
 def test_the_membership_that_was_left_out_comes_along():
     group, leader = begun(3)
     group.propose(count=20)
-    group.settle()
+    group.converge()
     wiped, other = group.followers()
     group.propose(count=20)
-    group.settle()
+    group.converge()
     for node_id in (leader, other):
         group.trim(node_id, 30)
     group.wipe(wiped)
@@ -228,10 +228,10 @@ def test_the_membership_that_was_left_out_comes_along():
 def test_a_removed_begin_that_a_live_follower_does_not_need_costs_it_nothing():
     cluster = led(TRIMMED)
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
     cluster.propose(count=30)
-    cluster.settle()
+    cluster.converge()
     cluster.trim(cluster.leader, 160)
     cluster.propose()
-    cluster.settle()
+    cluster.converge()
     assert not [m for m in cluster.sent if isinstance(m, InstallSnapshotRequest)]

@@ -13,10 +13,10 @@ from raft_messages import heartbeat, log_of, push_response, vote_request
 
 
 def led(count=3, seed=0, **options):
-    """A settled group and its leader."""
+    """A converged group and its leader."""
     cluster = Cluster(count, seed, **options).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -154,7 +154,7 @@ def test_76_ten_appends_are_on_all_replicas():
     cluster, leader = led()
     for _ in range(10):
         cluster.propose(leader)
-    cluster.settle(2_000)
+    cluster.converge(2_000)
 
     assert {node.core.committed_index for node in cluster.live()} == {10}
     assert len({tuple(node.log.entries) for node in cluster.live()}) == 1
@@ -165,9 +165,9 @@ def test_77_a_follower_started_later_gets_everything():
     leader = cluster.elect()
     for _ in range(10):
         cluster.propose(leader)
-    cluster.settle()
+    cluster.converge()
     cluster.start("n2")
-    cluster.settle(2_000)
+    cluster.converge(2_000)
 
     assert cluster.core("n2").committed_index == 10
 
@@ -201,7 +201,7 @@ def test_82_one_follower_coming_and_going_fails_no_append():
         cluster.run_for(500)
         cluster.start(follower)
         cluster.run_for(500)
-    cluster.settle()
+    cluster.converge()
 
     assert {cluster.finished[number] for number in numbers} == {ResponseCode.SUCCESS}
 
@@ -278,11 +278,11 @@ def test_127_the_noop_commits_old_entries_without_traffic_and_takes_one_index():
     logs = {node_id: log_of((1, 1)) for node_id in ("n0", "n1", "n2")}
     cluster = Cluster(3, logs=logs).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     assert cluster.core(leader).committed_index == 1
 
     cluster.propose()
-    cluster.settle()
+    cluster.converge()
     assert cluster.core(leader).end_index == 2
 
 
@@ -290,7 +290,7 @@ def test_123_a_late_answer_does_not_lower_what_is_known():
     cluster, leader = led()
     follower = cluster.followers()[0]
     cluster.propose(leader, count=5)
-    cluster.settle()
+    cluster.converge()
     before = cluster.core(leader).peer_progress()
     for match_index in (0, 3, 99):
         cluster.deliver(
@@ -340,7 +340,7 @@ def test_131_each_append_is_answered_exactly_once():
     cluster.isolate(leader)
     cluster.run_for(2_000)
     cluster.heal()
-    cluster.settle()
+    cluster.converge()
 
     assert sorted(cluster.finished) == numbers  # the cluster raises at a second answer
 

@@ -12,7 +12,7 @@ def led(count=3, seed=0):
     cluster = Cluster(count, seed).start()
     leader = cluster.elect()
     cluster.propose(count=10)
-    cluster.settle()
+    cluster.converge()
     return cluster, leader
 
 
@@ -32,7 +32,7 @@ def test_another_leads_within_heartbeats_rather_than_time_outs(seed):
     cluster.run_until(lambda: cluster.leader is not None)
     assert cluster.now - begun < config.election_timeout_min_ms
     cluster.propose(count=5)
-    cluster.settle()
+    cluster.converge()
 
 
 def test_one_that_alone_takes_the_leader_for_dead_unseats_nobody():

@@ -24,7 +24,7 @@ def grown(*strangers, count=3, seed=0, **options):
 def with_learner(seed=0, **options):
     group, leader = grown("n3", seed=seed, **options)
     assert group.outcome(group.add("n3")) is OK
-    group.settle()
+    group.converge()
     group.run_for(200)
     return group, leader
 
@@ -42,7 +42,7 @@ def test_a_group_begins_only_when_all_its_founders_vote(count):
 
     group.start(group.ids[-1])
     group.elect()
-    group.settle()
+    group.converge()
     assert {node.core.membership_index for node in group.live()} == {0}
 
 
@@ -52,7 +52,7 @@ def test_the_first_entry_names_the_founders_and_their_data_directories():
         replica.directory = number
     group.start()
     group.elect()
-    group.settle()
+    group.converge()
     for node in group.live():
         members = {member.node_id: member.incarnation for member in node.core.membership.members}
         assert members == {"n0": 7, "n1": 8, "n2": 9}
@@ -74,7 +74,7 @@ def test_a_founder_emptied_before_the_group_began_is_no_obstacle():
     group.wipe("n1")
     group.start("n1", "n2")
     group.elect()
-    group.settle()
+    group.converge()
 
     assert group.core("n0").membership.member("n1").incarnation == 2
 
@@ -94,7 +94,7 @@ def test_the_first_entry_survives_the_leader_that_wrote_it_on_a_minority():
     group.drop = no_message
     group.start(first)
     group.elect()
-    group.settle()
+    group.converge()
     assert len({tuple(node.log.entries) for node in group.live()}) == 1
 
 
@@ -104,7 +104,7 @@ def test_the_first_entry_survives_the_leader_that_wrote_it_on_a_minority():
 def test_179_a_learner_receives_everything():
     group, _ = with_learner()
     group.propose(count=30)
-    group.settle()
+    group.converge()
 
     assert group.learners("n3") == {"n3"}
     assert group.nodes["n3"].log.entries == group.nodes["n0"].log.entries
@@ -174,7 +174,7 @@ def test_a_group_has_a_bounded_number_of_members():
 def test_a_learner_that_has_caught_up_becomes_a_voter():
     group, _ = with_learner()
     assert group.outcome(group.promote("n3")) is OK
-    group.settle()
+    group.converge()
 
     assert group.voters("n3") == {"n0", "n1", "n2", "n3"}
     assert not group.core("n3").membership.is_joint
@@ -200,7 +200,7 @@ def test_a_learner_that_lags_is_not_promoted():
     assert group.answers[number] is ResponseCode.MEMBER_NOT_READY
     assert "1500 entries behind" in group.texts[number]
     group.drop = no_message
-    group.settle()
+    group.converge()
     assert group.outcome(group.promote("n3")) is OK
 
 
@@ -222,14 +222,14 @@ def test_one_that_was_never_there_is_not_promoted():
 def test_one_that_joins_becomes_a_voter_by_itself_once_it_has_caught_up():
     group, leader = begun()
     group.propose(leader, count=2_000)
-    group.settle()
+    group.converge()
     assert group.outcome(group.add("n3", joining=True)) is OK
     group.run_for(2_000)
     assert group.learners() == {"n3"}
 
     group.start_stranger("n3")
     group.run_until(lambda: group.voters() == {"n0", "n1", "n2", "n3"})
-    group.settle()
+    group.converge()
     member = group.core("n3").membership.member("n3")
     assert (member.incarnation, member.joining) == (1, False)
     assert group.core("n3").end_index >= 2_000
@@ -316,7 +316,7 @@ def test_r16_a_new_leader_finishes_a_joint_change(seed):
     group.crash(leader)
     group.drop = no_message
     group.elect()
-    group.settle()
+    group.converge()
 
     assert group.leader in (one, "n3")
     assert group.voters() == {"n0", "n1", "n2", "n3"}
@@ -341,7 +341,7 @@ def test_truncating_an_uncommitted_joint_entry_restores_the_membership_before():
     group.run_until(lambda: len(set(group.leaders()) - {leader}) == 1)
     assert group.commits()
     group.heal()
-    group.settle()
+    group.converge()
 
     assert group.core(leader).membership == before
     assert {node.core.membership_index for node in group.live()} == {1}
@@ -371,7 +371,7 @@ def test_r15_no_change_before_an_entry_of_the_own_term_is_committed():
     assert group.answers[number] is ResponseCode.LEADER_NOT_READY
 
     group.drop = no_message
-    group.settle()
+    group.converge()
     assert group.outcome(group.remove(leader)) is OK
 
 
@@ -415,7 +415,7 @@ def test_r18_a_member_the_others_do_not_know_of_yet_can_be_elected_by_them(seed)
     group.drop = lambda m: isinstance(m, VoteRequest) and m.local_id != "n3"
     group.heal()
     group.elect()
-    group.settle()
+    group.converge()
 
     assert group.leader == "n3"
     assert "n3" in group.voters(late)

@@ -12,10 +12,10 @@ LONG_MS = 20_000
 
 
 def idle(count=3, seed=0, **options):
-    """A settled group in which nothing has happened for a while, and its leader."""
+    """A converged group in which nothing has happened for a while, and its leader."""
     cluster = Cluster(count, seed, **options).start()
     leader = cluster.elect()
-    cluster.settle()
+    cluster.converge()
     cluster.run_for(1_500)
     return cluster, leader
 

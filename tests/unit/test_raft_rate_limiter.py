@@ -82,7 +82,7 @@ def test_102_within_a_thousand_entries_nothing_is_held_back():
     cluster.run_until(lambda: cluster.core("n2").end_index >= 1_200, 10_000)
     pushes = cluster.pushes(APPEND, "n2")
     assert len(pushes) >= 1_201
-    cluster.settle()
+    cluster.converge()
 
     assert cluster.core("n2").committed_index == 1_200
 

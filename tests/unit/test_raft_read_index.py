@@ -19,7 +19,7 @@ def beats(group):
 def test_a_read_is_answered_with_what_was_committed_when_it_was_asked():
     group, leader = begun()
     group.propose(leader, count=7)
-    group.settle()
+    group.converge()
     number = group.read()
 
     assert group.outcome(number, 10) == 7
@@ -128,7 +128,7 @@ def test_nothing_is_answered_before_an_entry_of_the_own_term_is_committed():
     """Raft 8: until then a leader does not know what is committed."""
     group, leader = begun()
     group.propose(leader, count=5)
-    group.settle()
+    group.converge()
     group.crash(leader)
     group.drop = carries_entries
     group.run_until(lambda: group.leader is not None)
@@ -160,7 +160,7 @@ def test_140_a_leader_that_was_cut_off_never_answers():
             group.propose(others[0])
         group.run_for(40)
     group.heal()
-    group.settle()
+    group.converge()
 
     assert {group.answers[number] for number in numbers} <= {
         ResponseCode.TERM_CHANGED,
@@ -193,7 +193,7 @@ def test_140_no_read_is_stale_under_changing_leaders(seed):
             group.heal()
             group.isolate(group.random.choice(group.ids))
     group.heal()
-    group.settle()
+    group.converge()
 
     indexes = [answer for answer in group.answers.values() if not isinstance(answer, ResponseCode)]
     assert len(indexes) > 20
@@ -209,7 +209,7 @@ def test_141_a_follower_refuses():
 def test_a_single_voter_answers_at_once():
     group, _ = begun(1)
     group.propose(count=3)
-    group.settle()
+    group.converge()
     number = group.read()
 
     assert group.answers == {number: 3}
@@ -227,7 +227,7 @@ def test_a_learners_answers_confirm_nothing():
     group, leader = begun(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
-    group.settle()
+    group.converge()
     group.drop = lambda m: answers(m) and m.local_id != "n3"
     number = group.read(leader)
     group.run_for(300)
@@ -239,7 +239,7 @@ def test_a_joint_membership_needs_both_majorities():
     group, leader = begun(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
-    group.settle()
+    group.converge()
     group.run_for(200)
     group.drop = carries_entries
     group.promote("n3")

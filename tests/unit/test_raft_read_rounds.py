@@ -12,7 +12,7 @@ def led_by_another():
     cluster = Cluster(preferred_leader_ids=("n2",)).start("n0", "n1")
     cluster.elect()
     cluster.start("n2")
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 

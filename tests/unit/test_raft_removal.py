@@ -18,7 +18,7 @@ def test_a_follower_is_removed(count):
     assert group.core(gone).membership == group.core(leader).membership
     assert group.voters() == set(group.ids) - {gone}
     group.crash(gone)
-    group.settle()
+    group.converge()
     assert group.commits()
 
 
@@ -35,7 +35,7 @@ def test_r17_a_leader_that_is_removed_commits_that_hands_over_and_leaves(count, 
     assert group.core(leader).role is Role.FOLLOWER
     assert group.voters() == set(group.ids) - {leader}
     group.crash(leader)
-    group.settle()
+    group.converge()
     assert group.commits()
 
 
@@ -122,7 +122,7 @@ def test_one_that_was_removed_can_be_added_again():
     group.run_for(500)
     assert group.outcome(group.add(gone, joining=True)) is OK
     group.run_until(lambda: gone in group.voters())
-    group.settle()
+    group.converge()
 
     assert group.leader == leader
     assert group.voters(gone) == {"n0", "n1", "n2"}

@@ -37,7 +37,7 @@ def test_37_a_caught_up_follower_leads_in_a_higher_term_and_appends_resume(seed)
     assert (group.leader, group.core(target).term) == (target, term + 1)
     assert group.core(leader).role is Role.FOLLOWER
     assert group.commits(target)
-    group.settle()
+    group.converge()
 
 
 def test_a_target_that_lags_a_little_is_caught_up_before_it_is_told():
@@ -62,10 +62,10 @@ def test_an_append_pending_at_a_hand_over_is_not_lost():
     number = group.propose(leader)
     handed = group.transfer(target)
     assert group.outcome(handed) is ResponseCode.SUCCESS
-    group.settle()
+    group.converge()
 
     assert group.finished[number] is ResponseCode.SUCCESS
-    group.judge.finished()
+    group.checker.finished()
 
 
 def test_a_lost_word_is_repeated():
@@ -259,7 +259,7 @@ def test_a_damaged_target_does_not_take_over():
 def test_9_a_preferred_leader_leads_and_retakes_leadership_after_its_restart(seed):
     group = Group(3, seed, preferred_leader_ids=("n2",)).start()
     group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
-    group.settle()
+    group.converge()
 
     group.crash("n2")
     group.elect()
@@ -301,7 +301,7 @@ def test_42_of_two_that_lag_alike_the_first_named_is_chosen(preferred):
 def test_a_preferred_leader_far_behind_or_dead_is_left_alone():
     group = Group(3, preferred_leader_ids=("n2",), transfer_lag_max=10).start()
     group.run_until(lambda: group.leader == "n2" and group.agreed(), 5_000)
-    group.settle()
+    group.converge()
     group.crash("n2")
     leader = group.elect()
     group.run_for(20_000)

@@ -32,7 +32,7 @@ def ask(leader, index, offset, peer="n1"):
         offset=offset,
         bytes_max=4,
     )
-    leader.sender.serve(request)
+    leader.sender.send_chunk(request)
     leader.work()
     return leader.sent.pop()[0].code
 

@@ -1,4 +1,4 @@
-"""The judge of leaders: a state that must not last is found, and a pause of the process is not."""
+"""The invariant of leaders finds a state that must not last, and forgives a paused process."""
 
 from types import SimpleNamespace
 
@@ -35,24 +35,24 @@ def node():
 
 
 def test_a_leader_that_transfers_for_too_long_is_found(node):
-    judge = LeaderEligibility()
-    judge.after_event(node)
+    invariant = LeaderEligibility()
+    invariant.after_event(node)
     node.clock.now_ms += LONGEST_MS
-    judge.after_event(node)
+    invariant.after_event(node)
     node.clock.now_ms += 1
     with pytest.raises(Finding, match="being transferred"):
-        judge.after_event(node)
+        invariant.after_event(node)
 
 
 def test_a_leader_that_was_paused_has_as_much_time_again(node):
     """Seed 24,000,740: messages came before the timer that would have ended the process."""
-    judge = LeaderEligibility()
-    judge.after_event(node)
+    invariant = LeaderEligibility()
+    invariant.after_event(node)
     node.clock.now_ms += LONGEST_MS + 1_000
     node.clock.went_on_ms = node.clock.now_ms
-    judge.after_event(node)
+    invariant.after_event(node)
     node.clock.now_ms += LONGEST_MS
-    judge.after_event(node)
+    invariant.after_event(node)
     node.clock.now_ms += 1
     with pytest.raises(Finding):
-        judge.after_event(node)
+        invariant.after_event(node)

@@ -148,7 +148,7 @@ def test_what_is_quarantined_is_kept_out_of_use_until_it_is_taken_back():
     save(snapshots, 11, b"better")
     snapshots.keep_newest(1)
     assert snapshots.quarantined() == [9, 11], "it is no matter of how many are kept"
-    snapshots.take_back()
+    snapshots.restore_quarantined()
     assert (snapshots.indexes(), snapshots.quarantined()) == ([9, 11], [])
     assert data_of(snapshots, snapshots.newest()) == b"better"
     snapshots.quarantine([9])
@@ -516,7 +516,7 @@ def test_147_one_that_the_scrub_removes_while_it_is_loaded_lets_an_older_one_be_
     files.vanishes = snapshots.path_of(9)
     assert machine.newest == newer
     assert saves.load_into(None, newer) is None
-    assert saves.look() == older
+    assert saves.find_newest() == older
 
 
 def test_one_that_cannot_be_opened_now_is_not_taken_for_a_removed_one(tmp_path):

@@ -60,11 +60,11 @@ class Log:
         return self.append(EndTransaction(QUERY, epoch, batch_id, None))
 
     def append(self, entry):
-        verdict = self.table.judge(entry)
-        if verdict.code is OK and verdict.end_index < 0:
+        result = self.table.check(entry)
+        if result.code is OK and result.end_index < 0:
             self.table.apply(self.index, entry)
             self.index += 1 + entry.count
-        return verdict.code
+        return result.code
 
     @property
     def stable(self):
@@ -108,7 +108,7 @@ def test_a_batch_ends_once_however_it_is_divided_again():
     assert log.begin(LATER) is OK  # the driver was killed behind the end, and starts anew
     assert log.write(21, 4, epoch=2) is ENDED
     again = EndTransaction(QUERY, 2, 4, ())
-    assert log.table.judge(again).end_index == ended_at
+    assert log.table.check(again).end_index == ended_at
     log.table.apply(log.index, again)  # also if it gets into the log
     assert log.rejected() == []
     assert log.table.producers[QUERY].last_batch == before.producers[QUERY].last_batch == 4
@@ -241,7 +241,7 @@ def test_the_table_has_a_bound():
 def test_a_time_out_must_be_one():
     for timeout_ms in (0, 3_600_000):
         entry = InitTransactions(QUERY, RUN, timeout_ms)
-        assert TransactionTable().judge(entry).code is ResponseCode.UNEXPECTED_ARGUMENT
+        assert TransactionTable().check(entry).code is ResponseCode.UNEXPECTED_ARGUMENT
 
 
 def test_entries_are_read_as_they_were_written():

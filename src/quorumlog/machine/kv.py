@@ -6,8 +6,8 @@ ordinal → key and value, or deletion) and `kept` (the answers to repeated comm
 after some entry, never half of one. Everything that is read is verified (see `kv_database`).
 
 Nothing is flushed to the disk while it runs: the log is durable, and everything here can be derived
-from a snapshot and the log. `close` flushes everything and notes the file's checksum; a file is
-opened again only if it still has the checksum of such a note. After a crash, or if any bit of it
+from a snapshot and the log. `close` flushes everything and records the file's checksum; a file is
+opened again only if it still has the checksum that was recorded. After a crash, or if any bit of it
 has changed, it is removed unread, and the replica loads its snapshot and replays the log.
 """
 
@@ -50,7 +50,7 @@ from quorumlog.machine.kv_database import (
     EVENTS,
     ITEMS,
     KEPT,
-    ClosedNote,
+    CloseMarker,
     Database,
     Progress,
     Transaction,
@@ -150,14 +150,14 @@ class _Batch:
         key = operation.key
         if isinstance(operation, Put):
             before = self._items.put(key, _INDEX.pack(self._index) + operation.value)
-            self._note(key, operation.value)
+            self._record_event(key, operation.value)
         else:
             before = self._items.remove(key)
             if before is not None:
-                self._note(key, None)
+                self._record_event(key, None)
         return None if before is None else before[_INDEX.size :]
 
-    def _note(self, key: bytes, value: bytes | None) -> None:
+    def _record_event(self, key: bytes, value: bytes | None) -> None:
         """Keep a change for later queries of events."""
         at = _EVENT.pack(self._index, self._ordinal)
         change = _CHANGE.pack(value is not None, len(key)) + key + (value or b"")
@@ -258,7 +258,7 @@ class KeyValueMachine(StateMachine):
         self._path = os.path.join(directory, DATA_NAME)
         self._map_bytes = map_bytes
         self._frozen: list[FrozenDatabase] = []
-        self._note = ClosedNote(self._files, directory)
+        self._marker = CloseMarker(self._files, directory)
         self._open: Database | None = None
         self._is_damaged = False
 
@@ -273,9 +273,9 @@ class KeyValueMachine(StateMachine):
             return
         self._files.make_directory(self._directory)
         remove_stale(self._files, self._directory, _FILES)
-        if self._files.exists(self._path) and (reason := self._note.why_not(self._path)):
+        if self._files.exists(self._path) and (reason := self._marker.why_not(self._path)):
             self._throw_away(reason)
-        self._note.remove()
+        self._marker.remove()
         try:
             self._open = self._open_database()
         except CorruptionError as error:  # unchanged since `close`, but of another word size, say
@@ -283,7 +283,7 @@ class KeyValueMachine(StateMachine):
             self._open = self._open_database()
 
     def _throw_away(self, reason: str) -> None:
-        text = "database is made again from snapshot and log"
+        text = "database is rebuilt from snapshot and log"
         log_event(logger, logging.WARNING, text, path=str(self._path), reason=reason)
         self._files.remove(self._path)
         self._files.remove(os.path.join(self._directory, _LOCK_NAME))
@@ -424,7 +424,7 @@ class KeyValueMachine(StateMachine):
     def close(self) -> None:
         """See `StateMachine`; waits while a frozen state is saved, and ends those that are not.
 
-        Where the disk has no room for the note, the next start makes the state again.
+        Where the disk has no room for the marker, the next start rebuilds the state.
         """
         for frozen in self._frozen:
             frozen.close()
@@ -440,12 +440,12 @@ class KeyValueMachine(StateMachine):
         if self._is_damaged:
             return
         try:
-            self._note.write(self._path)
+            self._marker.write(self._path)
         except NoSpaceError as error:
-            text = "state will be made again from snapshot and log"
+            text = "state will be rebuilt from snapshot and log"
             log_event(logger, logging.WARNING, text, path=str(self._path), reason=str(error))
             with suppress(StorageError):
-                self._note.remove()
+                self._marker.remove()
 
 
 class _Nowhere:

@@ -4,7 +4,7 @@ Every record starts with a hash of its key and of what follows, which is verifie
 record that is gone shows in the sum of all hashes of its table, which is kept up to date beside the
 table; `whole` computes it again from the records.
 LMDB itself trusts its pages: damaged ones end the process, or hide records. So a file is opened
-only if its SHA-256 is the one that was noted when it was closed. A file that was not closed, or
+only if its SHA-256 is the one that was recorded when it was closed. A file that was not closed, or
 has changed, is removed unread: all of it can be derived from a snapshot and the log.
 """
 
@@ -277,8 +277,8 @@ class Database:
 
     def keep_progress(self, transaction: Transaction, progress: Progress) -> None:
         """Write the applied index and the sums."""
-        told = _PROGRESS.pack(progress.applied_index, progress.first_kept_index, *progress.sums)
-        sealed = hash_of(_PROGRESS_KEY, told) + told
+        body = _PROGRESS.pack(progress.applied_index, progress.first_kept_index, *progress.sums)
+        sealed = hash_of(_PROGRESS_KEY, body) + body
         transaction.put(_PROGRESS_KEY, sealed, db=self._meta)
 
     def table(
@@ -304,8 +304,8 @@ class Database:
                 self.environment.set_mapsize(2 * self.environment.info()["map_size"])
 
 
-class ClosedNote:
-    """The note of a closed database's checksum; there is none while the database is open."""
+class CloseMarker:
+    """The file with a closed database's checksum; there is none while the database is open."""
 
     def __init__(self, files: OsFileSystem, directory: str) -> None:
         self._files = files
@@ -318,29 +318,29 @@ class ClosedNote:
             return "it was not closed"
         file = self._files.open(self._path, writable=False)
         try:
-            noted = file.read_at(CHUNK_BYTES, 0)
+            recorded = file.read_at(CHUNK_BYTES, 0)
         finally:
             file.close()
-        return "" if noted == self._told(data_path) else "it is not what was closed"
+        return "" if recorded == self._content_for(data_path) else "it is not what was closed"
 
     def remove(self) -> None:
-        """Remove the note durably: the database is open."""
+        """Remove the marker durably: the database is open."""
         self._files.remove(self._path)
         self._files.sync_directory(self._directory)
 
     def write(self, data_path: str) -> None:
-        """Write the note durably, now that the database is closed."""
+        """Write the marker durably, now that the database is closed."""
         file = self._files.open(self._path, create=True)
         try:
             file.resize(0)
-            file.write_at([self._told(data_path)], 0)
+            file.write_at([self._content_for(data_path)], 0)
             file.sync()
         finally:
             file.close()
         self._files.sync_directory(self._directory)
 
-    def _told(self, data_path: str) -> bytes:
-        """Return the content of the note: checksum and length of the whole file."""
+    def _content_for(self, data_path: str) -> bytes:
+        """Return the content of the marker: checksum and length of the whole file."""
         hashed, size = hashlib.sha256(), 0
         file = self._files.open(data_path, writable=False)
         try:

@@ -23,8 +23,8 @@ class AppendShares:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._under_way: dict[object, int] = {}
-        self._heard: dict[object, float] = {}
-        """When each last appended or had an answer, the longest ago first."""
+        self._active: dict[object, float] = {}
+        """When each connection last appended or had an answer, the longest ago first."""
 
     def add(self, who: object, block_bytes: int) -> None:
         """A connection appends a block."""
@@ -38,7 +38,7 @@ class AppendShares:
     def forget(self, who: object) -> None:
         """A connection has ended: its unanswered appends count against no share any more."""
         self._under_way.pop(who, None)
-        self._heard.pop(who, None)
+        self._active.pop(who, None)
 
     def _change(self, who: object, size: int) -> None:
         now = self._now()
@@ -47,12 +47,12 @@ class AppendShares:
             self._under_way[who] = under_way
         else:
             self._under_way.pop(who, None)
-        self._heard.pop(who, None)
-        self._heard[who] = now
-        while now - self._heard[oldest := next(iter(self._heard))] > RECENT_S:
-            del self._heard[oldest]
+        self._active.pop(who, None)
+        self._active[who] = now
+        while now - self._active[oldest := next(iter(self._active))] > RECENT_S:
+            del self._active[oldest]
 
     def is_beyond(self, who: object) -> bool:
         """Whether a connection has more under way than its share."""
-        sharing = len(self._heard)
+        sharing = len(self._active)
         return sharing > 1 and self._under_way.get(who, 0) * sharing > SHARED_BYTES

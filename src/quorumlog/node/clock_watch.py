@@ -6,7 +6,7 @@ cleaning by age pauses until the clock has run evenly for a while.
 """
 
 STEP_MS = 60_000
-"""The wall clock may gain or lose this much against the monotonic clock between two looks: they
+"""The wall clock may gain or lose this much against the monotonic clock between two checks: they
 are seconds to minutes apart, and clocks drift by less than a thousandth."""
 
 
@@ -20,8 +20,8 @@ class ClockWatch:
         """By how much the clock was set last; 0: never."""
         self.steps = 0
 
-    def look(self, now_ms: int, wall_ms: int) -> int:
-        """Compare both clocks; return by how much the wall clock was set since the last look.
+    def check(self, now_ms: int, wall_ms: int) -> int:
+        """Compare both clocks; return by how much the wall clock was set since the last check.
 
         It returns 0 if the clock was not set; a step is reported to the first caller after it only.
         """
@@ -34,6 +34,6 @@ class ClockWatch:
         self.steps += 1
         return step_ms
 
-    def rests_ms(self, now_ms: int, settle_ms: int) -> int:
-        """Return for how long the clock is still mistrusted: `settle_ms` after its last step."""
-        return max(0, self._stepped_ms + settle_ms - now_ms) if self.steps else 0
+    def mistrusted_ms(self, now_ms: int, steady_ms: int) -> int:
+        """Return for how long the clock is still mistrusted: `steady_ms` after its last step."""
+        return max(0, self._stepped_ms + steady_ms - now_ms) if self.steps else 0

@@ -10,19 +10,19 @@ CAMPAIGNS_MAX = 32
 """Groups of one node that may campaign at a time; others try again a little later."""
 FAILED_MAX = CAMPAIGNS_MAX // 2
 """A group that had a place and did not win gets another only while fewer than this are taken."""
-AGAIN_MAX = 2
+RETRIES_MAX = 2
 """How often a group that has not won may try again while others wait: votes may only be late."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A place, taken until a time. `refusals` is the node's count of refusals when it was taken,
-    `again` how often the group has asked since.
+    `retries` how often the group has campaigned again since.
     """
 
     until_ms: int
     refusals: int
-    again: int = 0
+    retries: int = 0
 
 
 class ElectionThrottle:
@@ -50,8 +50,8 @@ class ElectionThrottle:
             places[group] = _Place(until_ms, self._refusals)
         elif known.refusals == self._refusals:
             places[group] = _Place(until_ms, self._refusals)
-        elif known.again < AGAIN_MAX:
-            places[group] = _Place(until_ms, known.refusals, known.again + 1)
+        elif known.retries < RETRIES_MAX:
+            places[group] = _Place(until_ms, known.refusals, known.retries + 1)
         else:
             del places[group]
             self._failed.add(group)

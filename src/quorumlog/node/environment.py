@@ -113,7 +113,7 @@ class Liveness(Protocol):
         """A leader may quiesce, if all its live peers confirm that they follow it."""
         ...
 
-    def stepped(self, replica: QuiescibleReplica) -> None:
+    def state_changed(self, replica: QuiescibleReplica) -> None:
         """A replica's state may have changed."""
         ...
 
@@ -124,7 +124,7 @@ class _NoLiveness:
     def quiesce(self, replica: QuiescibleReplica) -> None:
         """See `Liveness`."""
 
-    def stepped(self, replica: QuiescibleReplica) -> None:
+    def state_changed(self, replica: QuiescibleReplica) -> None:
         """See `Liveness`."""
 
 
@@ -138,11 +138,11 @@ class Environment:
     what is being handled now.
     `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an earlier one replaces a
     later). `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats
-    it comes from where the question went. `machines` runs state machines; `remake` closes a damaged
-    one and opens an empty one in its place (None: not available here). `broken` is called with the
-    reason when the replica has stopped permanently. `is_same_place` says whether two addresses lead
-    to the same place (None: the names are not resolved yet); `is_here` says, without a lookup,
-    whether this node is at an address.
+    it comes from where the question went. `machines` runs state machines; `rebuild_machine` closes
+    a damaged one and opens an empty one instead (None: not available here). `broken` is called with
+    the reason when the replica has stopped permanently. `is_same_place` says whether two
+    addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without
+    a lookup, whether this node is at an address.
     """
 
     disk: Disk
@@ -161,6 +161,6 @@ class Environment:
     liveness: Liveness = field(default_factory=_NoLiveness)
     election_throttle: ElectionThrottle = field(default_factory=ElectionThrottle)
     clocks: ClockWatch = field(default_factory=ClockWatch)
-    remake: Callable[[StateMachine], StateMachine] | None = None
+    rebuild_machine: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike
     is_here: Callable[[str], bool] = lambda address: False

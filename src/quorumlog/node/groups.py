@@ -13,7 +13,7 @@ from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError, StoreLockedError
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.environment import Environment
-from quorumlog.node.machines import open_machine, remake_machine
+from quorumlog.node.machines import open_machine, rebuild_machine
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.timers import Timer
 from quorumlog.raft.core import RaftCore
@@ -131,7 +131,7 @@ class Groups:
         environment = replace(
             self._environment,
             wake_at=timer.wake_at,
-            remake=lambda machine: remake_machine(machine, group, directory),
+            rebuild_machine=lambda machine: rebuild_machine(machine, group, directory),
         )
         replica = Replica(group, core, opened, environment, self._config.limits, machine)
         timer.tick = replica.tick

@@ -3,7 +3,7 @@
 A node reports to each peer which groups it leads, and in which terms; it sends only changes, until
 the peer has acknowledged them. While its node heartbeats arrive, the peer's replicas of these
 groups expect no heartbeats of their own; while the answers arrive, the leaders on this node send
-none. Any doubt (silence, a new process, a group that follows another leader) wakes up the groups
+none. A suspicion (silence, a new process, a group that follows another leader) wakes up the groups
 concerned: then their own heartbeats and time-outs decide, as they do without this module.
 """
 
@@ -24,13 +24,13 @@ from quorumlog.model.messages.peer import (
 from quorumlog.node.environment import QuiescibleReplica
 from quorumlog.raft.events import Quiesced, Unquiesced
 
-PATIENCE_PERCENT = 80
-"""Share of the shortest election time-out after which a silent peer is in doubt."""
+SUSPECT_AFTER_PERCENT = 80
+"""A peer is suspected once it has been silent for this share of the shortest election time-out."""
 REMOTE_LEADERS_MAX = 1_024
 """Nodes whose heartbeats are accepted."""
-STRANGE_CLAIMS_MAX = 4_096
-"""How many groups that are not here a node may claim to lead, besides those that are; a node that
-claims more is not believed at all."""
+UNKNOWN_GROUPS_MAX = 4_096
+"""How many groups that this node does not host a peer may claim to lead, besides those that it
+hosts; the claims of a peer that names more are dropped altogether."""
 ENDED = -1
 """Stands in place of a term: this node does not lead the group any more."""
 
@@ -61,8 +61,8 @@ class _PeerView:
     acknowledged: int = 0
     number: int = 0
     answered: int = 0
-    heard_ms: int = -1
-    is_silent: bool = True
+    last_contact_ms: int = -1
+    is_suspected: bool = True
     unconfirmed: frozenset[str] = frozenset()
 
     def change(self, group: str, term: int) -> None:
@@ -78,23 +78,23 @@ class _PeerView:
 
     def confirms(self, group: str) -> bool:
         """Whether the peer follows in this group, according to its last answer."""
-        is_sure = not self.is_silent and len(self.unconfirmed) < UNCONFIRMED_MAX
+        is_sure = not self.is_suspected and len(self.unconfirmed) < UNCONFIRMED_MAX
         version, _ = self.changes[group]
         return is_sure and version <= self.acknowledged and group not in self.unconfirmed
 
 
 @dataclass(slots=True)
 class _RemoteLeaderView:
-    """The groups that one peer says it leads. `unsettled`: those that are not quiescent here."""
+    """The groups that one peer claims to lead. `unconfirmed`: those that are not quiescent here."""
 
     run: int
     interval_ms: int
     number: int = 0
     version: int = 0
-    heard_ms: int = 0
-    is_silent: bool = True
+    last_contact_ms: int = 0
+    is_suspected: bool = True
     claims: dict[str, int] = field(default_factory=dict)
-    unsettled: dict[str, None] = field(default_factory=dict)
+    unconfirmed: dict[str, None] = field(default_factory=dict)
 
 
 class NodeLiveness:
@@ -126,9 +126,9 @@ class NodeLiveness:
         self._next_ms = 0
         self._claims: dict[str, _Claim] = {}
         self._peer_views: dict[str, _PeerView] = {}
-        self._quiescent: dict[str, QuiescibleReplica] = {}
+        self._quiescent_led: dict[str, QuiescibleReplica] = {}
         self._remote_leaders: dict[str, _RemoteLeaderView] = {}
-        self._settled: dict[str, str] = {}
+        self._quiescent_followed: dict[str, str] = {}
 
     def start(self) -> None:
         """Start to send heartbeats."""
@@ -138,15 +138,15 @@ class NodeLiveness:
     @property
     def quiescent_count(self) -> int:
         """How many groups are quiescent here: led by this node, or by one that sends heartbeats."""
-        return len(self._quiescent) + len(self._settled)
+        return len(self._quiescent_led) + len(self._quiescent_followed)
 
-    def _patience_ms(self, interval_ms: int) -> int:
-        """Return how long a peer may be silent before it is doubted: less than every time-out.
+    def _suspect_after_ms(self, interval_ms: int) -> int:
+        """Return how long a peer may be silent before it is suspected: less than every time-out.
 
         It is only a little less: a busy machine must not wake up a thousand groups, which would
         make it busier still.
         """
-        return max(interval_ms * 3 // 2, self._timeout_ms * PATIENCE_PERCENT // 100)
+        return max(interval_ms * 3 // 2, self._timeout_ms * SUSPECT_AFTER_PERCENT // 100)
 
     # -- replicas -----------------------------------------------------------------------------
 
@@ -166,12 +166,12 @@ class NodeLiveness:
             return
         confirming_peers = core.confirming_peers()
         if confirming_peers and all(
-            peer_view.confirms(group) if peer in confirming_peers else peer_view.is_silent
+            peer_view.confirms(group) if peer in confirming_peers else peer_view.is_suspected
             for peer, peer_view in self._views_of(group)
         ):
-            self._quiescent[group] = replica
+            self._quiescent_led[group] = replica
             replica.step(Quiesced(self._self_id, core.term))
-            self.stepped(replica)
+            self.state_changed(replica)
 
     def _views_of(self, group: str) -> Iterator[tuple[str, _PeerView]]:
         return ((peer, self._peer_views[peer]) for peer in self._claims[group].peers)
@@ -183,7 +183,7 @@ class NodeLiveness:
         for peer in peers:
             self._peer_views.setdefault(peer, _PeerView()).change(group, core.term)
 
-    def stepped(self, replica: QuiescibleReplica) -> None:
+    def state_changed(self, replica: QuiescibleReplica) -> None:
         """A replica's state may have changed: withdraw what is no longer true."""
         core, group = replica.core, replica.config.group
         claim = self._claims.get(group)
@@ -194,53 +194,56 @@ class NodeLiveness:
                 for peer in claim.peers:
                     self._peer_views[peer].change(group, ENDED)
         if not core.is_quiescent:
-            self._quiescent.pop(group, None)
-            remote_leader = self._settled.pop(group, None)
+            self._quiescent_led.pop(group, None)
+            remote_leader = self._quiescent_followed.pop(group, None)
             if remote_leader is not None:
-                self._remote_leaders[remote_leader].unsettled[group] = None
-        elif group not in self._quiescent and group not in self._settled:
+                self._remote_leaders[remote_leader].unconfirmed[group] = None
+        elif group not in self._quiescent_led and group not in self._quiescent_followed:
             # no peer would wake it up, so it must not quiesce
             replica.step(Unquiesced(self._now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Send node heartbeats when they are due, and notice which peers have fallen silent."""
+        """Send node heartbeats when they are due, and suspect the peers that have fallen silent."""
         now_ms = self._now_ms()
-        # after a pause of this process, first read what arrived meanwhile: peers are not silent yet
+        # after a pause of this process, first read what arrived meanwhile: peers were not silent
         was_awake = now_ms - self._next_ms <= self._interval_ms
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + self._interval_ms
             for peer, peer_view in self._peer_views.items():
                 self._send_heartbeat(peer, peer_view)
         if was_awake:
-            self._look_for_silence(now_ms)
+            self._check_contacts(now_ms)
         self._wake_at(self._next_deadline_ms(now_ms))
 
     def _next_deadline_ms(self, now_ms: int) -> int:
-        patience_ms = self._patience_ms(self._interval_ms)
-        heard = [
-            peer_view.heard_ms + patience_ms
+        suspect_after_ms = self._suspect_after_ms(self._interval_ms)
+        deadlines = [
+            peer_view.last_contact_ms + suspect_after_ms
             for peer_view in self._peer_views.values()
-            if not peer_view.is_silent
+            if not peer_view.is_suspected
         ]
-        heard += [
-            remote_leader.heard_ms + self._patience_ms(remote_leader.interval_ms)
+        deadlines += [
+            remote_leader.last_contact_ms + self._suspect_after_ms(remote_leader.interval_ms)
             for remote_leader in self._remote_leaders.values()
-            if not remote_leader.is_silent
+            if not remote_leader.is_suspected
         ]
-        return min([self._next_ms, *(due + 1 for due in heard if due >= now_ms)])
+        return min([self._next_ms, *(due + 1 for due in deadlines if due >= now_ms)])
 
-    def _look_for_silence(self, now_ms: int) -> None:
-        patience_ms = self._patience_ms(self._interval_ms)
+    def _check_contacts(self, now_ms: int) -> None:
+        suspect_after_ms = self._suspect_after_ms(self._interval_ms)
         for peer, peer_view in self._peer_views.items():
-            if not peer_view.is_silent and now_ms > peer_view.heard_ms + patience_ms:
-                peer_view.is_silent = True
+            if not peer_view.is_suspected and now_ms > peer_view.last_contact_ms + suspect_after_ms:
+                peer_view.is_suspected = True
                 self._wake_leaders(peer)
         for peer, remote_leader in self._remote_leaders.items():
-            patience_ms = self._patience_ms(remote_leader.interval_ms)
-            if not remote_leader.is_silent and now_ms > remote_leader.heard_ms + patience_ms:
-                self._doubt(peer, remote_leader)
+            suspect_after_ms = self._suspect_after_ms(remote_leader.interval_ms)
+            if (
+                not remote_leader.is_suspected
+                and now_ms > remote_leader.last_contact_ms + suspect_after_ms
+            ):
+                self._suspect(peer, remote_leader)
 
     # -- what this node leads -----------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class NodeLiveness:
                 return
             base = version
 
-    def _answered(self, answer: NodeHeartBeatResponse) -> None:
+    def _response_received(self, answer: NodeHeartBeatResponse) -> None:
         """Wake up the groups for which the peer does not confirm any more."""
         peer_view = self._peer_views.get(answer.local_id)
         if peer_view is None or answer.run != self._run:
@@ -283,44 +286,44 @@ class NodeLiveness:
             min(answer.version, peer_view.version),
         )
         peer_view.unconfirmed = frozenset(answer.unconfirmed)
-        peer_view.heard_ms = self._now_ms()
+        peer_view.last_contact_ms = self._now_ms()
         for group, version, term in peer_view.changes_after(before):
             if term == ENDED and version <= peer_view.acknowledged:
                 del peer_view.changes[group]
-        # a silent peer is back or has restarted: leaders must find out how far its logs go
-        if peer_view.is_silent or peer_view.acknowledged < before:
-            peer_view.is_silent = False
+        # a suspected peer is back or has restarted: leaders must find out how far its logs go
+        if peer_view.is_suspected or peer_view.acknowledged < before:
+            peer_view.is_suspected = False
             self._wake_leaders(answer.local_id)
         elif len(answer.unconfirmed) >= UNCONFIRMED_MAX:
             self._wake_leaders(answer.local_id)
         else:
             for group in answer.unconfirmed:
-                if group in self._quiescent:
+                if group in self._quiescent_led:
                     self._wake_leader(group)
 
     def _wake_leaders(self, peer: str) -> None:
-        for group in [group for group in self._quiescent if peer in self._claims[group].peers]:
+        for group in [group for group in self._quiescent_led if peer in self._claims[group].peers]:
             self._wake_leader(group)
 
     def _wake_leader(self, group: str) -> None:
-        self._quiescent.pop(group).step(Unquiesced(self._now_ms()))
+        self._quiescent_led.pop(group).step(Unquiesced(self._now_ms()))
 
     # -- what other nodes lead ----------------------------------------------------------------
 
     def received(self, message: NodeMessage) -> None:
         """Handle a message of a peer whose identity was checked."""
         if isinstance(message, NodeHeartBeatResponse):
-            self._answered(message)
+            self._response_received(message)
         elif isinstance(message, NodeHeartBeat):
-            self._heard(message)
+            self._heartbeat_received(message)
 
-    def _heard(self, heartbeat: NodeHeartBeat) -> None:
-        """Learn what the peer leads, quiesce its groups, and say which do not follow."""
+    def _heartbeat_received(self, heartbeat: NodeHeartBeat) -> None:
+        """Record what the peer leads, quiesce its groups, and answer which do not follow."""
         peer = heartbeat.local_id
         remote_leader = self._remote_leaders.get(peer)
         if remote_leader is None or remote_leader.run != heartbeat.run:
             if remote_leader is not None:
-                self._doubt(peer, remote_leader)
+                self._suspect(peer, remote_leader)
             elif len(self._remote_leaders) >= REMOTE_LEADERS_MAX:
                 return
             remote_leader = self._remote_leaders[peer] = _RemoteLeaderView(
@@ -330,73 +333,75 @@ class NodeLiveness:
             return
         remote_leader.number, remote_leader.interval_ms = heartbeat.number, heartbeat.interval_ms
         if heartbeat.base > remote_leader.version:
-            self._forget(peer, remote_leader)
+            self._drop_claims(peer, remote_leader)
         elif heartbeat.version > remote_leader.version:
-            self._learn(peer, remote_leader, heartbeat)
+            self._apply_changes(peer, remote_leader, heartbeat)
         if not heartbeat.more:
             if heartbeat.version == remote_leader.version:
-                remote_leader.heard_ms, remote_leader.is_silent = self._now_ms(), False
-                self._settle(peer, remote_leader)
-            self._answer(peer, remote_leader)
+                remote_leader.last_contact_ms, remote_leader.is_suspected = self._now_ms(), False
+                self._quiesce_followers(peer, remote_leader)
+            self._respond(peer, remote_leader)
 
-    def _learn(self, peer: str, remote_leader: _RemoteLeaderView, heartbeat: NodeHeartBeat) -> None:
+    def _apply_changes(
+        self, peer: str, remote_leader: _RemoteLeaderView, heartbeat: NodeHeartBeat
+    ) -> None:
         known = len(remote_leader.claims) + len(heartbeat.changes)
-        if known > len(self._replicas) + STRANGE_CLAIMS_MAX:
-            self._forget(peer, remote_leader)
+        if known > len(self._replicas) + UNKNOWN_GROUPS_MAX:
+            self._drop_claims(peer, remote_leader)
             return
         for group, term in heartbeat.changes:
             if remote_leader.claims.get(group) == term:
                 continue
-            self._unsettle(peer, remote_leader, group)
+            self._unquiesce(peer, remote_leader, group)
             if term == ENDED:
                 remote_leader.claims.pop(group, None)
-                remote_leader.unsettled.pop(group, None)
+                remote_leader.unconfirmed.pop(group, None)
             else:
                 remote_leader.claims[group] = term
-                remote_leader.unsettled[group] = None
+                remote_leader.unconfirmed[group] = None
         remote_leader.version = heartbeat.version
 
-    def _settle(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
+    def _quiesce_followers(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         """Quiesce the groups that follow the peer in the term that it named."""
-        for group in list(remote_leader.unsettled):
+        for group in list(remote_leader.unconfirmed):
             replica = self._replicas.get(group)
             if replica is None:
                 continue
             core, term = replica.core, remote_leader.claims[group]
             timeout_ms = replica.config.election_timeout_min_ms
             if (core.leader_id, core.term) == (peer, term) and (
-                self._patience_ms(remote_leader.interval_ms) < timeout_ms
+                self._suspect_after_ms(remote_leader.interval_ms) < timeout_ms
             ):
-                del remote_leader.unsettled[group]
-                self._settled[group] = peer
+                del remote_leader.unconfirmed[group]
+                self._quiescent_followed[group] = peer
                 replica.step(Quiesced(peer, term))
-                self.stepped(replica)
+                self.state_changed(replica)
 
-    def _answer(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
+    def _respond(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
         answer = NodeHeartBeatResponse(
             local_id=self._self_id,
             remote_id=peer,
             run=remote_leader.run,
             number=remote_leader.number,
             version=remote_leader.version,
-            unconfirmed=list(remote_leader.unsettled)[:UNCONFIRMED_MAX],
+            unconfirmed=list(remote_leader.unconfirmed)[:UNCONFIRMED_MAX],
         )
         self._network.send(peer, answer)
 
-    def _unsettle(self, peer: str, remote_leader: _RemoteLeaderView, group: str) -> None:
-        """Have a group expect heartbeats again, counted from when the peer was last heard."""
-        if self._settled.get(group) == peer:
-            del self._settled[group]
-            remote_leader.unsettled[group] = None
-            self._replicas[group].step(Unquiesced(remote_leader.heard_ms))
+    def _unquiesce(self, peer: str, remote_leader: _RemoteLeaderView, group: str) -> None:
+        """Have a group expect heartbeats again, counted from the last contact with the peer."""
+        if self._quiescent_followed.get(group) == peer:
+            del self._quiescent_followed[group]
+            remote_leader.unconfirmed[group] = None
+            self._replicas[group].step(Unquiesced(remote_leader.last_contact_ms))
 
-    def _doubt(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
-        """Treat nothing of what the peer said as valid at present."""
-        remote_leader.is_silent = True
+    def _suspect(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
+        """Rely on none of the peer's claims until its next heartbeat."""
+        remote_leader.is_suspected = True
         for group in remote_leader.claims:
-            self._unsettle(peer, remote_leader, group)
+            self._unquiesce(peer, remote_leader, group)
 
-    def _forget(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
-        """Forget what the peer said: it must report everything again."""
-        self._doubt(peer, remote_leader)
-        remote_leader.claims, remote_leader.unsettled, remote_leader.version = {}, {}, 0
+    def _drop_claims(self, peer: str, remote_leader: _RemoteLeaderView) -> None:
+        """Drop all claims of the peer: it must report everything again."""
+        self._suspect(peer, remote_leader)
+        remote_leader.claims, remote_leader.unconfirmed, remote_leader.version = {}, {}, 0

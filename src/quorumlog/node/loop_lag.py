@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-LOOK_S = 0.25
+MEASURE_S = 0.25
 """How often the lag of the loop is measured."""
 STALL_S = 0.1
 """A lag of this length counts as a stall of the loop."""
@@ -17,7 +17,7 @@ class LoopLag:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._recent: deque[tuple[float, float]] = deque(maxlen=int(KEPT_S / LOOK_S))
+        self._recent: deque[tuple[float, float]] = deque(maxlen=int(KEPT_S / MEASURE_S))
         self._timer: asyncio.TimerHandle | None = None
         self.stalls = 0
         """Times it stood still since the start."""
@@ -30,10 +30,10 @@ class LoopLag:
 
     def start(self) -> None:
         """Start to measure."""
-        due = time.monotonic() + LOOK_S
-        self._timer = self._loop.call_later(LOOK_S, self._look, due)
+        due = time.monotonic() + MEASURE_S
+        self._timer = self._loop.call_later(MEASURE_S, self._measure, due)
 
-    def _look(self, due: float) -> None:
+    def _measure(self, due: float) -> None:
         now = time.monotonic()
         lag = max(0.0, now - due)
         self._recent.append((now, lag))

@@ -38,7 +38,7 @@ def machine_class(name: str) -> type[StateMachine]:
 def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
     """Return a replica's machine; None for a plain log.
 
-    Everything in its directory can be derived again from snapshot and log, so a directory that
+    Everything in its directory can be rebuilt from snapshot and log, so a directory that
     cannot be opened is removed.
     """
     if not config.state_machine:
@@ -52,7 +52,7 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
         log_event(
             logger,
             logging.WARNING,
-            "state machine is made again from snapshot and log",
+            "state machine is rebuilt from snapshot and log",
             group=config.group,
             directory=directory,
             reason=str(error),
@@ -61,7 +61,7 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
         return made.open(directory)
 
 
-def remake_machine(
+def rebuild_machine(
     machine: StateMachine, config: GroupConfig, group_directory: str
 ) -> StateMachine:
     """Return an empty machine in the place of a damaged one; on the machine's thread."""

@@ -41,9 +41,9 @@ LEAVE_MS = 2_500
 LEAVE_STEP_MS = 2
 CLIENTS_LEAVE_MS = 250
 """How long it then waits for clients to disconnect, once it has told them to."""
-SETTLE_MS = 1_000
+FLUSH_MS = 1_000
 """How long it waits for its disk to report what was written."""
-SETTLE_STEP_MS = 10
+FLUSH_STEP_MS = 10
 NONCE_BITS = 62
 MACHINE_THREADS = 4
 """State machines of one node that may run at a time."""
@@ -262,7 +262,7 @@ class Node:
             await self._groups.open()
             self.lag.start()
             self._disk.start()
-            await self._places.settle()  # a copied directory must not misdirect clients meanwhile
+            await self._places.resolved()  # a copied directory must not misdirect clients meanwhile
             await self.listener.start()
             for replica in self.replicas.values():
                 replica.start()
@@ -285,7 +285,7 @@ class Node:
         await self.links.stop()
         self._timers.stop()
         if clean:
-            await self._settle()
+            await self._flush_writes()
             for replica in self.replicas.values():
                 replica.maintenance.checkpoint()
         self._disk.stop()
@@ -312,15 +312,15 @@ class Node:
                 logger, logging.WARNING, "leadership not transferred", group=replica.config.group
             )
 
-    async def _settle(self) -> None:
+    async def _flush_writes(self) -> None:
         """Let the disk finish the writes under way, so that the last checkpoint covers them."""
-        deadline = monotonic_ms() + SETTLE_MS
+        deadline = monotonic_ms() + FLUSH_MS
         while monotonic_ms() < deadline and any(  # noqa: ASYNC110  (bounded, once per process)
             replica.core.durable_index < replica.log.end_index or replica.maintenance.is_busy
             for replica in self.replicas.values()
             if not replica.health_text
         ):
-            await asyncio.sleep(SETTLE_STEP_MS / 1000)
+            await asyncio.sleep(FLUSH_STEP_MS / 1000)
 
     # -- news -------------------------------------------------------------------------------
 

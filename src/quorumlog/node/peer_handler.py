@@ -71,7 +71,7 @@ class PeerHandler:
         self._events = events or ConnectionEvents()
         self._groups: dict[str, _Known] = {}
         self._accepted: dict[str, Membership] = {}
-        """By group: while it has this membership, the peer's replica need not be judged again."""
+        """By group: while it has this membership, the peer's replica need not be checked again."""
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -166,7 +166,7 @@ class PeerHandler:
                 f"says that it is at {said.address}: it is a copy, or was moved"
             )
         else:
-            if member is not None and _is_settled(core, said):
+            if member is not None and _is_final(core, said):
                 self._accepted[group] = core.membership
             return True
         self._refuse(connection, frame, code, text)
@@ -181,10 +181,10 @@ class PeerHandler:
         log_event(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
 
 
-def _is_settled(core: CoreView, said: _Known | None) -> bool:
+def _is_final(core: CoreView, said: _Known | None) -> bool:
     """Whether the present membership is committed, and what the peer said is not newer.
 
-    Then nothing that a peer is judged by changes before the membership does.
+    Then the peer need not be checked again before the membership changes.
     """
     index = core.committed_membership_index
     return 0 <= index == core.membership_index and (said is None or said.membership_index <= index)

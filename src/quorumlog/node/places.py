@@ -10,9 +10,9 @@ from quorumlog.model.config import is_written_alike, parse_address
 from quorumlog.model.errors import ConfigError
 from quorumlog.transport.resolver import Resolver
 
-LOOK_S = 1.5
+RESOLVE_TIMEOUT_S = 1.5
 """A name that takes longer to resolve counts as not known for now."""
-AGAIN_S = 10.0
+RETRY_S = 10.0
 """Pause before names that differed, or were not resolved, are looked up again."""
 PAIRS_MAX = 1_024
 """Pairs of addresses that are resolved; further pairs differ unless they are written alike."""
@@ -21,12 +21,13 @@ PAIRS_MAX = 1_024
 class Places:
     """What one node knows of places.
 
-    `told` is called when it becomes known, or is no longer known, that two addresses are the same.
+    `changed` is called when it becomes known, or is no longer known, that two addresses lead to the
+    same place.
     """
 
-    def __init__(self, resolver: Resolver, told: Callable[[], None]) -> None:
+    def __init__(self, resolver: Resolver, changed: Callable[[], None]) -> None:
         self._resolver = resolver
-        self._told = told
+        self._changed = changed
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._known: dict[tuple[str, str], bool | None] = {}
         self._is_known = asyncio.Event()
@@ -43,13 +44,13 @@ class Places:
         if pair not in self._tasks:
             if not _may_be_same(one, other) or len(self._tasks) >= PAIRS_MAX:
                 return False
-            self._tasks[pair] = asyncio.create_task(self._look(pair), name=f"where is {one}")
+            self._tasks[pair] = asyncio.create_task(self._resolve(pair), name=f"where is {one}")
         return self._known.get(pair)
 
-    async def settle(self) -> None:
+    async def resolved(self) -> None:
         """Wait until every requested name was resolved, or was not in time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * LOOK_S):
+            async with asyncio.timeout(2 * RESOLVE_TIMEOUT_S):
                 while self._known.keys() != self._tasks.keys():
                     self._is_known.clear()
                     await self._is_known.wait()
@@ -61,22 +62,22 @@ class Places:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look(self, pair: tuple[str, str]) -> None:
+    async def _resolve(self, pair: tuple[str, str]) -> None:
         while not self._known.get(pair):
             one, other = await asyncio.gather(*map(self._hosts, pair))
             before = self._known.get(pair)
             self._known[pair] = bool(one & other) if one and other else before
             self._is_known.set()
             if self._known[pair] is not before:
-                self._told()
+                self._changed()
             if not self._known[pair]:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _hosts(self, address: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
         """Return the IP addresses of a host; none if they cannot be found now."""
         found = []
         with suppress(OSError):
-            found = await self._resolver.resolve(*parse_address(address), LOOK_S)
+            found = await self._resolver.resolve(*parse_address(address), RESOLVE_TIMEOUT_S)
         return {ipaddress.ip_address(host) for _, (host, _) in found}
 
 

@@ -360,8 +360,8 @@ class Dispatcher:
     def offer_answered(self, response: InstallSnapshotResponse) -> None:
         """The peer installed the snapshot, or has committed that much already."""
         known, log = response.committed_index, self._state.log
-        settled = (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
-        if response.request_id != self._offer_id or response.code not in settled:
+        final = (ResponseCode.SUCCESS, ResponseCode.INSTALL_SNAPSHOT_ERROR)
+        if response.request_id != self._offer_id or response.code not in final:
             return
         self._is_blocked = False
         if known >= log.before_begin_index:

@@ -179,7 +179,7 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
             counters.log_resets,
         ),
         "machine_rebuilds": (
-            "Times the state machine was damaged, or unlike those of a majority, and made again.",
+            "Times the state machine was damaged, or unlike those of a majority, and rebuilt.",
             counters.machine_rebuilds,
         ),
         "store_snapshots_damaged": (

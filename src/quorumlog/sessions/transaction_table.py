@@ -78,7 +78,7 @@ class TransactionalProducer(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionVerdict:
+class TransactionCheck:
     """What becomes of an entry: refused with a code, or (`end_index` ≥ 0) its batch ended there."""
 
     code: ResponseCode = ResponseCode.SUCCESS
@@ -86,7 +86,7 @@ class TransactionVerdict:
     end_index: int = -1
 
 
-_TAKEN: Final = TransactionVerdict()
+_TAKEN: Final = TransactionCheck()
 
 
 @dataclass(slots=True)
@@ -201,8 +201,8 @@ class TransactionTable:
         self._put(part.transactional_id, msgspec.structs.replace(known, attempts=attempts))
 
     def _end(self, index: int, entry: EndTransaction) -> None:
-        verdict = self.judge(entry)
-        if verdict.code is not ResponseCode.SUCCESS or verdict.end_index >= 0:
+        result = self.check(entry)
+        if result.code is not ResponseCode.SUCCESS or result.end_index >= 0:
             return
         known = self.producers[entry.transactional_id]
         accepted = {one.producer_id for one in entry.accepted or ()}
@@ -243,12 +243,12 @@ class TransactionTable:
 
     # -- judging ------------------------------------------------------------------------------
 
-    def judge(self, entry: SystemEntry) -> TransactionVerdict:
+    def check(self, entry: SystemEntry) -> TransactionCheck:
         """Return what becomes of an entry that comes after those that were applied."""
         if isinstance(entry, InitTransactions):
-            return self._judge_run(entry)
+            return self._check_run(entry)
         if isinstance(entry, EndTransaction):
-            return self._not_of_run(entry) or _judge_end(
+            return self._not_of_run(entry) or _check_end(
                 entry, self.producers[entry.transactional_id]
             )
         part = entry.part if isinstance(entry, SessionEntry) else None
@@ -260,10 +260,10 @@ class TransactionTable:
                 f"{self.range_count} ranges of open and rejected transactions are remembered; "
                 "there is room again when some of them were removed with the oldest entries"
             )
-            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
+            return TransactionCheck(ResponseCode.LEADER_PENDING_FULL, text)
         return refused or _TAKEN
 
-    def _refused(self, entry: SessionEntry, part: TransactionPart) -> TransactionVerdict | None:
+    def _refused(self, entry: SessionEntry, part: TransactionPart) -> TransactionCheck | None:
         """Return why a block cannot be part of its transaction; None: it can.
 
         `apply` asks this too, so it must depend on nothing but the entries of the log.
@@ -274,43 +274,43 @@ class TransactionTable:
         known, who = self.producers[part.transactional_id], _named(part.transactional_id)
         if part.batch_id <= known.last_batch:
             text = f"{who}: batch {part.batch_id} has ended; the last was {known.last_batch}"
-            return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
+            return TransactionCheck(ResponseCode.TRANSACTION_ENDED, text)
         attempt = known.attempts.get(entry.producer_id)
         if attempt is None and entry.first_sequence:
             text = f"{who}: batch {part.batch_id} was given up; write it again from the beginning"
-            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
+            return TransactionCheck(ResponseCode.TRANSACTION_ABORTED, text)
         if attempt is not None and (attempt.batch_id, attempt.partition) != (
             part.batch_id,
             part.partition,
         ):
             text = f"producer {entry.producer_id} writes another part; take a new producer id"
-            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+            return TransactionCheck(ResponseCode.UNEXPECTED_ARGUMENT, text)
         return None
 
-    def _not_of_run(self, entry: TransactionPart | EndTransaction) -> TransactionVerdict | None:
+    def _not_of_run(self, entry: TransactionPart | EndTransaction) -> TransactionCheck | None:
         """Return why an entry is not of the present run of its id; None: it is."""
         known = self.producers.get(entry.transactional_id)
         who = _named(entry.transactional_id)
         if known is None or entry.epoch > known.epoch:
             text = f"{who} has no run {entry.epoch}; it was forgotten or never began"
-            return TransactionVerdict(ResponseCode.UNKNOWN_PRODUCER, text)
+            return TransactionCheck(ResponseCode.UNKNOWN_PRODUCER, text)
         if entry.epoch < known.epoch:
             text = f"{who}: run {entry.epoch} was succeeded by run {known.epoch}"
-            return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
+            return TransactionCheck(ResponseCode.PRODUCER_FENCED, text)
         return None
 
-    def _judge_run(self, entry: InitTransactions) -> TransactionVerdict:
+    def _check_run(self, entry: InitTransactions) -> TransactionCheck:
         who = _named(entry.transactional_id)
         if not 0 < entry.timeout_ms <= TIMEOUT_MS_MAX:
             text = f"{who}: a time-out of {entry.timeout_ms} ms is not in 1 to {TIMEOUT_MS_MAX}"
-            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+            return TransactionCheck(ResponseCode.UNEXPECTED_ARGUMENT, text)
         known = self.producers.get(entry.transactional_id)
         if known is not None and entry.run_id in known.past_runs:
             text = f"{who}: this run was succeeded by another, run {known.epoch}"
-            return TransactionVerdict(ResponseCode.PRODUCER_FENCED, text)
+            return TransactionCheck(ResponseCode.PRODUCER_FENCED, text)
         if known is None and len(self.open_ids) >= TRANSACTIONAL_IDS_MAX:
             text = f"{len(self.open_ids)} transactional ids are writing; try again later"
-            return TransactionVerdict(ResponseCode.LEADER_PENDING_FULL, text)
+            return TransactionCheck(ResponseCode.LEADER_PENDING_FULL, text)
         return _TAKEN
 
 
@@ -318,13 +318,13 @@ def _named(transactional_id: bytes) -> str:
     return f"transactional id {transactional_id.hex()}"
 
 
-def _judge_end(entry: EndTransaction, known: TransactionalProducer) -> TransactionVerdict:
+def _check_end(entry: EndTransaction, known: TransactionalProducer) -> TransactionCheck:
     who = _named(entry.transactional_id)
     if entry.batch_id <= known.last_batch:
         if entry.accepted is not None:
-            return TransactionVerdict(end_index=known.end_index)
+            return TransactionCheck(end_index=known.end_index)
         text = f"{who}: batch {entry.batch_id} has ended; the last was {known.last_batch}"
-        return TransactionVerdict(ResponseCode.TRANSACTION_ENDED, text)
+        return TransactionCheck(ResponseCode.TRANSACTION_ENDED, text)
     seen = set()
     for one in entry.accepted or ():
         attempt = known.attempts.get(one.producer_id)
@@ -334,9 +334,9 @@ def _judge_end(entry: EndTransaction, known: TransactionalProducer) -> Transacti
                 f"{who}: batch {entry.batch_id} cannot end with what partition {one.partition} "
                 "wrote: it was given up meanwhile, or is not in the log as stated"
             )
-            return TransactionVerdict(ResponseCode.TRANSACTION_ABORTED, text)
+            return TransactionCheck(ResponseCode.TRANSACTION_ABORTED, text)
         if one.partition in seen:
             text = f"{who}: two attempts at partition {one.partition} of batch {entry.batch_id}"
-            return TransactionVerdict(ResponseCode.UNEXPECTED_ARGUMENT, text)
+            return TransactionCheck(ResponseCode.UNEXPECTED_ARGUMENT, text)
         seen.add(one.partition)
     return _TAKEN

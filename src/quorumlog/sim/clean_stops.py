@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import Role
-from quorumlog.node.node import LEAVE_MS, LEAVE_STEP_MS, SETTLE_MS
+from quorumlog.node.node import FLUSH_MS, LEAVE_MS, LEAVE_STEP_MS
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class _Stop:
     life: int
     deadline_ms: int
     is_left: bool = False
-    is_noted: bool = False
+    is_recorded: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -82,23 +82,23 @@ class CleanStops:
         self._stop = stop = _Stop(node, node.life, now_ms + LEAVE_MS)
         self.happened.append(f"{now_ms} ms {node.node_id} ({node.core.role.value}) is to stop")
         node.enter(node.running.leave)
-        self._look_later(stop)
+        self._check_later(stop)
 
-    def _look_later(self, stop: _Stop) -> None:
-        def look() -> None:
+    def _check_later(self, stop: _Stop) -> None:
+        def check() -> None:
             if self.is_on:
-                self._look(stop)
+                self._check(stop)
 
-        self._cluster.clock.after_ms(LEAVE_STEP_MS, look)
+        self._cluster.clock.after_ms(LEAVE_STEP_MS, check)
 
-    def _look(self, stop: _Stop) -> None:
+    def _check(self, stop: _Stop) -> None:
         """Go on with a stop as far as it may."""
         if not stop.is_over and not stop.node.is_paused and not stop.node.running.is_broken:
             self._go_on(stop)
         if stop.is_over:
             self._after(PAUSE_MS, self._begin)
         else:
-            self._look_later(stop)
+            self._check_later(stop)
 
     def _go_on(self, stop: _Stop) -> None:
         node, now_ms = stop.node, self._cluster.clock.now_ms
@@ -106,11 +106,11 @@ class CleanStops:
         if not stop.is_left and (replica.may_leave or is_late):
             if not is_late:
                 self._require_answered(node)
-            stop.is_left, stop.deadline_ms, is_late = True, now_ms + SETTLE_MS, False
-        if stop.is_left and not stop.is_noted:
+            stop.is_left, stop.deadline_ms, is_late = True, now_ms + FLUSH_MS, False
+        if stop.is_left and not stop.is_recorded:
             is_durable = replica.core.durable_index >= replica.log.end_index
             if (is_durable and not replica.maintenance.is_busy) or is_late:
-                stop.is_noted = True
+                stop.is_recorded = True
                 node.enter(replica.maintenance.checkpoint)
         elif stop.is_left and (not replica.maintenance.is_busy or is_late):
             node.stop(power=False, why="stopped in order", closes=True)

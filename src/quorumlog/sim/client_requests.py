@@ -1,4 +1,4 @@
-"""The requests of simulated clients and their answers: values that invariants judge."""
+"""The requests of simulated clients and their answers: values that invariants check."""
 
 from dataclasses import dataclass, field
 

@@ -176,14 +176,14 @@ class SimulatedCluster:
     # -- time -------------------------------------------------------------------------------
 
     def run_until(self, end_ms: int) -> None:
-        """Let everything happen up to a time, judged after each event."""
-        self.clock.run_until(end_ms, self._judge)
+        """Let everything happen up to a time; check the invariants after each event."""
+        self.clock.run_until(end_ms, self._check_invariants)
 
-    def _judge(self) -> None:
+    def _check_invariants(self) -> None:
         node, self.touched = self.touched, None
         if node is None or not node.is_up or node.running.is_broken:
             return
-        node.note_alarms()
+        node.record_alarms()
         for invariant in self.invariants:
             invariant.after_event(node)
 
@@ -296,8 +296,8 @@ class SimulatedCluster:
         joining = any(member.joining for member in leader.core.membership.members)
         return len(states) == 1 and whole and not joining
 
-    def judge_end(self) -> None:
-        """Have the invariants judge the end, when nothing happens any more."""
+    def check_end(self) -> None:
+        """Check what must hold at the end, when nothing happens any more."""
         for invariant in self.invariants:
             invariant.ended(self)
 

@@ -21,7 +21,7 @@ from quorumlog.sim.register import Command
 
 KEYS_AT_A_TIME = 3
 OPERATIONS_A_KEY = 60
-"""After this number of operations other keys are used: short histories are judged quickly."""
+"""After this number of operations other keys are used: short histories are checked quickly."""
 SESSIONS_FROM = 1_000
 """Producer ids of command sessions start here; lower ones belong to producers."""
 NEVER = (*NEVER_OF_ONE, ResponseCode.RESULTS_FORGOTTEN)
@@ -93,11 +93,11 @@ class Commands:
         """Return operations without an answer: they may have happened."""
         return list(self._open.values())
 
-    def _began(self, operation: Operation) -> int:
+    def _invoke(self, operation: Operation) -> int:
         self._open[self._sent] = operation
         return self._sent
 
-    def _ended(self, number: int, *, happened: bool, result: bytes | bool | None) -> None:
+    def _returned(self, number: int, *, happened: bool, result: bytes | bool | None) -> None:
         """Take an answer; an operation that did not happen is forgotten."""
         operation = self._open.pop(number, None)
         if operation is not None and happened:
@@ -107,7 +107,7 @@ class Commands:
 
     def _execute(self, name: str, command: Command, done: Callable[[], None]) -> None:
         kind = Kind.COMPARE_AND_SET if command.compares else Kind.PUT
-        number = self._began(
+        number = self._invoke(
             Operation(
                 _number_of(name),
                 command.key,
@@ -134,7 +134,7 @@ class Commands:
         node, session = self._connections.target(leader=True), self._sessions.get(name)
         if node is None:
             if session is None:
-                self._ended(sent.number, happened=False, result=None)
+                self._returned(sent.number, happened=False, result=None)
             done()
             return
         request = AppendRequest(group="g", count=sent.count, wants_results=True)
@@ -142,15 +142,15 @@ class Commands:
         def take(response: AppendResponse, result: bytes) -> None:
             if response.code == ResponseCode.SUCCESS:
                 took = sent.command.compares and self._adapter.took_place(result)
-                told = took if sent.command.compares else None
-                self._ended(sent.number, happened=True, result=told)
+                known = took if sent.command.compares else None
+                self._returned(sent.number, happened=True, result=known)
                 if session is not None:
                     session.answered(sent)
             elif session is not None:
                 if response.code in NEVER and session.waiting is sent:
                     raise Finding("linearizable", f"a client is told: {response.text}")
             elif error_for(response.code, "").outcome is Outcome.DID_NOT_HAPPEN:
-                self._ended(sent.number, happened=False, result=None)
+                self._returned(sent.number, happened=False, result=None)
             done()
 
         answered = self._connections.answering(node, name, take)
@@ -164,13 +164,13 @@ class Commands:
         if node is None:
             done()
             return
-        number = self._began(Operation(_number_of(name), key, Kind.GET, self._clock.now_us, None))
+        number = self._invoke(Operation(_number_of(name), key, Kind.GET, self._clock.now_us, None))
         request, query = QueryRequest(group="g"), self._adapter.query(key)
 
         def take(response: QueryResponse, value: bytes) -> None:
             happened = response.code == ResponseCode.SUCCESS
             found = self._adapter.value(value) if happened else None
-            self._ended(number, happened=happened, result=found)
+            self._returned(number, happened=happened, result=found)
             done()
 
         answered = self._connections.answering(node, name, take)

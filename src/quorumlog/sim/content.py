@@ -77,21 +77,21 @@ class Content:
         if size > len(self.cached):
             self._extend(size)
         elif size < len(self.cached):
-            self._note_size(size)
+            self._record_size(size)
             self.cached = self.cached[:size]
             self.dirty = {sector for sector in self.dirty if sector * SECTOR_BYTES < size}
             self.lost = {sector for sector in self.lost if sector * SECTOR_BYTES < size}
             self.allocated = min(self.allocated, room_of(size))
 
     def _extend(self, size: int) -> None:
-        self._note_size(size)
+        self._record_size(size)
         zeros = bytes(size - len(self.cached))
         try:
             self.cached.extend(zeros)
         except BufferError:  # mapped: the map keeps the old memory
             self.cached = self.cached + zeros
 
-    def _note_size(self, size: int) -> None:
+    def _record_size(self, size: int) -> None:
         """Remember a change of the size; changes in the same direction are one."""
         before = [len(self.durable), *self.sizes]
         if len(before) > 1 and (before[-1] > before[-2]) == (size > before[-1]):
@@ -102,9 +102,9 @@ class Content:
     def sync(self) -> None:
         """Make size and bytes durable."""
         if self.sizes:
-            self._settle_sizes(len(self.sizes))
+            self._persist_sizes(len(self.sizes))
         if self.dirty:
-            self._settle_sectors(sorted(self.dirty))
+            self._persist_sectors(sorted(self.dirty))
             self.dirty.clear()
 
     def fail_sync(self, random: Random) -> None:
@@ -116,7 +116,7 @@ class Content:
         self.dirty.difference_update(gone)
         self.lost.update(gone)
 
-    def _settle_sizes(self, count: int) -> None:
+    def _persist_sizes(self, count: int) -> None:
         for size in self.sizes[:count]:
             if size < len(self.durable):
                 del self.durable[size:]
@@ -124,7 +124,7 @@ class Content:
                 self.durable.extend(bytes(size - len(self.durable)))
         self.sizes = []
 
-    def _settle_sectors(self, sectors: list[int]) -> None:
+    def _persist_sectors(self, sectors: list[int]) -> None:
         cached, durable = self.cached, self.durable
         size = min(len(cached), len(durable))
         for sector in sectors:
@@ -154,7 +154,7 @@ class Content:
         sizes = survivors.count(len(self.sizes))
         if sizes < len(self.sizes):  # room goes with the size
             self.allocated = room_of([len(self.durable), *self.sizes][sizes])
-        self._settle_sizes(sizes)
-        self._settle_sectors(survivors.sectors(self.dirty))
+        self._persist_sizes(sizes)
+        self._persist_sectors(survivors.sectors(self.dirty))
         self.cached = self.durable[:]
         self.dirty, self.lost = set(), set()

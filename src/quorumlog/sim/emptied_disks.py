@@ -16,7 +16,7 @@ class EmptiedDisks:
         self._victim = victim
         self._node_id: str | None = None
 
-    def note_return(self) -> None:
+    def check_return(self) -> None:
         """Forget the emptied node once a membership names its new disk: from then on it counts."""
         if self._node_id is None:
             return
@@ -37,7 +37,7 @@ class EmptiedDisks:
         Flipped bits count as well: then only the node that has them may be emptied.
         """
         cluster = self._cluster
-        self.note_return()
+        self.check_return()
         if self._victim not in (None, node.node_id):
             return False
         leader = cluster.leader()
@@ -59,7 +59,7 @@ class EmptiedDisks:
 
     def may_remove(self, node_id: str, current: Membership) -> bool:
         """Whether a voter may be removed: a leader may not know yet whose disk was emptied."""
-        self.note_return()
+        self.check_return()
         return len(current.voters) > VOTERS_MIN and self._node_id in (None, node_id)
 
     def empty(self, node: SimulatedNode) -> None:

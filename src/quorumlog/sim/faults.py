@@ -103,7 +103,7 @@ class Faults:
     def _disturb(self) -> None:
         if not self.is_on:
             return
-        self._emptied.note_return()
+        self._emptied.check_return()
         if self.kinds:
             [kind] = self._random.choices(self.kinds, self._weights)
             self.happened.append(f"{self._clock.now_ms} ms {name_of(kind)}")
@@ -142,7 +142,7 @@ class Faults:
         return self._random.choice(up) if up else None
 
     def _stop(self, node: SimulatedNode, *, power: bool) -> None:
-        may_flip = self.flips and not power and _has_begun(node)
+        may_flip = self.flips and not power and _has_started(node)
         node.stop(power=power, why="killed" if not power else "lost its power")
         if may_flip and node.node_id == self.victim:
             self._flip(node, node.files.names(f"{DIRECTORY}/g/data"))
@@ -293,7 +293,7 @@ class Faults:
     def flip_bit(self) -> None:
         """Flip a bit in an older file of a running machine; readers must notice."""
         node = self._cluster.nodes[self.victim]
-        if self.flips and node.is_up and _has_begun(node):
+        if self.flips and node.is_up and _has_started(node):
             self._flip(node, node.covered_files(self._random))
 
     def fill_disk(self) -> None:
@@ -328,7 +328,7 @@ class Faults:
 
     def wipe(self) -> None:
         """Empty a node's disk: it comes back as another incarnation, and must be readmitted."""
-        self._emptied.note_return()
+        self._emptied.check_return()
         node = self._any_up()
         if node is not None and self._emptied.may_empty(node):
             node.stop(power=False, why="its disk was emptied")
@@ -404,7 +404,7 @@ class Faults:
             self._after((1, 300), lambda: self._stop(leader, power=False) if leader.is_up else None)
 
 
-def _has_begun(node: SimulatedNode) -> bool:
+def _has_started(node: SimulatedNode) -> bool:
     """Whether a node knows of a committed entry.
 
     Until then it may be the only one that has the first entry, so that no other node wins without

@@ -75,8 +75,8 @@ class Impostors:
         if made is not None:
             message, data = made
             now_ms = self._cluster.clock.now_ms
-            told = f"{type(message).__name__} to {node.node_id} in the name of {message.local_id}"
-            self.happened.append(f"{now_ms} ms: {told}")
+            text = f"{type(message).__name__} to {node.node_id} in the name of {message.local_id}"
+            self.happened.append(f"{now_ms} ms: {text}")
             node.enter(lambda: node.receive(message, memoryview(bytearray(data))))
 
     def _offer(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:

@@ -50,7 +50,7 @@ class Machines:
         self._open = _KeyValues(f"{self._directory}/machine", MAP_BYTES)
         return self._open
 
-    def remake(self, machine: StateMachine, group: GroupConfig) -> StateMachine:
+    def rebuild(self, machine: StateMachine, group: GroupConfig) -> StateMachine:
         """Put an empty one in the place of a damaged one."""
         if self._open is None:
             return type(machine).open("/nowhere")

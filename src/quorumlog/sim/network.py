@@ -67,12 +67,12 @@ class SimulatedNetwork:
             def arrive() -> None:
                 if pair in self.cut or self._epochs.get(pair, 0) != epoch:
                     return
-                self._note(pair, message, data)
+                self._record(pair, message, data)
                 deliver()
 
             self._clock.after_us(delay, arrive)
 
-    def _note(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
+    def _record(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
         self.delivered += 1
-        told = f"{self._clock.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
-        self.trace = zlib.crc32(data, zlib.crc32(told + self._encode(message), self.trace))
+        header = f"{self._clock.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
+        self.trace = zlib.crc32(data, zlib.crc32(header + self._encode(message), self.trace))

@@ -39,7 +39,7 @@ HISTORIES_KEPT = 3
 """Earlier lives of a process whose histories are kept."""
 ALARMS_KEPT = 64
 NONCE_BITS = 62
-STALL_LOOK_US = 20_000
+STALL_CHECK_US = 20_000
 """How often a stalled disk is polled."""
 
 
@@ -121,7 +121,7 @@ class _Disk:
 
     def _commit(self) -> None:
         if self._node.is_stalled:
-            self._node.later(STALL_LOOK_US, self._commit)
+            self._node.later(STALL_CHECK_US, self._commit)
             return
         batch = [self._queue.popleft()[0] for _ in range(self._batch)]
         try:
@@ -423,7 +423,7 @@ class SimulatedNode:
             broken=self.broken,
             nonce=partial(self._random_of_life().getrandbits, NONCE_BITS),
             liveness=liveness,
-            remake=lambda machine: self.machines.remake(machine, group),
+            rebuild_machine=lambda machine: self.machines.rebuild(machine, group),
         )
         machine = self.machines.open(group)
         return self.cluster.make_replica(
@@ -474,7 +474,7 @@ class SimulatedNode:
 
     # -- what invariants read ---------------------------------------------------------------
 
-    def note_alarms(self) -> None:
+    def record_alarms(self) -> None:
         """Take over the alarms that the replica raised since the last call."""
         replica = self.running
         if replica.counters.alarms != self._alarms_seen:
@@ -522,7 +522,9 @@ class SimulatedNode:
         lives = [*self.histories]
         if self.replica is not None:
             lives.append(self.replica.core.history.lines())
-        told = [f"{at_ms:>8} ms  {text}" for lines in lives for at_ms, text in [*lines, (0, "---")]]
+        shown = [
+            f"{at_ms:>8} ms  {text}" for lines in lives for at_ms, text in [*lines, (0, "---")]
+        ]
         if self.replica is None:
-            told.append(f"down: {self.why_stopped or 'stopped'}")
-        return told
+            shown.append(f"down: {self.why_stopped or 'stopped'}")
+        return shown

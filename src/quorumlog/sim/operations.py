@@ -48,8 +48,8 @@ class Operation:
 
     def __str__(self) -> str:
         until = "?" if self.returned is None else self.returned
-        told = self.result is not None or (self.kind is Kind.GET and self.returned is not None)
-        result = f" -> {self.result!r}" if told else ""
+        is_known = self.result is not None or (self.kind is Kind.GET and self.returned is not None)
+        result = f" -> {self.result!r}" if is_known else ""
         return f"[{self.invoked}, {until}] client {self.client}: {self._call()}{result}"
 
     def _call(self) -> str:

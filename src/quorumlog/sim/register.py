@@ -43,8 +43,8 @@ class RegisterMachine(StateMachine):
         return [self._apply(entry) for entry in entries]
 
     def _apply(self, entry: Entry) -> bytes:
-        told = self._history + entry.index.to_bytes(8, "big") + entry.body
-        self._history = hashlib.blake2b(told, digest_size=16).digest()
+        history = self._history + entry.index.to_bytes(8, "big") + entry.body
+        self._history = hashlib.blake2b(history, digest_size=16).digest()
         try:
             command = msgspec.msgpack.decode(entry.body, type=Command)
         except (msgspec.MsgspecError, UnicodeDecodeError):

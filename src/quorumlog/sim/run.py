@@ -15,8 +15,9 @@ from quorumlog.sim.machines import KEY_VALUES, REGISTERS
 
 CLIENTS = 3
 FOUNDING_MS = 4_000
-HEALING_MS = 10_000
-"""From the end of all faults until one leads, all are equal and an append was served."""
+CONVERGE_MS = 10_000
+"""Time after the last fault within which a leader is elected, all replicas have become equal and an
+append was served."""
 STARTING_MS = 500
 MINORITIES_DOWN = 0.4
 """Share of runs in which the others must first serve without one voter."""
@@ -42,7 +43,7 @@ SESSIONS = 0.5
 TRANSACTIONS = 0.6
 """Share of runs without a state machine in which one client writes transactions."""
 STABLE_MS = 2_500
-"""How long a healed group must go on without another election."""
+"""How long a converged group must go on without another election."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +192,17 @@ def _live_through(
     cluster.read_everything()
     absent = faults.keep_one_down() if cluster.clock.random.random() < MINORITIES_DOWN else None
     if absent is not None:
-        cluster.run_until_served(HEALING_MS)
+        cluster.run_until_served(CONVERGE_MS)
         absent.start()
-    cluster.run_until_equal(HEALING_MS)
+    cluster.run_until_equal(CONVERGE_MS)
     chance = cluster.clock.random.random()
     if chance < IDLE_WIPES:
-        lose_a_disk_while_idle(cluster, faults, HEALING_MS)
+        lose_a_disk_while_idle(cluster, faults, CONVERGE_MS)
     elif chance < IDLE_WIPES + PROMOTIONS:
-        promote_without_telling(cluster, HEALING_MS)
+        promote_without_telling(cluster, CONVERGE_MS)
     cluster.require_stable(STABLE_MS)
-    cluster.run_until_idle(HEALING_MS)
-    cluster.judge_end()
+    cluster.run_until_idle(CONVERGE_MS)
+    cluster.check_end()
     if not cluster.clients.appended:
         raise Finding("liveness", "nothing was ever appended")
 

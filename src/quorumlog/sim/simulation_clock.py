@@ -34,8 +34,8 @@ class SimulationClock:
         """Plan an action, with a delay in milliseconds."""
         self.after_us(int(delay_ms * 1_000), action)
 
-    def run_until(self, end_ms: int, judge: Callable[[], None]) -> None:
-        """Let everything happen up to a time; the judge is called after each event.
+    def run_until(self, end_ms: int, check: Callable[[], None]) -> None:
+        """Let everything happen up to a time; `check` is called after each event.
 
         Raises `Finding` when time does not go on.
         """
@@ -48,5 +48,5 @@ class SimulationClock:
             elif self.events - events_before > EVENTS_A_MILLISECOND_MAX:
                 raise Finding("progress", f"something happens again and again at {since_ms} ms")
             action()
-            judge()
+            check()
         self.now_us = max(self.now_us, end_ms * 1_000)

@@ -1,7 +1,7 @@
 """A simulated driver and its tasks: batches written in transactions, again and again after deaths.
 
 Rows of a batch are numbered; what is appended for a row is unique for every attempt. A driver that
-dies is followed by another run, which does not know what became of the batch, and divides it anew.
+dies is followed by another run, which does not know what became of the batch, and divides it again.
 """
 
 from collections.abc import Callable, Iterator
@@ -117,10 +117,10 @@ class TransactionalWriter:
         self._run += 1
         entry = InitTransactions(self._id, self._run_id, self._random.choice(TIMEOUTS_MS))
         yield Step(_nothing, entry.encode(), 1)
-        yield Step(self._begun)
+        yield Step(self._run_started)
         yield from self._write_batches()
 
-    def _begun(self, response: TransactionalResponse) -> None:
+    def _run_started(self, response: TransactionalResponse) -> None:
         """Learn the epoch of this run, and whether the one before has ended the batch."""
         self._require(response.is_current, f"another run than {self._run} began: {response}")
         self._epoch = response.epoch

@@ -216,7 +216,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     machine_text: str = ""
     """What the state machine is about, unless it works: recovering, rebuilding, waiting."""
     machine_rebuilds: Count = 0
-    """How often it was found damaged, or different from a majority, and was made again."""
+    """How often it was found damaged, or different from a majority, and was rebuilt."""
     machine_compared_index: Index = -1
     """Last entry after which its state was that of a majority."""
     machine_checked_ms: Milliseconds = 0

@@ -80,11 +80,11 @@ class Appends:
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
-        self._again: list[_Repeated] = []
-        self._late = DeferredRefusals()
+        self._repeated: list[_Repeated] = []
+        self._deferred = DeferredRefusals()
         self._timer = context.timers.new(self.tick)
-        self._looked_up = 0
-        """Appends whose answer is decided once something was read, or leadership proved."""
+        self._lookups = 0
+        """Appends that wait for a read of the log, or for a proof of leadership."""
 
     @property
     def is_idle(self) -> bool:
@@ -109,12 +109,14 @@ class Appends:
                 return
             if self._proposals.holds(entry):
                 self._proposals.flush()  # what is queued of it counts
-            verdict = self._sessions.judge(entry)
-            if verdict.code is not ResponseCode.SUCCESS:
+            result = self._sessions.check(entry)
+            if result.code is not ResponseCode.SUCCESS:
                 self._refuse_proved(entry, answer)
                 return
-            if verdict.stored is not None:
-                self._answer_again(_Repeated(entry, verdict.stored, answer, self._deadline_ms()))
+            if result.stored is not None:
+                self._wait_for_first_answer(
+                    _Repeated(entry, result.stored, answer, self._deadline_ms())
+                )
                 return
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
 
@@ -127,13 +129,13 @@ class Appends:
         if not is_about_leader or not core.awaits_leader or self._is_full():
             self._refuse(answer, code, text)
             return
-        due_ms = self._late.add(answer, size_bytes, code, text, self._environment.now_ms())
+        due_ms = self._deferred.add(answer, size_bytes, code, text, self._environment.now_ms())
         self._timer.set_earlier(due_ms)
 
-    def settle_late(self) -> None:
+    def send_deferred_refusals(self) -> None:
         """Send the refusals that waited for a leader to be known, if one is known now."""
-        if self._late and not self._context.core.awaits_leader:
-            for answer, _, _ in self._late.take():
+        if self._deferred and not self._context.core.awaits_leader:
+            for answer, _, _ in self._deferred.take():
                 self._refuse(answer, *self._who_leads())
 
     def _who_leads(self) -> tuple[ResponseCode, str]:
@@ -151,43 +153,43 @@ class Appends:
         """
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
-            self._looked_up -= 1
-            verdict = self._sessions.judge(entry)
+            self._lookups -= 1
+            result = self._sessions.check(entry)
             if code is not ResponseCode.SUCCESS:
                 self._refuse(answer, code, text)
-            elif verdict.code is not ResponseCode.SUCCESS:
-                self._refuse(answer, verdict.code, verdict.text)
+            elif result.code is not ResponseCode.SUCCESS:
+                self._refuse(answer, result.code, result.text)
             else:
                 text = "an earlier block of this producer came meanwhile; send this one again"
                 self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
 
-        self._looked_up += 1
+        self._lookups += 1
         self._pending_requests.read(proved)
 
     def _deadline_ms(self) -> int:
         return self._environment.now_ms() + self._config.max_wait_ack_time_ms
 
-    def _answer_again(self, repeated: "_Repeated") -> None:
+    def _wait_for_first_answer(self, repeated: "_Repeated") -> None:
         """Give a block that came again its first answer, once it is committed."""
         self._context.counters.blocks_repeated += 1
-        self._again.append(repeated)
+        self._repeated.append(repeated)
         self._timer.set_earlier(repeated.deadline_ms)
-        self._settle_again()
+        self._answer_repeated_blocks()
 
-    def _settle_again(self) -> None:
+    def _answer_repeated_blocks(self) -> None:
         """Answer repeated blocks that are committed (and applied) now."""
-        waiting, applied = self._again, self._machine.applied_index
-        self._again = [item for item in waiting if item.stored.last_index > applied]
+        waiting, applied = self._repeated, self._machine.applied_index
+        self._repeated = [item for item in waiting if item.stored.last_index > applied]
         for item in waiting:
             stored = item.stored
             if stored.last_index <= applied:
-                self._looked_up += 1
+                self._lookups += 1
                 self._fetches.locate(
-                    stored.index, stored.last_index, partial(self._answer_repeated, item)
+                    stored.index, stored.last_index, partial(self._answer_located, item)
                 )
 
-    def _answer_repeated(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
-        self._looked_up -= 1
+    def _answer_located(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
+        self._lookups -= 1
         core, machine, stored = self._context.core, self._machine, repeated.stored
         results: Sequence[bytes] | None = ()
         entry = repeated.entry
@@ -240,12 +242,12 @@ class Appends:
 
     @property
     def _requests(self) -> int:
-        staged, later = len(self.pending) + len(self._proposals), len(self._again) + len(self._late)
-        return staged + later + self._looked_up
+        staged = len(self.pending) + len(self._proposals)
+        return staged + len(self._repeated) + len(self._deferred) + self._lookups
 
     @property
     def _size_bytes(self) -> int:
-        return self.pending.size_bytes + self._proposals.size_bytes + self._late.size_bytes
+        return self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
 
     def _is_full(self) -> bool:
         """Whether as many appends wait as may wait."""
@@ -302,8 +304,8 @@ class Appends:
                 ),
                 results_of(pending.first_index + (proposal.entry is not None), pending.last_index),
             )
-        if self._again:
-            self._settle_again()
+        if self._repeated:
+            self._answer_repeated_blocks()
 
     def refused(self, effect: RefuseProposal) -> None:
         """Answer a proposal that the core refused as a whole."""
@@ -321,9 +323,9 @@ class Appends:
         committed = -1 if context.health_text else context.core.committed_index
         for pending in self.pending.pop_beyond(committed):
             self._answer_failed(pending, effect.code, _UNKNOWN_OUTCOME)
-        again = self._again
-        self._again = [item for item in again if item.stored.last_index <= committed]
-        for item in again:
+        repeated = self._repeated
+        self._repeated = [item for item in repeated if item.stored.last_index <= committed]
+        for item in repeated:
             if item.stored.last_index > committed:
                 self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
 
@@ -332,19 +334,19 @@ class Appends:
         for pending in self.pending.pop_expired(now_ms):
             text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
-        for answer, code, text in self._late.take_due(now_ms):
+        for answer, code, text in self._deferred.take_due(now_ms):
             self._refuse(answer, code, text)
-        late = [item for item in self._again if item.deadline_ms <= now_ms]
-        if late:
-            self._again = [item for item in self._again if item.deadline_ms > now_ms]
-            for item in late:
+        expired = [item for item in self._repeated if item.deadline_ms <= now_ms]
+        if expired:
+            self._repeated = [item for item in self._repeated if item.deadline_ms > now_ms]
+            for item in expired:
                 text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
                 self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         self._set_timer()
 
     def _set_timer(self) -> None:
-        due_ms = min(self.pending.next_deadline_ms(), self._late.next_deadline_ms())
-        self._timer.set(min([due_ms, *(item.deadline_ms for item in self._again)]))
+        due_ms = min(self.pending.next_deadline_ms(), self._deferred.next_deadline_ms())
+        self._timer.set(min([due_ms, *(item.deadline_ms for item in self._repeated)]))
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
         self._refuse(pending.proposal.answer, code, text)

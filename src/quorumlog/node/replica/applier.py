@@ -150,7 +150,7 @@ class Applier:
         self._recovery.load(meta)
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
-        """Make the machine again from a snapshot and the log: its state cannot be trusted.
+        """Rebuild the machine from a snapshot and the log: its state cannot be trusted.
 
         Nor can snapshots after `trusted_index`, if that is given: they are quarantined.
         """
@@ -185,7 +185,7 @@ class Applier:
             return self._recovery.next_job(machine)
         if self.state.unreported_role is not None:
             return self._reporting_role(machine, self.state.unreported_role)
-        if self.snapshotter.is_settled or self.snapshotter.is_due:
+        if self.snapshotter.may_remove_quarantined or self.snapshotter.is_due:
             return self.snapshotter.next_work(machine)
         if self.scrub.is_due and self.is_eligible:
             return self.scrub.checking(machine)
@@ -263,7 +263,7 @@ class Applier:
         self.snapshotter.end(self.state.failure_text)
         context.update_eligibility()
 
-    def remade(self) -> None:
+    def rebuilt(self) -> None:
         """See `RecoveryControl`."""
         self.comparisons.forget()
         self.queries.applied_less()

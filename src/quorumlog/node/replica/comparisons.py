@@ -1,8 +1,8 @@
 """Replicas compare the digests of their state machines after the same entries (decision 0021).
 
 After every `digestEntries` entries each follower asks the leader for the digest of a majority of
-the voters, and the leader asks the follower for its own. A replica whose state differs makes it
-again from a snapshot. While no majority agrees, those that differ check their own state. An answer
+the voters, and the leader asks the follower for its own. A replica whose state differs rebuilds
+it from a snapshot. While no majority agrees, those that differ check their own state. An answer
 that was not asked for is not believed (decision 0028): the number of a query is random, so only the
 peer that received it can repeat it.
 """
@@ -77,36 +77,36 @@ class Comparisons:
         core = self._context.core
         _keep(self._own, index, digest)
         if core.role is Role.LEADER:
-            self._reported(core.self_id, index, digest)
+            self._record(core.self_id, index, digest)
         elif core.leader_id is not None:
             self._ask(core.leader_id, index)
 
     def forget(self) -> None:
-        """Forget all digests of this replica: the machine is made again."""
+        """Forget all digests of this replica: the machine is rebuilt."""
         self._own.clear()
         self._asked.clear()
 
     def received(self, message: DigestQuery | StateDigest) -> None:
         """Handle a query or an answer of a peer."""
         if isinstance(message, DigestQuery):
-            self._questioned(message)
+            self._query_received(message)
         else:
-            self._answered(message)
+            self._digest_received(message)
 
-    def _questioned(self, question: DigestQuery) -> None:
+    def _query_received(self, query: DigestQuery) -> None:
         """A follower asks for the majority's digest, or the leader for this replica's."""
-        core, index, peer = self._context.core, question.index, question.local_id
+        core, index, peer = self._context.core, query.index, query.local_id
         if not self._compares(index):
             return
         if core.role is not Role.LEADER:
             if index in self._own:
-                self._answer(question.request_id, peer, index, self._own[index])
+                self._answer(query.request_id, peer, index, self._own[index])
         elif peer in core.membership.ids and index <= core.committed_index:
-            _keep(self._asking, index, self._asking.get(index, {}) | {peer: question.request_id})
+            _keep(self._asking, index, self._asking.get(index, {}) | {peer: query.request_id})
             self._sent.get(index, {}).pop(peer, None)
             self._ask(peer, index)
 
-    def _answered(self, message: StateDigest) -> None:
+    def _digest_received(self, message: StateDigest) -> None:
         """Take a digest that a peer was asked for; drop any other."""
         core, index, peer = self._context.core, message.index, message.local_id
         asked = self._asked.get(index, {})
@@ -117,11 +117,11 @@ class Comparisons:
             return  # it was asked for in another role
         if not message.is_verdict:
             del asked[peer]
-            self._reported(peer, index, message.digest)
+            self._record(peer, index, message.digest)
         elif peer == core.leader_id and message.term == core.term:
             if message.is_majority:  # other answers may come before the majority's
                 del asked[peer]
-            self._heard(message.digest, index, is_majority=message.is_majority)
+            self._take_result(message.digest, index, is_majority=message.is_majority)
 
     def _compares(self, index: int) -> bool:
         return self._machine.machine is not None and self.is_point(index)
@@ -131,7 +131,7 @@ class Comparisons:
         number = self._environment.nonce()
         _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
         core = self._context.core
-        question = DigestQuery(
+        query = DigestQuery(
             group=self._context.config.group,
             local_id=core.self_id,
             remote_id=peer,
@@ -139,41 +139,41 @@ class Comparisons:
             request_id=number,
             index=index,
         )
-        self._environment.network.send(peer, question)
+        self._environment.network.send(peer, query)
 
     # -- the leader ---------------------------------------------------------------------------
 
-    def _reported(self, node_id: str, index: int, digest: bytes) -> None:
+    def _record(self, node_id: str, index: int, digest: bytes) -> None:
         seen = self._seen.get(index, {})
         if seen.get(node_id) != digest:
             self._sent.get(index, {}).pop(node_id, None)
         _keep(self._seen, index, seen | {node_id: digest})
         if index in self._seen:
             _keep(self._sent, index, self._sent.get(index, {}))
-            self._judge(index)
+            self._compare(index)
 
-    def _judge(self, index: int) -> None:
+    def _compare(self, index: int) -> None:
         seen, voters = self._seen[index], self._context.core.membership.voters
         counted = Counter(seen[node_id] for node_id in voters if node_id in seen)
         [(digest, count)] = counted.most_common(1) or [(b"", 0)]
         if count > len(voters) // 2:
             for node_id in seen:
-                self._send_verdict(node_id, index, digest, is_majority=True)
+                self._send_digest(node_id, index, digest, is_majority=True)
             return
         own = seen.get(self._context.core.self_id)
         for node_id, other in seen.items():
             if own is not None and other != own:
-                self._send_verdict(node_id, index, own, is_majority=False)
-                self._send_verdict(self._context.core.self_id, index, other, is_majority=False)
+                self._send_digest(node_id, index, own, is_majority=False)
+                self._send_digest(self._context.core.self_id, index, other, is_majority=False)
 
-    def _send_verdict(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
+    def _send_digest(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
         """Send a replica a digest, once; and once more when a majority's is known."""
         sent, number = self._sent[index], self._asking.get(index, {}).get(node_id)
         if sent.get(node_id, False) or (node_id in sent and not is_majority):
             return
         sent[node_id] = is_majority
         if node_id == self._context.core.self_id:
-            self._heard(digest, index, is_majority=is_majority)
+            self._take_result(digest, index, is_majority=is_majority)
         elif number is not None:
             self._answer(number, node_id, index, digest, is_verdict=True, is_majority=is_majority)
 
@@ -203,7 +203,7 @@ class Comparisons:
 
     # -- everyone -----------------------------------------------------------------------------
 
-    def _heard(self, digest: bytes, index: int, *, is_majority: bool) -> None:
+    def _take_result(self, digest: bytes, index: int, *, is_majority: bool) -> None:
         if self._own.get(index) == digest:
             if is_majority:
                 self.agreed_index = max(self.agreed_index, index)

@@ -11,12 +11,12 @@ from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.proposals import Answer
 
-LATE_MS = 300
+DELAY_MS = 300
 """A refusal is delayed by this much at most: some clients wait for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class _Refusal:
     answer: Answer
     size_bytes: int
     deadline_ms: int
@@ -31,7 +31,7 @@ class DeferredRefusals:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_Late] = []
+        self._waiting: list[_Refusal] = []
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -41,8 +41,8 @@ class DeferredRefusals:
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str, now_ms: int
     ) -> int:
         """Refuse an append later; return when."""
-        deadline_ms = now_ms + LATE_MS
-        self._waiting.append(_Late(answer, size_bytes, deadline_ms, code, text))
+        deadline_ms = now_ms + DELAY_MS
+        self._waiting.append(_Refusal(answer, size_bytes, deadline_ms, code, text))
         self.size_bytes += size_bytes
         return deadline_ms
 
@@ -53,13 +53,13 @@ class DeferredRefusals:
     def take_due(self, now_ms: int) -> list[tuple[Answer, ResponseCode, str]]:
         """Return those that have waited long enough."""
         waiting = self._waiting
-        due = next((at for at, late in enumerate(waiting) if late.deadline_ms > now_ms), None)
+        due = next((at for at, refusal in enumerate(waiting) if refusal.deadline_ms > now_ms), None)
         return self._take(len(waiting) if due is None else due)
 
     def _take(self, count: int) -> list[tuple[Answer, ResponseCode, str]]:
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        self.size_bytes -= sum(late.size_bytes for late in taken)
-        return [(late.answer, late.code, late.text) for late in taken]
+        self.size_bytes -= sum(refusal.size_bytes for refusal in taken)
+        return [(refusal.answer, refusal.code, refusal.text) for refusal in taken]
 
     def next_deadline_ms(self) -> int:
         """When `take_due` returns something."""

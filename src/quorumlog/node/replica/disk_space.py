@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 class DiskSpace:
     """The part of a replica that knows how full its disks are.
 
-    `look` judges the disks of the group on a thread of the executor; all methods run on the event
-    loop's thread.
+    `read_state` measures the disks of the group, on a thread of the executor; all methods run on
+    the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, look: Callable[[], DiskState]) -> None:
+    def __init__(self, context: ReplicaContext, read_state: Callable[[], DiskState]) -> None:
         self._context = context
-        self._look = look
-        self._is_looking = False
+        self._read_state = read_state
+        self._is_checking = False
         self._making: set[str] = set()
         self.disk = DiskState()
 
@@ -47,18 +47,18 @@ class DiskSpace:
             return ""
         return "the disk has no room for another data file"
 
-    def look(self, looked: Callable[[], None]) -> None:
-        """Look at the disks unless that is under way; `looked` is called if it succeeds."""
-        if self._is_looking:
+    def check(self, checked: Callable[[], None]) -> None:
+        """Measure the disks unless that is under way; `checked` is called if it succeeds."""
+        if self._is_checking:
             return
 
         def done(disk: DiskState) -> None:
-            self._is_looking = False
+            self._is_checking = False
             self._found(disk)
-            looked()
+            checked()
 
-        self._is_looking = True
-        self._context.environment.executor.run(self._look, done, self._look_failed)
+        self._is_checking = True
+        self._context.environment.executor.run(self._read_state, done, self._check_failed)
 
     def _found(self, disk: DiskState) -> None:
         if disk.full_text != self.disk.full_text:
@@ -68,10 +68,10 @@ class DiskSpace:
         self.disk = disk
         self.prepare_files()
 
-    def _look_failed(self, error: Exception) -> None:
-        self._is_looking = False
+    def _check_failed(self, error: Exception) -> None:
+        self._is_checking = False
         if isinstance(error, LeaderPendingFullError):
-            return  # the threads are busy; the next look comes anyway
+            return  # the threads are busy; the next check comes anyway
         log_event(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     def prepare_files(self) -> None:
@@ -105,7 +105,7 @@ class DiskSpace:
             elif isinstance(error, StorageError):
                 self._context.fail(error)
             elif not isinstance(error, LeaderPendingFullError):
-                # else the threads are busy: the next look or write asks again
+                # else the threads are busy: the next check or write asks again
                 text = "making a file ahead failed"
                 log_event(logger, logging.ERROR, text, exc_info=error, file=str(file.path))
 

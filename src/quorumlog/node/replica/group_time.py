@@ -59,7 +59,7 @@ class GroupTime:
         now_ms, marked_ms = self.now_ms(), self._sessions.marks.first_since(index)
         return None if now_ms is None or marked_ms is None else now_ms - marked_ms
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Write a mark if this replica leads and one is due."""
         time_ms = self.now_ms()
         if self._is_due(time_ms) and not self._is_writing:
@@ -89,6 +89,6 @@ class GroupTime:
         self._propose(block, self._written, mark)
 
     def _written(self, response: AppendResponse, results: Sequence[bytes]) -> None:
-        """Note that a mark was answered; if it was refused, the next look tries again."""
+        """Record that a mark was answered; if it was refused, the next check tries again."""
         self._is_writing = False
         self.now_ms()

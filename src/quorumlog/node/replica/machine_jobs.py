@@ -21,7 +21,7 @@ class MachineError(QuorumlogError):
 
 
 class MachineDamagedError(QuorumlogError):
-    """A state machine's own files are damaged, so it has to be made again."""
+    """A state machine's own files are damaged, so it has to be rebuilt."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class MachineControl(Protocol):
         ...
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
-        """Make the machine again: what it holds cannot be believed."""
+        """Rebuild the machine: its state cannot be trusted."""
         ...
 
 

@@ -1,7 +1,7 @@
 """How a replica's state machine gets its state, at the start and after damage.
 
 A machine is opened with the state that it stores itself, or loads the newest snapshot; then it
-applies the log from there. One that cannot be trusted any more is made again in the same way. If
+applies the log from there. One that cannot be trusted any more is rebuilt in the same way. If
 the log has removed entries that no snapshot here holds, peers are asked for a snapshot.
 """
 
@@ -24,7 +24,7 @@ from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
-"""Pause before a damaged machine is made again, and before another peer is asked."""
+"""Pause before a damaged machine is rebuilt, and before another peer is asked."""
 REBUILD_PAUSE_MS = 60_000
 """Least time between two rebuilds of a machine whose state differs each time; `RETRY_MS` if it is
 damaged."""
@@ -60,8 +60,8 @@ class RecoveryControl(MachineControl, Protocol):
         """Stop the machine: its state does not match the log."""
         ...
 
-    def remade(self) -> None:
-        """The machine is empty again."""
+    def rebuilt(self) -> None:
+        """The machine was replaced by an empty one."""
         ...
 
     def loaded(self) -> None:
@@ -74,7 +74,7 @@ class RecoveryControl(MachineControl, Protocol):
 
 
 class MachineRecovery:
-    """The part of a replica that opens its machine, makes it again and loads snapshots.
+    """The part of a replica that opens its machine, rebuilds it and loads snapshots.
 
     All methods run on the event loop's thread.
     """
@@ -98,7 +98,7 @@ class MachineRecovery:
         self._rebuilt_ms = -REBUILD_PAUSE_MS
         self._ask_timer = context.timers.new(self._ask_a_peer)
         self._ask_until_ms = NEVER_MS
-        self._takes_back = False
+        self._restores_quarantined = False
         self._asked_peers = 0
         self._load: SnapshotMeta | None = None
 
@@ -119,7 +119,7 @@ class MachineRecovery:
     def condition_text(self) -> str:
         """The same in a sentence."""
         if self._rebuild is not None:
-            return f"the state machine is made again from snapshot and log: {self._rebuild.why}"
+            return f"the state machine is rebuilt from snapshot and log: {self._rebuild.why}"
         if self._asks_peers:
             return f"{self._no_snapshot_text()}; peers are asked for theirs"
         return "the files of the state machine are read" if self._is_recovering else ""
@@ -137,11 +137,15 @@ class MachineRecovery:
     def next_job(self, machine: StateMachine) -> MachineJob | None:
         """Return the next step of a recovery that is not over; None while peers are asked."""
         if self._rebuild is not None:
-            return self._remaking(machine, self._rebuild)
+            return self._rebuilding(machine, self._rebuild)
         if self._is_recovering:
             return self._recovering(machine)
         if self._asks_peers:
-            return self._snapshotter.taking_back(self._taken_back) if self._takes_back else None
+            return (
+                self._snapshotter.restoring_quarantined(self._restored)
+                if self._restores_quarantined
+                else None
+            )
         return self._loading(machine, self._load) if self._load is not None else None
 
     def load(self, meta: SnapshotMeta) -> None:
@@ -149,7 +153,7 @@ class MachineRecovery:
         self._load = meta
         self._ask_timer.clear()
         self._control.resume()
-        self._takes_back = False
+        self._restores_quarantined = False
         self._machine.newest = meta
         self._context.update_eligibility()
         self._control.advance()
@@ -158,7 +162,9 @@ class MachineRecovery:
         before = self._machine.newest
 
         def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
-            newest = self._snapshotter.look()  # first, as it may fail: `recover` is called once
+            newest = (
+                self._snapshotter.find_newest()
+            )  # first, as it may fail: `recover` is called once
             with damage_of_machine():
                 machine.recover()
                 return machine.applied_index, CommandResults.of(machine.kept()), newest
@@ -166,7 +172,7 @@ class MachineRecovery:
         def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
             self._is_recovering = False
             self._machine.applied, self._machine.results, newest = found
-            self._snapshotter.looked(before, newest)
+            self._snapshotter.newest_found(before, newest)
             self._begin()
 
         return MachineJob(run, done)
@@ -189,16 +195,16 @@ class MachineRecovery:
         self._control.advance()
 
     def rebuild(self, why: str, *, trusted_index: int | None = None) -> None:
-        """Make the machine again from a snapshot and the log: its state cannot be trusted.
+        """Rebuild the machine from a snapshot and the log: its state cannot be trusted.
 
         Nor can snapshots after `trusted_index`, if that is given: they are quarantined.
         """
         if self._machine.machine is None or self._machine.failed_text:
             return
         if self._rebuild is not None:
-            self._rebuild_again(self._rebuild, trusted_index)
+            self._repeat_rebuild(self._rebuild, trusted_index)
             return
-        if self._environment.remake is None:
+        if self._environment.rebuild_machine is None:
             self._control.fail(why)
             return
         context, machine = self._context, self._machine
@@ -211,21 +217,21 @@ class MachineRecovery:
         self._rebuilt_ms = max(now_ms, self._rebuilt_ms + pause_ms)
         self._control.pause_until(self._rebuilt_ms)
         self._ask_timer.clear()
-        self._load, self._takes_back = None, False
+        self._load, self._restores_quarantined = None, False
         if trusted_index is not None:
             self._snapshotter.distrust(trusted_index)
         context.counters.machine_rebuilds += 1
         log_event(
             logger,
             logging.ERROR,
-            "state machine is made again",
+            "state machine is rebuilt",
             group=context.config.group,
             applied_index=self._machine.applied,
             text=why,
         )
         context.update_eligibility()
 
-    def _rebuild_again(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
+    def _repeat_rebuild(self, rebuild: _Rebuild, trusted_index: int | None) -> None:
         """Repeat a rebuild that failed, or that was requested with a lower `trusted_index`."""
         if trusted_index is not None:
             before = rebuild.trusted_index
@@ -235,26 +241,26 @@ class MachineRecovery:
         elif not self._control.is_paused:
             self._control.pause_until(self._environment.now_ms() + RETRY_MS)
 
-    def _remaking(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
-        remake, before = self._environment.remake, self._machine.newest
+    def _rebuilding(self, machine: StateMachine, rebuild: _Rebuild) -> MachineJob:
+        rebuild_machine, before = self._environment.rebuild_machine, self._machine.newest
 
         def run() -> tuple[StateMachine, SnapshotMeta | None]:
             if rebuild.trusted_index is not None:
                 self._snapshotter.quarantine_after(rebuild.trusted_index)
-            newest = self._snapshotter.look()  # first: if it fails, the machine is untouched
+            newest = self._snapshotter.find_newest()  # first: if it fails, the machine is untouched
             with damage_of_machine():
-                return machine if remake is None else remake(machine), newest
+                return machine if rebuild_machine is None else rebuild_machine(machine), newest
 
         def done(found: tuple[StateMachine, SnapshotMeta | None]) -> None:
             self._machine.machine, newest = found
-            self._snapshotter.looked(before, newest)
+            self._snapshotter.newest_found(before, newest)
             self._machine.applied, self._machine.results = -1, CommandResults()
             if self._rebuild is not rebuild:
                 return  # a lower index is trusted by now, so it starts once more
             self._rebuild = None
             core = self._context.core
             self._machine.unreported_role = self._machine.unreported_role or (core.term, core.role)
-            self._control.remade()
+            self._control.rebuilt()
             self._begin()
 
         return MachineJob(run, done)
@@ -295,7 +301,7 @@ class MachineRecovery:
         if self._machine.is_installing:
             return
         if self._snapshotter.has_quarantined and now_ms >= self._ask_until_ms:
-            self._takes_back = True
+            self._restores_quarantined = True
             self._control.advance()
             return
         if not peers:
@@ -303,8 +309,8 @@ class MachineRecovery:
         peer = core.leader_id if core.leader_id in peers else peers[self._asked_peers % len(peers)]
         self._snapshot_requests.ask(str(peer), self._context.log.before_begin_index)
 
-    def _taken_back(self) -> None:
-        self._takes_back = False
+    def _restored(self) -> None:
+        self._restores_quarantined = False
         if self._load is not None:
             return  # a snapshot has arrived meanwhile
         self._ask_timer.clear()
@@ -320,7 +326,7 @@ class MachineRecovery:
         def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
             kept = self._snapshotter.load_into(machine, meta)
             return (
-                self._snapshotter.look()
+                self._snapshotter.find_newest()
                 if kept is None
                 else (kept, CommandResults.of(kept.results))
             )
@@ -329,7 +335,7 @@ class MachineRecovery:
             if isinstance(found, tuple):
                 self._loaded(meta, *found)
                 return
-            self._snapshotter.looked(before, found)
+            self._snapshotter.newest_found(before, found)
             if self._load is meta:
                 self._load_older()
 
@@ -361,6 +367,8 @@ class MachineRecovery:
         machine = self._machine.machine
         if machine is None:
             return
-        if self._rebuild is not None and self._environment.remake is not None:
-            machine = self._environment.remake(machine)  # so that the next start finds no bad state
+        if self._rebuild is not None and self._environment.rebuild_machine is not None:
+            machine = self._environment.rebuild_machine(
+                machine
+            )  # so that the next start finds no bad state
         machine.close()

@@ -17,7 +17,7 @@ class MachineState:
 
     - `newest`: the newest snapshot that is known to be whole.
     - `applied`: the last entry that the machine has applied; `results`: what commands resulted in.
-    - `least_applied`: the last entry that it had applied before it was made again, while it has
+    - `least_applied`: the last entry that it had applied before it was rebuilt, while it has
       applied less; else -1.
     - `unreported_role`: term and role that it does not know yet.
     - `failed_text`: why it gets nothing any more.
@@ -41,11 +41,11 @@ class MachineState:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the machine was made again and has not yet applied what it once had."""
+        """Whether the machine was rebuilt and has not yet applied what it once had."""
         return self.applied < self.least_applied
 
     def has_caught_up(self) -> bool:
-        """Return True once, when a machine that was made again has applied what it once had."""
+        """Return True once, when a machine that was rebuilt has applied what it once had."""
         if self.least_applied < 0 or self.is_behind:
             return False
         self.least_applied = -1

@@ -11,7 +11,7 @@ from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import WritePlan
 
 IDLE_PAUSES_MAX = 32
-"""The pause between looks at a disk, in cleanIntervals, grows to this while nothing happens."""
+"""The pause between checks of a disk, in cleanIntervals, grows to this while nothing happens."""
 
 
 class Maintenance:
@@ -29,11 +29,11 @@ class Maintenance:
         now_ms = context.environment.now_ms()
         self._checkpoint_timer = context.timers.new(self._checkpoint_due, is_for_writes=True)
         self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
-        self._look_timer = context.timers.new(self._look_due, is_for_writes=True)
-        self._look_timer.set(now_ms)
-        self._looked_ms = now_ms
+        self._clean_timer = context.timers.new(self._clean_due, is_for_writes=True)
+        self._clean_timer.set(now_ms)
+        self._cleaned_ms = now_ms
         self._pauses = 1
-        # so that a thousand groups do not look at the same moment
+        # so that a thousand groups do not check at the same moment
         self._share = (zlib.crc32(self._config.group.encode()) % 100) / 100
         self._seen: tuple[object, ...] = ()
         self._checkpointing = False
@@ -44,27 +44,27 @@ class Maintenance:
         if self._checkpointing or self.checkpoint():
             self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
 
-    def _look_due(self, now_ms: int) -> None:
-        self._looked_ms = now_ms
-        self._look_timer.set(now_ms + self._look_pause_ms())
+    def _clean_due(self, now_ms: int) -> None:
+        self._cleaned_ms = now_ms
+        self._clean_timer.set(now_ms + self._clean_pause_ms())
         self.space.prepare_files()
-        self.space.look(self._looked)
+        self.space.check(self._space_checked)
 
-    def _looked(self) -> None:
+    def _space_checked(self) -> None:
         self.retention.watch_clock()
         self.retention.clean()
 
     def changed(self) -> None:
-        """Entries were written or committed: look and write checkpoints at the usual pace again."""
+        """Entries were written or committed: clean and write checkpoints at the usual pace."""
         config = self._config
         if self._checkpoint_timer.due_ms == NEVER_MS:
             self._checkpoint_timer.set(self._environment.now_ms() + config.check_point_interval)
         if self._pauses > 1:
             self._pauses = 1
-            self._look_timer.set_earlier(self._looked_ms + config.clean_interval)
+            self._clean_timer.set_earlier(self._cleaned_ms + config.clean_interval)
 
-    def _look_pause_ms(self) -> int:
-        """Return the pause before the next look; it grows while no look finds a change."""
+    def _clean_pause_ms(self) -> int:
+        """Return the pause before the next cleaning; it grows while nothing has changed."""
         core, log = self._context.core, self._context.log
         seen = (log.end_index, log.before_begin_index, core.committed_index, core.retention_floor)
         is_same = seen == self._seen and self.space.disk == DiskState()

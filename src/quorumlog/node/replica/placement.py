@@ -18,7 +18,7 @@ from quorumlog.log_events import log_event
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.environment import Network
-from quorumlog.node.places import AGAIN_S
+from quorumlog.node.places import RETRY_S
 from quorumlog.raft.core import RaftCore
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Placement:
         self._network = network
         self._is_same = is_same
         self._is_here = is_here
-        self._said = ""
+        self._reported = ""
         self.misplaced_text = self._misplaced(None)
         self.others_text = self._others()
 
@@ -67,16 +67,16 @@ class Placement:
             return self._config.members[self._core.self_id]
         return member.address
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compare the log's addresses of all members with `peers`, and connect to the others."""
         core, config = self._core, self._config
         self.misplaced_text = self._misplaced(self.misplaced_text)
         self.others_text = self._others()
-        if self.text and self.text != self._said:
+        if self.text and self.text != self._reported:
             log_event(
                 logger, logging.WARNING, "addresses differ", group=config.group, text=self.text
             )
-        self._said = self.text
+        self._reported = self.text
         addresses = {} if self.misplaced_text else addresses_of(core.membership)
         self._network.meet(config.group, addresses)
 
@@ -107,7 +107,7 @@ class Placement:
             f"cannot look up whether {log_address}, where {self._core.self_id} is according to the "
             f"log of group {self._config.group}, is {own_address}, where it is according to peers: "
             "a name has no answer. It takes no part until it has; it is asked again every "
-            f"{AGAIN_S:g} s. With {log_address} in peers no name is asked"
+            f"{RETRY_S:g} s. With {log_address} in peers no name is asked"
         )
 
     def _others(self) -> str:

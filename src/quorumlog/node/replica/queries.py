@@ -96,7 +96,7 @@ class Queries:
         """Ask the machine once `index` is applied.
 
         With `wait_ms` it is answered after that time at the latest; without, it is refused after
-        `QUERY_WAIT_MS`. A machine that is made again, or loads a snapshot, answers neither; then a
+        `QUERY_WAIT_MS`. A machine that is rebuilt, or loads a snapshot, answers neither; then a
         query with `wait_ms` is refused `QUERY_WAIT_MS` after its deadline.
         """
         if self._machine.machine is None:
@@ -197,7 +197,7 @@ class Queries:
         return MachineJob(run, done, refused=again)
 
     def applied_less(self) -> None:
-        """The machine is made again: queries that were ready must wait for entries once more."""
+        """The machine is rebuilt: queries that were ready must wait for entries once more."""
         for query in self._ready:
             heapq.heappush(self._waiting, query)
         self._ready.clear()

@@ -1,6 +1,6 @@
 """Damage in the log: quarantines damaged entries and has peers repair them.
 
-A damaged entry is asked for by its identity, so any peer that has it can help, leader or not: two
+A damaged entry is requested by its identity, so any peer that has it can help, leader or not: two
 replicas with damage in different places repair one another (RELIABILITY 2.3).
 """
 
@@ -54,8 +54,8 @@ class Repairer:
         self._skip_removed = skip_removed
         self.scrubber = Scrubber(context, self.found)
         self._request: RepairRequest | None = None
-        self._turn, self._failures = 1, 0
-        self._alone = 0
+        self._peer_number, self._failures = 1, 0
+        self._rounds_without_leader = 0
         self._timer = context.timers.new(self._ask_due, is_for_writes=True)
         if context.log.damaged:
             self._timer.set(context.environment.now_ms())
@@ -130,7 +130,7 @@ class Repairer:
             log_event(
                 logger,
                 logging.WARNING,
-                "cannot look at an entry",
+                "cannot check an entry",
                 group=self._config.group,
                 index=index,
                 text=str(error),
@@ -149,12 +149,14 @@ class Repairer:
         self._timer.set(now_ms + REPAIR_RETRY_MS)
         first, last = context.log.damaged.ranges[0]
         if self._request is not None:  # the last request was not answered
-            self._turn += 1
-        self._alone = self._alone + 1 if context.core.leader_id is None else 0
+            self._peer_number += 1
+        self._rounds_without_leader = (
+            self._rounds_without_leader + 1 if context.core.leader_id is None else 0
+        )
         self._request = RepairRequest(
             group=self._config.group,
             local_id=context.core.self_id,
-            remote_id=peers[self._turn % len(peers)],
+            remote_id=peers[self._peer_number % len(peers)],
             term=context.core.term,
             request_id=self._environment.nonce(),
             first_index=first,
@@ -165,18 +167,18 @@ class Repairer:
 
     def answered(self, message: RepairResponse, attachment: memoryview) -> None:
         """Replace damaged entries with a peer's, if they are the same entries."""
-        asked = self._request
-        if asked is None or message.request_id != asked.request_id or self._writing:
+        request = self._request
+        if request is None or message.request_id != request.request_id or self._writing:
             return
         self._request = None
         if message.code is ResponseCode.INDEX_OUT_OF_RANGE:
-            self._not_there(asked.first_index, message, attachment)
-        if message.code is not ResponseCode.SUCCESS or message.first_index != asked.first_index:
+            self._skip_if_removed(request.first_index, message, attachment)
+        if message.code is not ResponseCode.SUCCESS or message.first_index != request.first_index:
             self._ask_another()
             return
-        if self._context.log.damaged.range_at(asked.first_index) is None:
+        if self._context.log.damaged.range_at(request.first_index) is None:
             return  # the entry was removed, replaced or found whole since the request
-        following = asked.first_index + message.count
+        following = request.first_index + message.count
         try:
             block = parse_block(
                 attachment, count=message.count, entry_bytes_max=self._limits.entry_bytes_max
@@ -186,7 +188,7 @@ class Repairer:
             if isinstance(error, CorruptionError) and error.index == following:
                 self._quarantine(
                     error, following
-                )  # it may look whole by itself: only these show it
+                )  # it may seem whole by itself: only these show it
                 if self._context.log.damaged.range_at(following):
                     self._timer.set(self._environment.now_ms())
                 return
@@ -198,35 +200,35 @@ class Repairer:
                 peer=message.local_id,
                 text=str(error),
             )
-            self._look_around(asked.first_index)
-            self._turn += 1
+            self._check_neighbours(request.first_index)
+            self._peer_number += 1
             return
         self._writing = True
         self._failures = 0
         self._repaired = following - 1
-        self._alone = 0
+        self._rounds_without_leader = 0
         self._context.counters.entries_repaired += block.count
         self._environment.disk.submit(self, REPAIR, plan)
 
     def _ask_another(self) -> None:
         """A peer lacks the entries: ask the others at once, and all of them again later."""
-        self._turn += 1
+        self._peer_number += 1
         self._failures += 1
         if self._failures % max(1, len(self._context.core.membership.ids) - 1):
             self._timer.set(self._environment.now_ms())
 
-    def _look_around(self, index: int) -> None:
+    def _check_neighbours(self, index: int) -> None:
         """Check the entry before, as none was accepted: it, or an index record, may be damaged."""
         if index - 1 > self._context.log.before_begin_index:
             self.check_entry(index - 1)
-        self._look_again(index)
+        self._recheck(index)
 
-    def _look_again(self, index: int) -> None:
+    def _recheck(self, index: int) -> None:
         """Check a quarantined entry again: it may be whole, now that its neighbours are known."""
         with suppress(StorageError):  # then nothing has changed
             self._environment.disk.submit(self, None, self._context.log.quarantine(index))
 
-    def _not_there(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
+    def _skip_if_removed(self, index: int, message: RepairResponse, attachment: memoryview) -> None:
         """Go on after an entry that the leader has removed: no peer will give it any more.
 
         Without a leader the same applies to an entry that any peer has removed, once all have been
@@ -239,19 +241,21 @@ class Repairer:
             return
         leader_id = context.core.leader_id
         others = len(context.core.membership.ids) - 1
-        if message.local_id != leader_id and (leader_id is not None or self._alone <= others):
+        if message.local_id != leader_id and (
+            leader_id is not None or self._rounds_without_leader <= others
+        ):
             return
         self._skip_removed(index, message.local_id, message.begin_index, attachment)
 
     def written(self, token: int | None, plan: WritePlan) -> None:
-        """See `WriteOwner`: a quarantine was noted, or damaged entries are whole again."""
+        """See `WriteOwner`: a quarantine was recorded, or damaged entries are whole again."""
         log = self._context.log
         if token == REPAIR:
             self._writing = False
             # with the repaired entries their chain CRCs can be checked, too
             for index in (self._repaired + 1, self._repaired + 2):
                 if log.damaged.range_at(index):
-                    self._look_again(index)
+                    self._recheck(index)
                 elif index <= log.end_index:
                     self.check_entry(index)
             if log.damaged:
@@ -279,7 +283,7 @@ class Repairer:
         last = min(request.last_index, log.end_index)
         last = last if quarantined is None else min(last, quarantined - 1)
         bytes_max = min(request.bytes_max, self._limits.push_bytes_max)
-        met: list[CorruptionError] = []
+        damage_found: list[CorruptionError] = []
 
         def read() -> list[EntryRun]:
             try:
@@ -287,11 +291,11 @@ class Repairer:
             except CorruptionError as error:
                 if error.index is None or error.index <= request.first_index:
                     raise
-                met.append(error)
+                damage_found.append(error)
                 return gather(log, request.first_index, error.index - 1, bytes_max)
 
         def done(runs: list[EntryRun]) -> None:
-            for error in met:
+            for error in damage_found:
                 self.found(error)
             self._send(
                 request, ResponseCode.SUCCESS if runs else ResponseCode.INDEX_OUT_OF_RANGE, runs

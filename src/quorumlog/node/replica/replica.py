@@ -199,17 +199,17 @@ class Replica:
         return {
             DigestQuery: lambda message, _: self.applier.comparisons.received(message),
             HeartBeatRequest: self._receive_heartbeat,
-            InstallSnapshotRequest: receiver.offered,
-            OfferQuery: lambda message, _: sender.asked(message),
-            OfferResponse: lambda message, _: receiver.answered(message),
+            InstallSnapshotRequest: receiver.offer_received,
+            OfferQuery: lambda message, _: sender.query_received(message),
+            OfferResponse: lambda message, _: receiver.response_received(message),
             PushRequest: pushes.receive,
             ReadIndexRequest: lambda message, _: self.pending_requests.serve(message),
             ReadIndexResponse: self._receive_read_index,
             RepairRequest: lambda message, _: self.repairer.serve(message),
             RepairResponse: repaired,
             SnapshotChunk: self._receive_chunk,
-            SnapshotChunkRequest: lambda message, _: sender.serve(message),
-            SnapshotOfferRequest: lambda message, _: sender.wanted(message),
+            SnapshotChunkRequest: lambda message, _: sender.send_chunk(message),
+            SnapshotOfferRequest: lambda message, _: sender.offer_requested(message),
             StateDigest: lambda message, _: self.applier.comparisons.received(message),
         }
 
@@ -277,7 +277,7 @@ class Replica:
 
     def check_addresses(self) -> None:
         """Check whether this replica is at the address in its log, and where the others are."""
-        self.placement.look()
+        self.placement.check()
         self.update_eligibility()
 
     def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
@@ -326,7 +326,7 @@ class Replica:
         self.pending_requests.answered(message)
 
     def _receive_chunk(self, message: SnapshotChunk, attachment: memoryview) -> None:
-        self.snapshot_receiver.received(message, attachment)
+        self.snapshot_receiver.chunk_received(message, attachment)
 
     # -- what the disk says -------------------------------------------------------------------
 
@@ -387,10 +387,10 @@ class Replica:
     def _core_changed(self) -> None:
         """Role, term, membership, quiescence or a transfer may be others than before."""
         environment = self.context.environment
-        self.appends.settle_late()
+        self.appends.send_deferred_refusals()
         if self.core.role is not Role.CANDIDATE:
             environment.election_throttle.over(self.config.group)
-        environment.liveness.stepped(self)
+        environment.liveness.state_changed(self)
 
     def _break(self, error: Exception) -> None:
         """Stop this replica after a bug or a failed check: its state cannot be trusted."""

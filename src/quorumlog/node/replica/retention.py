@@ -32,7 +32,7 @@ class Retention:
         self._machine = machine
         self._sessions = sessions
         self._space = space
-        self._settle_ms = mark_pause_ms(context.config)
+        self._steady_ms = mark_pause_ms(context.config)
         self.group_time = group_time
 
     def remove_until(self, index: int) -> None:
@@ -63,30 +63,30 @@ class Retention:
         context = self._context
         if context.health_text or context.is_broken or self._machine.machine is not None:
             return
-        self.group_time.look()
+        self.group_time.check()
         self._remove_old()
 
     def watch_clock(self) -> None:
         """Report a wall clock that was set to operators, and pause cleaning by age for a while."""
         environment = self._environment
-        step_ms = environment.clocks.look(environment.now_ms(), environment.wall_ms())
+        step_ms = environment.clocks.check(environment.now_ms(), environment.wall_ms())
         if step_ms:
             self._context.raise_alarm(
                 f"the wall clock was set {'forward' if step_ms > 0 else 'back'} by "
                 f"{abs(step_ms) / 1_000:.0f} s, or this machine was suspended: look after its time "
                 "synchronisation. No entry is older for that; cleaning by age rests until the "
-                f"clock has gone evenly for {self._settle_ms // 1_000} s"
+                f"clock has gone evenly for {self._steady_ms // 1_000} s"
             )
 
     @property
     def text(self) -> str:
         """Why nothing is removed by age at present; empty if removal goes on."""
         clocks = self._environment.clocks
-        rests_ms = clocks.rests_ms(self._environment.now_ms(), self._settle_ms)
-        if not rests_ms:
+        pause_ms = clocks.mistrusted_ms(self._environment.now_ms(), self._steady_ms)
+        if not pause_ms:
             return ""
         return (
-            f"cleaning by age rests for another {-(-rests_ms // 1_000)} s: the wall clock was set "
+            f"cleaning by age rests for another {-(-pause_ms // 1_000)} s: the wall clock was set "
             f"by {clocks.step_ms / 1_000:+.0f} s"
         )
 

@@ -15,13 +15,13 @@ FIRST_CHUNKS_MAX = 3
 
 @dataclass(slots=True)
 class _Served:
-    """A snapshot offered to a peer, when the peer last asked for a chunk, and for which.
+    """A snapshot offered to a peer, when the peer last requested a chunk, and which.
 
-    `first_chunks` counts how often it asked for the first one.
+    `first_chunks` counts how often it requested the first one.
     """
 
     meta: SnapshotMeta
-    asked_ms: int
+    last_request_ms: int
     offset: int = 0
     first_chunks: int = 0
 
@@ -45,7 +45,7 @@ class ServedSnapshots:
         return served.meta if reaches else None
 
     def offered(self, peer_id: str, meta: SnapshotMeta) -> None:
-        """Note an offer to a peer. Of peers that are no members only the last are remembered."""
+        """Record an offer to a peer. Of peers that are no members only the last are remembered."""
         context = self._context
         self._served.pop(peer_id, None)
         self._served[peer_id] = _Served(meta, context.environment.now_ms())
@@ -54,8 +54,8 @@ class ServedSnapshots:
         for peer in unknown[:-UNKNOWN_PEERS_MAX]:
             del self._served[peer]
 
-    def asked(self, request: SnapshotChunkRequest) -> bool:
-        """Note a request for a chunk; return False if the peer starts over: the data may be bad.
+    def requested(self, request: SnapshotChunkRequest) -> bool:
+        """Record a request for a chunk; return False if the peer starts over: the data may be bad.
 
         It is then offered a newer one, if there is one.
         """
@@ -66,7 +66,7 @@ class ServedSnapshots:
         if request.offset == 0 < served.offset or served.first_chunks > FIRST_CHUNKS_MAX:
             del self._served[request.local_id]
             return False
-        served.asked_ms, served.offset = self._context.environment.now_ms(), request.offset
+        served.last_request_ms, served.offset = self._context.environment.now_ms(), request.offset
         return True
 
     def forget(self, peer_id: str) -> None:
@@ -79,5 +79,5 @@ class ServedSnapshots:
         return [served.meta.last_included_index for served in fetched]
 
     def _is_fetched(self, served: _Served) -> bool:
-        silent_ms = self._context.environment.now_ms() - served.asked_ms
+        silent_ms = self._context.environment.now_ms() - served.last_request_ms
         return silent_ms < SILENT_OFFERS * self._context.config.max_push_time_out_ms

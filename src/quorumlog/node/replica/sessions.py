@@ -31,7 +31,7 @@ EVERYTHING = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SessionCheck:
     """The decision on a producer's block: `stored` already, refused with a code, or to be added."""
 
     code: ResponseCode = ResponseCode.SUCCESS
@@ -169,7 +169,7 @@ class Sessions:
         transactions, unknown_until = table.transactions, self._base.as_of
         for index, entry in self._tail:
             is_part = isinstance(entry, SessionEntry) and entry.part is not None
-            if is_part and transactions.judge(entry).code is not ResponseCode.SUCCESS:
+            if is_part and transactions.check(entry).code is not ResponseCode.SUCCESS:
                 unknown_until = index + entry.count if isinstance(entry, SessionEntry) else index
             table.apply(index, entry)
         self._base.transactions.complete_from = unknown_until + 1
@@ -234,47 +234,47 @@ class Sessions:
         self._saved_bytes = size_bytes
         return self._base.encode()
 
-    # -- judging ------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
-    def judge(self, entry: SystemEntry) -> Verdict:
+    def check(self, entry: SystemEntry) -> SessionCheck:
         """Decide on a block that a leader is asked to append."""
         if isinstance(entry, TimeMark):
-            return Verdict()
-        verdict = self._judge_session(entry) if isinstance(entry, SessionEntry) else Verdict()
-        if verdict.stored is not None or verdict.code is not ResponseCode.SUCCESS:
-            return verdict
-        found = self._current.transactions.judge(entry)
+            return SessionCheck()
+        result = self._check_session(entry) if isinstance(entry, SessionEntry) else SessionCheck()
+        if result.stored is not None or result.code is not ResponseCode.SUCCESS:
+            return result
+        found = self._current.transactions.check(entry)
         stored = StoredBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
-        return Verdict(found.code, found.text, stored)
+        return SessionCheck(found.code, found.text, stored)
 
-    def _judge_session(self, entry: SessionEntry) -> Verdict:
+    def _check_session(self, entry: SessionEntry) -> SessionCheck:
         session = self._current.sessions.get(entry.producer_id)
         who = f"producer {entry.producer_id}"
         if session is None or entry.epoch > session.epoch:
             if not entry.first_sequence:
-                return Verdict()
+                return SessionCheck()
             if session is None:
                 text = f"{who} is not known (any more), but goes on at {entry.first_sequence}"
-                return Verdict(ResponseCode.UNKNOWN_PRODUCER, text)
+                return SessionCheck(ResponseCode.UNKNOWN_PRODUCER, text)
             text = f"{who} begins its epoch {entry.epoch} at {entry.first_sequence}, not at 0"
-            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+            return SessionCheck(ResponseCode.SEQUENCE_GAP, text)
         if entry.epoch < session.epoch:
             text = f"{who} of epoch {entry.epoch} was succeeded by epoch {session.epoch}"
-            return Verdict(ResponseCode.PRODUCER_FENCED, text)
+            return SessionCheck(ResponseCode.PRODUCER_FENCED, text)
         if entry.first_sequence == session.next_sequence:
-            return Verdict()
+            return SessionCheck()
         if entry.first_sequence > session.next_sequence:
             text = f"{who} must go on at {session.next_sequence}, not at {entry.first_sequence}"
-            return Verdict(ResponseCode.SEQUENCE_GAP, text)
+            return SessionCheck(ResponseCode.SEQUENCE_GAP, text)
         return _repeated(entry, session.block_at(entry.first_sequence), who)
 
 
-def _repeated(entry: SessionEntry, stored: StoredBlock | None, who: str) -> Verdict:
+def _repeated(entry: SessionEntry, stored: StoredBlock | None, who: str) -> SessionCheck:
     sequence = entry.first_sequence
     if stored is None:
         text = f"{who}: entries from {sequence} on were stored so long ago that nobody knows where"
-        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
+        return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
     if (stored.count, stored.crc) != (entry.count, entry.crc):
         text = f"{who} had other entries stored as {sequence} and following"
-        return Verdict(ResponseCode.SEQUENCE_MISMATCH, text)
-    return Verdict(stored=stored)
+        return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
+    return SessionCheck(stored=stored)

@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """An offer that the leader was asked to confirm; `table` came with it."""
+class _PendingQuery:
+    """The query whether the leader made an offer; `table` came with the offer."""
 
     number: int
     offer: InstallSnapshotRequest
@@ -48,8 +48,8 @@ class _Question:
 
     def is_about(self, offer: InstallSnapshotRequest) -> bool:
         """Whether an offer that came later is the same one."""
-        mine = self.offer
-        return (mine.local_id, mine.term, mine.last_included_index) == (
+        earlier = self.offer
+        return (earlier.local_id, earlier.term, earlier.last_included_index) == (
             offer.local_id,
             offer.term,
             offer.last_included_index,
@@ -80,18 +80,18 @@ class SnapshotReceiver:
         self._machine = applier.state
         self._retention = retention
         self._offer: InstallSnapshotRequest | None = None
-        self._begun: InstallSnapshotRequest | None = None
-        self._begun_table = b""
+        self._started: InstallSnapshotRequest | None = None
+        self._started_table = b""
         self._staged: Installing | None = None
         self._request_id = -1
-        self._asked_ms = self._offered_ms = 0
+        self._requested_ms = self._last_offer_ms = 0
         self._is_busy = False
         self._fetched: SnapshotMeta | None = None
-        self._question: _Question | None = None
+        self._query: _PendingQuery | None = None
         self._timer = context.timers.new(self.tick)
         self.state = "ready"
 
-    def offered(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
+    def offer_received(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
         """A peer offers a place to start; an offer without a readable membership is dropped.
 
         The peer's producer sessions are attached; they count once the offer is taken.
@@ -114,47 +114,47 @@ class SnapshotReceiver:
         requests = self._requests
         least = max(requests.least_index, self._machine.applied_index + 1)
         if requests.are_answered_by(offer) and offer.last_included_index >= least:
-            requests.settled()
+            requests.fulfilled()
             self.fetch(FetchSnapshot(offer), table)
 
     def confirm(self, effect: ConfirmOffer, table: bytes) -> None:
         """Ask the leader itself whether it made this offer."""
-        offer, before = effect.offer, self._question
+        offer, before = effect.offer, self._query
         is_later = before is not None and before.is_about(offer)
         since_ms = (
             before.since_ms if before is not None and is_later else self._environment.now_ms()
         )
-        self._question = _Question(self._environment.nonce(), offer, table, since_ms)
-        question = OfferQuery(
+        self._query = _PendingQuery(self._environment.nonce(), offer, table, since_ms)
+        message = OfferQuery(
             group=offer.group,
             local_id=offer.remote_id,
             remote_id=offer.local_id,
             term=self._context.core.term,
-            request_id=self._question.number,
+            request_id=self._query.number,
             fingerprint=fingerprint_of(offer, table),
         )
-        self._environment.network.send(offer.local_id, question)
+        self._environment.network.send(offer.local_id, message)
         self._set_timer()
 
-    def answered(self, answer: OfferResponse) -> None:
+    def response_received(self, answer: OfferResponse) -> None:
         """The leader says whether it made the offer."""
-        asked = self._question
-        if asked is None or (answer.local_id, answer.request_id) != (
-            asked.offer.local_id,
-            asked.number,
+        query = self._query
+        if query is None or (answer.local_id, answer.request_id) != (
+            query.offer.local_id,
+            query.number,
         ):
             return
-        self._question = None
+        self._query = None
         if answer.code is ResponseCode.SUCCESS:
-            self._context.step(OfferConfirmed(asked.offer), table=asked.table)
+            self._context.step(OfferConfirmed(query.offer), table=query.table)
         else:
-            self._not_confirmed(asked, "says that it did not")
+            self._not_confirmed(query, "says that it did not")
 
-    def _not_confirmed(self, asked: _Question, what: str) -> None:
-        index = asked.offer.last_included_index
+    def _not_confirmed(self, query: _PendingQuery, what: str) -> None:
+        index = query.offer.last_included_index
         self._context.raise_alarm(
-            f"a message in the name of {asked.offer.local_id} of term {asked.offer.term} offers a "
-            f"log that begins after index {index}, but {asked.offer.local_id} {what}; nothing was "
+            f"a message in the name of {query.offer.local_id} of term {query.offer.term} offers a "
+            f"log that begins after index {index}, but {query.offer.local_id} {what}; nothing was "
             "removed"
         )
 
@@ -172,20 +172,20 @@ class SnapshotReceiver:
             return
         before, self._offer = self._offer, offer
         self._machine.is_installing = True
-        self._offered_ms = self._environment.now_ms()
+        self._last_offer_ms = self._environment.now_ms()
         if before is None:
             self._context.update_eligibility()
         if self._is_busy:
             return
         is_same = self._staged is not None and self._staged.meta == meta_of(offer)
-        self._begun, self._begun_table = offer, table
+        self._started, self._started_table = offer, table
         if not is_same:
-            self._begin(snapshots, offer)
-        elif self._offered_ms >= self._asked_ms + self._context.config.max_push_time_out_ms:
+            self._start(snapshots, offer)
+        elif self._last_offer_ms >= self._requested_ms + self._context.config.max_push_time_out_ms:
             self._advance()
         self._set_timer()
 
-    def _begin(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
+    def _start(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
         staged, self._staged = self._staged, None
         self.state = "installing"
         log_event(
@@ -208,7 +208,7 @@ class SnapshotReceiver:
         def done(found: Installing | None) -> None:
             self._staged = found
             if found is None:  # a crash came between fetching it and the reset of the log
-                self._arrived(meta)
+                self._fetch_completed(meta)
             else:
                 self._advance()
 
@@ -245,17 +245,17 @@ class SnapshotReceiver:
             return  # the offer was replaced or given up meanwhile: the next one starts it
         self.state = "installing"
         if staged.size_bytes < staged.meta.size_bytes:
-            self._ask()
+            self._request_chunk()
             return
         self.state = "verifying"
         self._run(staged.publish, lambda is_whole: self._published(staged, is_whole=is_whole))
 
-    def _ask(self) -> None:
+    def _request_chunk(self) -> None:
         offer, staged = self._offer, self._staged
         if offer is None or staged is None:
             return
         self._request_id = self._environment.nonce()
-        self._asked_ms = self._environment.now_ms()
+        self._requested_ms = self._environment.now_ms()
         request = SnapshotChunkRequest(
             group=offer.group,
             local_id=offer.remote_id,
@@ -270,13 +270,13 @@ class SnapshotReceiver:
         )
         self._environment.network.send(offer.local_id, request)
 
-    def received(self, piece: SnapshotChunk, attachment: memoryview) -> None:
-        """Write a chunk that was asked for, and ask for the next."""
+    def chunk_received(self, chunk: SnapshotChunk, attachment: memoryview) -> None:
+        """Write a chunk that was requested, and request the next."""
         staged = self._staged
-        if staged is None or self._is_busy or piece.request_id != self._request_id:
+        if staged is None or self._is_busy or chunk.request_id != self._request_id:
             return
         self._request_id = -1  # the answer may come twice
-        if piece.code is not ResponseCode.SUCCESS or not len(attachment):
+        if chunk.code is not ResponseCode.SUCCESS or not len(attachment):
             return  # the snapshot is gone: the leader offers a newer one
         before = staged.size_bytes
 
@@ -284,7 +284,7 @@ class SnapshotReceiver:
             if size_bytes > before:  # else it was another chunk: wait for the next offer
                 self._advance()
 
-        self._run(lambda: staged.write(attachment, piece.offset), done)
+        self._run(lambda: staged.write(attachment, chunk.offset), done)
 
     def _published(self, staged: Installing, *, is_whole: bool) -> None:
         if not is_whole:
@@ -294,14 +294,14 @@ class SnapshotReceiver:
             self.state = "installing"  # with the next offer: what is damaged there stays so a while
             return
         self._staged = None
-        self._arrived(staged.meta)
+        self._fetch_completed(staged.meta)
 
-    def _arrived(self, meta: SnapshotMeta) -> None:
+    def _fetch_completed(self, meta: SnapshotMeta) -> None:
         """The snapshot is here, whole and durable."""
-        offer, self._fetched = self._begun, meta
-        self._end()
-        if self._begun_table:
-            self._sessions.learned(self._begun_table)
+        offer, self._fetched = self._started, meta
+        self._stop_fetching()
+        if self._started_table:
+            self._sessions.learned(self._started_table)
         if offer is not None:
             self._context.step(SnapshotFetched(offer))
         machine = self._machine
@@ -311,7 +311,7 @@ class SnapshotReceiver:
             # the log holds the snapshot's entries too, but the machine could not apply them
             self._applier.load(meta)
 
-    def _end(self) -> None:
+    def _stop_fetching(self) -> None:
         self._offer = None
         self._machine.is_installing = False
         self.state = "ready"
@@ -320,7 +320,7 @@ class SnapshotReceiver:
     def skip_removed(
         self, index: int, peer_id: str, begin_index: int, table: bytes | memoryview
     ) -> None:
-        """Continue after a damaged entry that a peer has removed, as no other peer gives it.
+        """Continue after a damaged entry that a peer has removed, as no other peer has it either.
 
         The peer's log starts at `begin_index`; `table` are its producer sessions, empty if it does
         not know them: then what producers stored in the entry is not known there either.
@@ -377,28 +377,28 @@ class SnapshotReceiver:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Give up an offer that is not repeated any more, and a question that is not answered."""
-        if self._offer is not None and now_ms >= self._give_up_ms() and not self._is_busy:
-            self._end()
-        asked = self._question
-        if asked is not None and now_ms >= self._unanswered_ms(asked):
-            self._question = None
-            self._not_confirmed(asked, "does not confirm it")
+        """Give up an offer that is not repeated any more, and a query that is not answered."""
+        if self._offer is not None and now_ms >= self._offer_deadline_ms() and not self._is_busy:
+            self._stop_fetching()
+        query = self._query
+        if query is not None and now_ms >= self._query_deadline_ms(query):
+            self._query = None
+            self._not_confirmed(query, "does not confirm it")
         self._set_timer()
 
-    def _unanswered_ms(self, asked: _Question) -> int:
-        return asked.since_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
+    def _query_deadline_ms(self, query: _PendingQuery) -> int:
+        return query.since_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
 
-    def _give_up_ms(self) -> int:
-        return self._offered_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
+    def _offer_deadline_ms(self) -> int:
+        return self._last_offer_ms + SILENT_OFFERS * self._context.config.max_push_time_out_ms
 
     def _set_timer(self) -> None:
         """Have `tick` called when it has something to do; while it is busy, its end sets it."""
         is_waiting = self._offer is not None and not self._is_busy
-        give_up_ms = self._give_up_ms() if is_waiting else NEVER_MS
-        asked = self._question
-        unanswered_ms = self._unanswered_ms(asked) if asked is not None else NEVER_MS
-        self._timer.set(min(give_up_ms, unanswered_ms))
+        offer_deadline_ms = self._offer_deadline_ms() if is_waiting else NEVER_MS
+        query = self._query
+        query_deadline_ms = self._query_deadline_ms(query) if query is not None else NEVER_MS
+        self._timer.set(min(offer_deadline_ms, query_deadline_ms))
 
 
 def _not_discarded(error: Exception) -> None:

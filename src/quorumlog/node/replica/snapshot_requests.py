@@ -12,27 +12,27 @@ class SnapshotRequests:
 
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context
-        self._asked: tuple[str, int] | None = None
+        self._request: tuple[str, int] | None = None
         self.least_index = -1
 
     def ask(self, peer_id: str, least_index: int = -1) -> None:
         """Ask a peer for a snapshot: the machine needs entries that are damaged or removed here."""
         context, core = self._context, self._context.core
-        self._asked, self.least_index = (peer_id, context.environment.nonce()), least_index
+        self._request, self.least_index = (peer_id, context.environment.nonce()), least_index
         message = SnapshotOfferRequest(
             group=context.config.group,
             local_id=core.self_id,
             remote_id=peer_id,
             term=core.term,
-            request_id=self._asked[1],
+            request_id=self._request[1],
             least_index=least_index,
         )
         context.environment.network.send(peer_id, message)
 
     def are_answered_by(self, offer: InstallSnapshotRequest) -> bool:
         """Whether an offer answers the last request."""
-        return self._asked == (offer.local_id, offer.request_id)
+        return self._request == (offer.local_id, offer.request_id)
 
-    def settled(self) -> None:
+    def fulfilled(self) -> None:
         """Forget the last request: an offer was taken."""
-        self._asked = None
+        self._request = None

@@ -33,7 +33,7 @@ OFFERS_KNOWN = 4
 
 
 @dataclass(slots=True)
-class _Made:
+class _OffersMade:
     """Fingerprints of the latest offers to a peer, in one term."""
 
     term: int
@@ -68,12 +68,12 @@ class SnapshotSender:
         self._rate = RateLimiter(context.config.peer_push_quota)
         self._held: dict[str, SnapshotChunkRequest] = {}
         self._timer = context.timers.new(self.tick)
-        self._made: dict[str, _Made] = {}
+        self._offers_made: dict[str, _OffersMade] = {}
 
     def offer(self, effect: OfferSnapshot) -> None:
         """Offer a peer a place to start."""
         core, log = self._context.core, self._context.log
-        meta = self._offered_to(effect.peer_id)
+        meta = self._snapshot_for(effect.peer_id)
         if meta is None:
             reason = f"there is no snapshot of what came before {log.before_begin_index + 1}"
             self._context.step(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
@@ -98,47 +98,49 @@ class SnapshotSender:
         )
         table = self._sessions.encode()
         if offer.from_leader:
-            self._note_made(offer, table)
+            self._record_offer(offer, table)
         self._environment.network.send(effect.peer_id, offer, [table])
 
-    def _note_made(self, offer: InstallSnapshotRequest, table: bytes) -> None:
-        made = self._made.get(offer.remote_id)
+    def _record_offer(self, offer: InstallSnapshotRequest, table: bytes) -> None:
+        made = self._offers_made.get(offer.remote_id)
         if made is None or made.term != offer.term:
             known = self._context.core.membership.ids
-            self._made = {peer: one for peer, one in self._made.items() if peer in known}
-            made = self._made[offer.remote_id] = _Made(offer.term)
+            self._offers_made = {
+                peer: one for peer, one in self._offers_made.items() if peer in known
+            }
+            made = self._offers_made[offer.remote_id] = _OffersMade(offer.term)
         made.add(fingerprint_of(offer, table))
 
-    def asked(self, question: OfferQuery) -> None:
+    def query_received(self, query: OfferQuery) -> None:
         """A peer asks whether this replica made an offer that came in its name."""
-        core, made = self._context.core, self._made.get(question.local_id)
-        is_mine = (
+        core, made = self._context.core, self._offers_made.get(query.local_id)
+        is_own = (
             core.role is Role.LEADER
             and made is not None
-            and made.term == core.term == question.term
-            and question.fingerprint in made.fingerprints
+            and made.term == core.term == query.term
+            and query.fingerprint in made.fingerprints
         )
         answer = OfferResponse(
-            group=question.group,
-            local_id=question.remote_id,
-            remote_id=question.local_id,
+            group=query.group,
+            local_id=query.remote_id,
+            remote_id=query.local_id,
             term=core.term,
-            request_id=question.request_id,
-            code=ResponseCode.SUCCESS if is_mine else ResponseCode.INCONSISTENT_LEADER,
+            request_id=query.request_id,
+            code=ResponseCode.SUCCESS if is_own else ResponseCode.INCONSISTENT_LEADER,
         )
-        self._environment.network.send(question.local_id, answer)
+        self._environment.network.send(query.local_id, answer)
 
-    def _offered_to(self, peer_id: str) -> SnapshotMeta | None:
+    def _snapshot_for(self, peer_id: str) -> SnapshotMeta | None:
         """Return the snapshot that a peer is fetching; if it fetches none, where it can start."""
         fetched = self._served.fetched_by(peer_id)
         if fetched is not None:
             return fetched
-        meta = self._place_to_begin()
+        meta = self._newest_snapshot()
         if meta is not None and self._snapshots is not None:
             self._served.offered(peer_id, meta)
         return meta
 
-    def _place_to_begin(self) -> SnapshotMeta | None:
+    def _newest_snapshot(self) -> SnapshotMeta | None:
         """Return the newest snapshot, or for a plain log the place where it starts."""
         log, machine = self._context.log, self._applier.state
         if self._sessions.is_lost:
@@ -159,10 +161,10 @@ class SnapshotSender:
             config=configs[-1] if configs else None,
         )
 
-    def serve(self, request: SnapshotChunkRequest) -> None:
+    def send_chunk(self, request: SnapshotChunkRequest) -> None:
         """Send a chunk, now or when the rate allows it."""
         now_ms = self._environment.now_ms()
-        if not self._served.asked(request):
+        if not self._served.requested(request):
             self._applier.scrub.suspect(request.last_included_index)
         if self._snapshots is None:
             self._answer(request, ResponseCode.LOAD_SNAPSHOT_ERROR, b"")
@@ -170,9 +172,11 @@ class SnapshotSender:
             self._held[request.local_id] = request
             self._timer.set_earlier(now_ms + self._rate.left_ms(now_ms))
         else:
-            self._send_chunk(self._snapshots, request, now_ms)
+            self._read_and_send(self._snapshots, request, now_ms)
 
-    def _send_chunk(self, snapshots: Snapshots, request: SnapshotChunkRequest, now_ms: int) -> None:
+    def _read_and_send(
+        self, snapshots: Snapshots, request: SnapshotChunkRequest, now_ms: int
+    ) -> None:
         length = max(0, min(request.bytes_max, self._chunk_bytes))
         self._rate.sample(length, now_ms)
 
@@ -197,7 +201,7 @@ class SnapshotSender:
         self._environment.executor.run(run, done, failed)
 
     def _answer(self, request: SnapshotChunkRequest, code: ResponseCode, data: bytes) -> None:
-        piece = SnapshotChunk(
+        chunk = SnapshotChunk(
             group=request.group,
             local_id=request.remote_id,
             remote_id=request.local_id,
@@ -206,9 +210,9 @@ class SnapshotSender:
             code=code,
             offset=request.offset,
         )
-        self._environment.network.send(request.local_id, piece, [data], bulk=True)
+        self._environment.network.send(request.local_id, chunk, [data], bulk=True)
 
-    def wanted(self, message: SnapshotOfferRequest) -> None:
+    def offer_requested(self, message: SnapshotOfferRequest) -> None:
         """A peer's machine needs a snapshot; while there is no leader, any replica offers one."""
         core = self._context.core
         leads = core.role is Role.LEADER or core.leader_id is None
@@ -218,7 +222,7 @@ class SnapshotSender:
         if message.least_index > machine.newest_index:
             if not applier.snapshotter.is_asked:  # the peer asks again
                 applier.snapshotter.ask(lambda code, text, index: None)
-        elif self._place_to_begin() is not None:
+        elif self._newest_snapshot() is not None:
             self.offer(OfferSnapshot(message.local_id, message.request_id))
 
     # -- time ---------------------------------------------------------------------------------
@@ -227,4 +231,4 @@ class SnapshotSender:
         """Send the chunks that were held back."""
         held, self._held = self._held, {}
         for request in held.values():
-            self.serve(request)
+            self.send_chunk(request)

@@ -99,7 +99,7 @@ class Snapshotter:
         # the file is whole, but the machine cannot load it: this process must not remove it
         self._refused: set[int] = set()
         self.has_quarantined = bool(snapshots.quarantined()) if snapshots is not None else False
-        self._is_settled = False
+        self._may_remove_quarantined = False
 
     # -- when -----------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class Snapshotter:
             self._asked.append((self._machine.applied_index, saved))
             self._control.advance()
 
-    def settle(self) -> None:
+    def answer_requests(self) -> None:
         """Answer the requests that the newest snapshot fulfils."""
         waiting, self._asked = self._asked, []
         for index, saved in waiting:
@@ -162,10 +162,12 @@ class Snapshotter:
     # -- saving -------------------------------------------------------------------------------
 
     def next_work(self, machine: StateMachine) -> MachineJob:
-        """Return the next job, if it `is_settled` or `is_due`."""
-        return self._forgetting() if self.is_settled else self._freezing(machine)
+        """Return the next job, if it `may_remove_quarantined` or `is_due`."""
+        return (
+            self._removing_quarantined() if self.may_remove_quarantined else self._saving(machine)
+        )
 
-    def _freezing(self, machine: StateMachine) -> MachineJob:
+    def _saving(self, machine: StateMachine) -> MachineJob:
         """Return the job that saves the machine's state, beside the machine if it can be frozen."""
         snapshots, log, index = self._snapshots, self._context.log, self._machine.applied_index
         self._is_saving = True
@@ -252,7 +254,7 @@ class Snapshotter:
             last_included_index=meta.last_included_index,
             bytes=meta.size_bytes,
         )
-        self.settle()
+        self.answer_requests()
         self._remove_covered(oldest)
         self._control.advance()
 
@@ -307,7 +309,7 @@ class Snapshotter:
         `quarantine_after`, and not removed: they may be all that is left of the state.
         """
         self._state_number += 1
-        self._is_settled = False
+        self._may_remove_quarantined = False
         if self._machine.newest_index > trusted_index:
             self._machine.newest = None
 
@@ -325,39 +327,39 @@ class Snapshotter:
         Once it has a snapshot of its own again, it needs none of the quarantined ones.
         """
         if self.has_quarantined and self._machine.newest is not None and self._control.is_eligible:
-            self._is_settled = True
+            self._may_remove_quarantined = True
 
     @property
-    def is_settled(self) -> bool:
+    def may_remove_quarantined(self) -> bool:
         """Whether quarantined snapshots can be removed."""
-        return self._is_settled
+        return self._may_remove_quarantined
 
-    def _forgetting(self) -> MachineJob:
+    def _removing_quarantined(self) -> MachineJob:
         """Return the job that removes them: it uses the machine's thread, as quarantining does."""
 
         def run() -> None:
-            if self._snapshots is not None and self._is_settled:
+            if self._snapshots is not None and self._may_remove_quarantined:
                 self._snapshots.remove_quarantined()
 
         def done(_: object) -> None:
-            if self._is_settled:
-                self.has_quarantined = self._is_settled = False
+            if self._may_remove_quarantined:
+                self.has_quarantined = self._may_remove_quarantined = False
 
         return MachineJob(run, done)
 
-    def taking_back(self, done: Callable[[], None]) -> MachineJob:
+    def restoring_quarantined(self, done: Callable[[], None]) -> MachineJob:
         """Return the job that puts quarantined snapshots back into use."""
 
         before = self._machine.newest
 
         def run() -> SnapshotMeta | None:
             if self._snapshots is not None:
-                self._snapshots.take_back()
-            return self.look()
+                self._snapshots.restore_quarantined()
+            return self.find_newest()
 
         def taken(found: SnapshotMeta | None) -> None:
-            self.has_quarantined = self._is_settled = False
-            self.looked(before, found)
+            self.has_quarantined = self._may_remove_quarantined = False
+            self.newest_found(before, found)
             done()
 
         return MachineJob(run, taken)
@@ -384,10 +386,10 @@ class Snapshotter:
 
         def run() -> SnapshotMeta | None:
             change()
-            return self.look()
+            return self.find_newest()
 
         def changed(found: SnapshotMeta | None) -> None:
-            self.looked(before, found)
+            self.newest_found(before, found)
             done()
 
         def failed(error: Exception) -> None:
@@ -447,15 +449,15 @@ class Snapshotter:
             self._sessions.learned(kept.sessions)
         if self._context.log.damaged:  # damaged entries below it are not needed any more
             self._retention.remove_until(meta.last_included_index)
-        self.settle()
+        self.answer_requests()
 
-    def look(self) -> SnapshotMeta | None:
-        """Find out again which snapshot is the newest; on any thread but the loop's."""
+    def find_newest(self) -> SnapshotMeta | None:
+        """Return the newest snapshot on disk that can be used; on any thread but the loop's."""
         snapshots = self._snapshots
         return snapshots.newest(self._refused) if snapshots is not None else None
 
-    def looked(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
-        """Take the result of `look`; `before` was the newest when it was called."""
+    def newest_found(self, before: SnapshotMeta | None, found: SnapshotMeta | None) -> None:
+        """Take the result of `find_newest`; `before` was the newest when it was called."""
         if self._machine.newest is before:  # else another snapshot came meanwhile
             self._machine.newest = found
 

@@ -24,7 +24,7 @@ from quorumlog.sessions.entries import (
 
 logger = logging.getLogger(__name__)
 
-AGAIN_MS = 1_000
+RETRY_MS = 1_000
 """Pause before the end of a transaction that was refused is proposed again."""
 
 
@@ -110,7 +110,7 @@ class OpenTransactions:
             if found_id not in table.open_ids:
                 del self._due_ms[found_id]
                 continue
-            self._due_ms[found_id] = now_ms + AGAIN_MS
+            self._due_ms[found_id] = now_ms + RETRY_MS
             producer = table.producers[found_id]
             batch_id = max(attempt.batch_id for attempt in producer.attempts.values())
             self._give_up(EndTransaction(found_id, producer.epoch, batch_id, None))

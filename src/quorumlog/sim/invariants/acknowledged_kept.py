@@ -31,7 +31,7 @@ class AcknowledgedKept(Invariant):
                 run = log.read(first, log.end_index, READ_BYTES)
                 for entry in decode_entries(run.block()):
                     if entry.is_data:
-                        self._look(node.node_id, entry.index, entry.body, seen)
+                        self._check(node.node_id, entry.index, entry.body, seen)
                 first = run.last_index + 1
             for index, body in self._values.items():
                 if index > log.before_begin_index:
@@ -48,6 +48,6 @@ class AcknowledgedKept(Invariant):
                     f"{node.node_id} holds {body!r}, of which a client was told it did not happen",
                 )
 
-    def _look(self, node_id: str, index: int, body: bytes, seen: dict[bytes, int]) -> None:
+    def _check(self, node_id: str, index: int, body: bytes, seen: dict[bytes, int]) -> None:
         before = seen.setdefault(body, index)
         self.require(before == index, f"{node_id} holds {body!r} at {before} and at {index}")

@@ -27,5 +27,7 @@ class ChainAgreement(Invariant):
 
     def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
-        told = [text for text in node.alarms if "differ from" in text or "other committed" in text]
-        self.require(not told, f"{node.node_id} reports: {told[:1]}")
+        reports = [
+            text for text in node.alarms if "differ from" in text or "other committed" in text
+        ]
+        self.require(not reports, f"{node.node_id} reports: {reports[:1]}")

@@ -13,14 +13,17 @@ class LeaderCompleteness(Invariant):
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
-        self._looked: dict[str, tuple[int, int]] = {}
+        self._checked: dict[str, tuple[int, int]] = {}
 
     def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
         core = node.core
-        if core.role is not Role.LEADER or self._looked.get(node.node_id) == (core.term, node.life):
+        if core.role is not Role.LEADER or self._checked.get(node.node_id) == (
+            core.term,
+            node.life,
+        ):
             return
-        self._looked[node.node_id] = (core.term, node.life)
+        self._checked[node.node_id] = (core.term, node.life)
         index = self._committed.last_index
         if index < 0:
             return

@@ -16,7 +16,7 @@ class LeaderEligibility(Invariant):
     before its own timers, and so before it can notice that it is late.
     """
 
-    name = "leader_fitness"
+    name = "leader_eligibility"
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int, str], int] = {}
@@ -25,7 +25,7 @@ class LeaderEligibility(Invariant):
         """See `Invariant`."""
         core, group = node.core, node.config.groups[0]
         leads = core.role is Role.LEADER
-        settled = core.membership_index <= core.committed_index
+        is_committed = core.membership_index <= core.committed_index
         voter = core.membership.is_voter(node.node_id)
         self._bound(
             node,
@@ -37,7 +37,7 @@ class LeaderEligibility(Invariant):
         handing_ms = LEAVE_MS if core.is_leaving else group.leadership_transfer_wait_timeout
         handing = leads and core.is_transferring
         self._bound(node, "leadership is being transferred", handing_ms, handing)
-        self._bound(node, "it is no voter any more", 0, leads and settled and not voter)
+        self._bound(node, "it is no voter any more", 0, leads and is_committed and not voter)
 
     def _bound(self, node: NodeView, what: str, limit_ms: int, holds: bool) -> None:
         key = (node.node_id, node.life, what)

@@ -6,7 +6,7 @@ from quorumlog.sim.views import ClusterView
 
 
 class Linearizable(Invariant):
-    """Judged once, at the end, over the whole history."""
+    """Checked once, at the end, over the whole history."""
 
     name = "linearizable"
 

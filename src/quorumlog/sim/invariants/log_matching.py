@@ -23,7 +23,7 @@ class LogMatching(Invariant):
             self._ends[node.node_id] = end
             runs = log.term_runs()
             if runs and end[1]:
-                self._note(node.node_id, end[0], runs[-1][0], end[1])
+                self._record(node.node_id, end[0], runs[-1][0], end[1])
 
     def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
@@ -31,9 +31,9 @@ class LogMatching(Invariant):
             return
         if message.prev_chain_crc and message.type in (PushType.COMPARE, PushType.APPEND):
             chain = message.prev_chain_crc
-            self._note(node.node_id, message.prev_index, message.prev_term, chain)
+            self._record(node.node_id, message.prev_index, message.prev_term, chain)
 
-    def _note(self, node_id: str, index: int, term: int, chain_crc: int) -> None:
+    def _record(self, node_id: str, index: int, term: int, chain_crc: int) -> None:
         known, where = self._chains.setdefault((index, term), (chain_crc, node_id))
         self.require(
             known == chain_crc,

@@ -29,7 +29,7 @@ class MachineAgreement(Invariant):
             return
         rebuilds = node.running.counters.machine_rebuilds
         is_damaged = node.node_id in node.cluster.damaged_machines
-        self.require(is_damaged or not rebuilds, f"{node.node_id} makes its machine again")
+        self.require(is_damaged or not rebuilds, f"{node.node_id} rebuilds its machine")
         if applier.condition or applier.is_loading:
             return
         applied = state.applied_index

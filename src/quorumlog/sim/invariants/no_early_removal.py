@@ -24,7 +24,7 @@ class NoEarlyRemoval(Invariant):
 
     def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
-        self._note_entries(node)
+        self._record_entries(node)
         log, name = node.log, node.node_id
         files = node.running.counters.segments_removed
         life, before, begin = self._removed.get(name, (-1, 0, -1))
@@ -44,7 +44,7 @@ class NoEarlyRemoval(Invariant):
             f"{config.reserved_ms}",
         )
 
-    def _note_entries(self, node: NodeView) -> None:
+    def _record_entries(self, node: NodeView) -> None:
         """Remember when entries came to be: whoever leads is the first to hold them."""
         log = node.log
         runs, end = log.term_runs(), log.end_index

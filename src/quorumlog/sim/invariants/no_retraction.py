@@ -1,6 +1,6 @@
 """What a follower acknowledged to a leader stays in its log for as long as that leader leads (R7).
 
-And what a replica calls durable is: after entries were removed, the disk is looked at (R20).
+And what a replica calls durable is: after entries were removed, the disk is checked (R20).
 """
 
 from random import Random
@@ -10,9 +10,9 @@ from quorumlog.model.messages.peer import PeerMessage, PushResponse
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.views import NodeView
 
-LOOKS_AFTER_REMOVAL = 12
-LOOKS_ONE_IN = 2_000
-"""Events between which a replica that calls everything durable is looked at."""
+CHECKS_AFTER_REMOVAL = 12
+CHECK_ONE_IN = 2_000
+"""Events between which a replica that calls everything durable is checked."""
 
 
 class NoRetraction(Invariant):
@@ -24,7 +24,7 @@ class NoRetraction(Invariant):
         self._random = random
         self._acknowledged: dict[tuple[str, int], tuple[int, int]] = {}
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
-        self._looks: dict[tuple[str, int], int] = {}
+        self._checks_left: dict[tuple[str, int], int] = {}
 
     def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
@@ -44,22 +44,22 @@ class NoRetraction(Invariant):
                 f"{node.node_id} acknowledged {index} in term {term}, and now ends at {end}",
             )
         if self._removed(node, *self._ends.get(key, (-1, 0))):
-            self._looks[key] = LOOKS_AFTER_REMOVAL
+            self._checks_left[key] = CHECKS_AFTER_REMOVAL
         self._ends[key] = (end, node.log.end_chain_crc)
-        if self._looks.get(key, 0) > 0:
-            self._looks[key] -= 1
-            self._look_at_disk(node)
-        elif node.core.durable_index == end and not self._random.randrange(LOOKS_ONE_IN):
-            self._look_at_disk(node)
+        if self._checks_left.get(key, 0) > 0:
+            self._checks_left[key] -= 1
+            self._check_disk(node)
+        elif node.core.durable_index == end and not self._random.randrange(CHECK_ONE_IN):
+            self._check_disk(node)
 
     def _removed(self, node: NodeView, end: int, chain_crc: int) -> bool:
-        """Whether entries that were there at the last look are gone, or others in their place."""
+        """Whether entries that were there at the last check are gone, or others in their place."""
         log = node.log
         if not log.before_begin_index < end <= log.end_index or log.end_chain_crc == chain_crc:
             return end > log.end_index
         return log.is_in_memory(end) and log.chain_crc_at(end) != chain_crc
 
-    def _look_at_disk(self, node: NodeView) -> None:
+    def _check_disk(self, node: NodeView) -> None:
         durable, log = node.core.durable_index, node.log
         found = node.after_power_loss(self._random, durable)
         if found is None:

@@ -16,14 +16,14 @@ class OneVotePerTerm(Invariant):
     def sent(self, node: NodeView, message: PeerMessage) -> None:
         """See `Invariant`."""
         if isinstance(message, VoteRequest) and not message.pre_vote:
-            self._note(node, message.term, node.node_id)
+            self._record(node, message.term, node.node_id)
             return
         if not isinstance(message, VoteResponse) or message.pre_vote:
             return
         if message.vote_result.accepts:
-            self._note(node, message.request_term, message.remote_id)
+            self._record(node, message.request_term, message.remote_id)
 
-    def _note(self, node: NodeView, term: int, candidate: str) -> None:
+    def _record(self, node: NodeView, term: int, candidate: str) -> None:
         known = self._votes.setdefault((node.node_id, node.incarnation, term), candidate)
         self.require(
             known == candidate, f"{node.node_id} voted for {known} and {candidate} in term {term}"

@@ -30,9 +30,9 @@ class Transactions(Invariant):
                 if first <= index <= node.running.sessions.stable_index:
                     shown = visible.get(index) == body
                     self.require(shown, f"{node.node_id} does not show {body!r} at {index}")
-            self._judge(node, visible, by_body, attempts, first)
+            self._check(node, visible, by_body, attempts, first)
 
-    def _judge(
+    def _check(
         self,
         node: NodeView,
         visible: dict[int, bytes],

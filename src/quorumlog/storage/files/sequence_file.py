@@ -141,7 +141,7 @@ class SequenceFile:
         finally:
             file.close()
 
-    def settle(self) -> None:
+    def reload_from_disk(self) -> None:
         """Make reads return what the disk holds.
 
         After a failed fsync the page cache may show bytes that never reached the disk

@@ -399,7 +399,7 @@ class Snapshots:
                 self._remove_quarantined(self.quarantined()[:-QUARANTINED_MAX])
         return bool(there)
 
-    def take_back(self) -> None:
+    def restore_quarantined(self) -> None:
         """Restore what was quarantined, to be used again."""
         with self._changing:
             present = self.indexes()

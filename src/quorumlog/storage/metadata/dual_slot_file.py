@@ -112,7 +112,7 @@ class _DualSlots:
         file.path = self.path
         self._file = file
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Make what is there durable as it is."""
         if self.exists():
             file = self._files.open(self.path)
@@ -174,10 +174,10 @@ class DualSlotFile:
             return value
         if not pair or None in (*pair, *copies):
             logger.warning("%s was damaged; it is restored from another copy of it", self.path)
-        self._settle(pair, value)
+        self._equalize_copies(pair, value)
         return value
 
-    def _settle(self, pair: list[_Slot | None], value: bytes) -> None:
+    def _equalize_copies(self, pair: list[_Slot | None], value: bytes) -> None:
         """Make all copies what was read, durably: it is relied on from now on.
 
         It may be in the page cache only, or in one copy. That one is written as the last.
@@ -188,7 +188,7 @@ class DualSlotFile:
         for one in last:
             first = 1 if one is self._pair and newest[:1] == [0] else 0
             if not restore(one.path, partial(self._write_one, one, slot, first)):
-                one.settle()  # which needs no room
+                one.sync()  # which needs no room
 
     def read_or_lose(self, *, read_only: bool = False) -> bytes | None:
         """Return the value like `read`; None, and `is_lost`, when all copies are damaged."""

@@ -139,7 +139,7 @@ class Recovery:
             start = self._start_of_log()
         if checkpoint is not None and checkpoint.is_end:
             end, stop = checkpoint.point, Stop(checkpoint.point.position, "a truncation")
-            self._settle(end.position, end.index)
+            self._reload_from_disk(end.position, end.index)
         else:
             end, stop = self._scan(start)
         if metadata.durable is None:
@@ -335,7 +335,7 @@ class Recovery:
     def _scan(self, start: LogPoint | None) -> tuple[LogPoint, Stop]:
         """Read from `start` on, repair index records; return where the log ends and why."""
         position = start.position if start is not None else 0
-        self._settle(position, start.index if start is not None else 0)
+        self._reload_from_disk(position, start.index if start is not None else 0)
         metadata = self._metadata
         scan = DamageScan(self._data, self._index, start, metadata)
         torn: ScannedRun | None = None
@@ -357,14 +357,14 @@ class Recovery:
                 return without
         return scan.end, scan.stop
 
-    def _settle(self, position: int, index: int) -> None:
+    def _reload_from_disk(self, position: int, index: int) -> None:
         """Make later reads return what the disk holds, which the page cache may not."""
         place = max(0, index) * INDEX_RECORD_SIZE
         for file in (
             *self._data.files_over(position, NO_END),
             *self._index.files_over(place, NO_END),
         ):
-            file.settle()
+            file.reload_from_disk()
 
     def _repair_records(self, first: int, derived: Records) -> None:
         """Write index records again that differ from their entries."""

@@ -4,7 +4,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import PushResponse, VoteRequest, VoteResponse
 
 
-class Judge:
+class SafetyChecker:
     """Remembers who led and what was committed; asked after every step, raises AssertionError."""
 
     def __init__(self):
