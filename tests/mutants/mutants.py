@@ -376,17 +376,17 @@ def r34_records_of_keys_and_values_are_served_unchecked(put):
 
 
 def r35_who_is_asked_to_stop_does_not_wait_for_what_it_owes(put):
-    put(replica.Replica, "may_leave", True)
+    put(replica.Replica, "may_stop", True)
 
 
 def r36_who_is_asked_to_stop_acknowledges_what_nobody_else_has(put):
-    leave = replica.Replica.leave
+    prepare_stop = replica.Replica.prepare_stop
 
     def hasty(self):
         self.appends.applied(self.log.end_index, lambda first, last: [b""] * (last - first + 1))
-        leave(self)
+        prepare_stop(self)
 
-    put(replica.Replica, "leave", hasty)
+    put(replica.Replica, "prepare_stop", hasty)
 
 
 def r37_offers_to_begin_elsewhere_are_taken_unconfirmed(put):

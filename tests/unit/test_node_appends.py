@@ -27,7 +27,7 @@ class Leader(Surroundings):
             leader_id="n0",
             term=1,
             is_transferring=False,
-            is_leaving=False,
+            is_stopping=False,
             awaits_leader=False,
             committed_index=9,
             term_at=lambda index: 1,

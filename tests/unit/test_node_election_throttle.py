@@ -25,7 +25,7 @@ def test_one_more_must_wait_until_another_is_over():
     assert not election_throttle.admits("g3", 100, 1_000)
 
 
-def test_whoever_asks_again_while_others_wait_leaves_its_place():
+def test_whoever_asks_again_while_others_wait_loses_its_place():
     election_throttle = full()
     assert not election_throttle.admits("late", 100, 1_000)
     assert all(election_throttle.admits("g3", now_ms, 1_000) for now_ms in (800, 1_500))

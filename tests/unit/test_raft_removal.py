@@ -24,7 +24,7 @@ def test_a_follower_is_removed(count):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_r17_a_leader_that_is_removed_commits_that_hands_over_and_leaves(count, seed):
+def test_r17_a_leader_that_is_removed_commits_that_transfers_leadership_and_steps_down(count, seed):
     group, leader = begun(count, seed)
     number = group.remove(leader)
     asked = group.now
@@ -55,7 +55,7 @@ def test_r17_a_busy_leader_that_is_removed_hands_over_all_the_same(seed):
 
 
 def test_r17_a_removed_leader_counts_itself_for_nothing():
-    """Of four, the leader leaves: its own copy is no part of the majority of the three others."""
+    """The leader of four is removed: its copy does not count for the majority of the others."""
     group, leader = begun(4)
     one = group.followers()[0]
     committed = group.core(leader).committed_index

@@ -5,9 +5,9 @@ import sys
 
 WAITS_FOR_EVER = """
 import threading
-from quorumlog.service.main import leave_within
+from quorumlog.service.main import exit_within
 threading.Thread(target=threading.Event().wait).start()  # as a thread in a disk that hangs
-leave_within(0.1, "n0")
+exit_within(0.1, "n0")
 """
 
 

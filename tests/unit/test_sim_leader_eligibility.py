@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.model.codes import Role
-from quorumlog.node.node import LEAVE_MS
+from quorumlog.node.node import PREPARE_STOP_MS
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.invariants.leader_eligibility import SLACK_MS, LeaderEligibility
 
-LONGEST_MS = LEAVE_MS + SLACK_MS
+LONGEST_MS = PREPARE_STOP_MS + SLACK_MS
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def node():
         role=Role.LEADER,
         membership_index=0,
         committed_index=5,
-        is_leaving=True,
+        is_stopping=True,
         is_transferring=True,
         membership=SimpleNamespace(is_voter=lambda node_id: True),
     )

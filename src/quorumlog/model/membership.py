@@ -93,9 +93,9 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         kept = tuple(member for member in self.members if member.node_id != node_id)
         return msgspec.structs.replace(self, members=kept)
 
-    def final(self, leaving: Sequence[str] = ()) -> "Membership":
-        """Return the membership that a joint one leads to, without the members that leave."""
-        kept = tuple(member for member in self.members if member.node_id not in leaving)
+    def final(self, removed: Sequence[str] = ()) -> "Membership":
+        """Return the membership that a joint one leads to, without the members that are removed."""
+        kept = tuple(member for member in self.members if member.node_id not in removed)
         return msgspec.structs.replace(self, members=kept, outgoing=())
 
     # -- as bytes -----------------------------------------------------------------------------

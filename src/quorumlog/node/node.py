@@ -36,10 +36,10 @@ from quorumlog.transport.peers import PeerLinks
 
 logger = logging.getLogger(__name__)
 
-LEAVE_MS = 2_500
+PREPARE_STOP_MS = 2_500
 """How long a node that stops lets its replicas transfer leadership and answer requests."""
-LEAVE_STEP_MS = 2
-CLIENTS_LEAVE_MS = 250
+PREPARE_STOP_STEP_MS = 2
+CLIENTS_DISCONNECT_MS = 250
 """How long it then waits for clients to disconnect, once it has told them to."""
 FLUSH_MS = 1_000
 """How long it waits for its disk to report what was written."""
@@ -274,10 +274,10 @@ class Node:
             raise
 
     async def stop(self, *, clean: bool = True) -> None:
-        """Leave (with `clean`, see there), then close everything in reverse order."""
+        """Prepare to stop (with `clean`), then close everything in reverse order."""
         if clean:
-            await self.leave()
-            await self.listener.dismiss_clients(CLIENTS_LEAVE_MS / 1000)
+            await self.prepare_stop()
+            await self.listener.dismiss_clients(CLIENTS_DISCONNECT_MS / 1000)
         self._takes_part = False
         self.lag.stop()
         await self._places.stop()
@@ -293,21 +293,21 @@ class Node:
         self._reads.stop()
         self._groups.close()
 
-    async def leave(self) -> None:
+    async def prepare_stop(self) -> None:
         """Transfer leadership of all groups at the same time, and answer what was appended.
 
         The node goes on following, and directs clients to the new leaders, until it is stopped. It
         does not wait for groups in which no other member could lead.
         """
-        staying = list(self.replicas.values())
-        for replica in staying:
-            replica.leave()
-        deadline = monotonic_ms() + LEAVE_MS
-        while staying and monotonic_ms() < deadline:
-            staying = [replica for replica in staying if not replica.may_leave]
-            if staying:
-                await asyncio.sleep(LEAVE_STEP_MS / 1000)
-        for replica in staying:
+        pending = list(self.replicas.values())
+        for replica in pending:
+            replica.prepare_stop()
+        deadline = monotonic_ms() + PREPARE_STOP_MS
+        while pending and monotonic_ms() < deadline:
+            pending = [replica for replica in pending if not replica.may_stop]
+            if pending:
+                await asyncio.sleep(PREPARE_STOP_STEP_MS / 1000)
+        for replica in pending:
             log_event(
                 logger, logging.WARNING, "leadership not transferred", group=replica.config.group
             )

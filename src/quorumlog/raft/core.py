@@ -33,7 +33,6 @@ from quorumlog.raft.events import (
     EntriesRead,
     EntriesUnreadable,
     Event,
-    Leaving,
     LogCompacted,
     OfferConfirmed,
     PeerConnected,
@@ -43,6 +42,7 @@ from quorumlog.raft.events import (
     ReadRequested,
     Received,
     SnapshotFetched,
+    Stopping,
     StorageFailed,
     Stored,
     Ticked,
@@ -97,7 +97,7 @@ class RaftCore(CoreView):
             PeerConnected: self._peer_connected,
             PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
-            Leaving: self._leaving,
+            Stopping: self._stopping,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
             Quiesced: self._quiesced,
@@ -136,7 +136,7 @@ class RaftCore(CoreView):
             if self._transfer.is_awaited:
                 self._transfer.check_end()
             if self._leadership is not None:
-                if state.is_leaving:
+                if state.is_stopping:
                     self._transfer.consider_successor()
                 if self._leadership.quiescence.is_quiescent:
                     self._leadership.quiescence.review()
@@ -240,14 +240,14 @@ class RaftCore(CoreView):
         elif event.peer_id == self._state.leader_id:
             self._state.leader_lost()
 
-    def _leaving(self, event: Leaving) -> None:
+    def _stopping(self, event: Stopping) -> None:
         """Do not campaign any more; a vote that is under way is decided all the same.
 
         The voters that chose me wait for the outcome, and would wait for an election time-out
         if there were none.
         """
         state = self._state
-        state.is_leaving = True
+        state.is_stopping = True
         state.record("is about to stop")
         if state.election is not None and state.election.pre_vote:
             state.enter(Role.CANDIDATE, None)

@@ -130,7 +130,7 @@ class TransferRequested(msgspec.Struct, frozen=True):
     term: int = -1
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class Stopping(msgspec.Struct, frozen=True):
     """This replica's node is about to stop: it campaigns no more, and transfers leadership."""
 
 
@@ -197,7 +197,7 @@ Event: TypeAlias = (
     | PeerConnected
     | PeerLost
     | TransferRequested
-    | Leaving
+    | Stopping
     | ChangeRequested
     | ReadRequested
     | Quiesced

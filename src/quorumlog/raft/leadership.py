@@ -34,7 +34,7 @@ from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
 """Entries are retained for a peer that was heard of within this time."""
-DEPARTURE_MS = 10_000
+REMOVED_PEER_MS = 10_000
 """How long a removed member is sent its removal, if it does not acknowledge that."""
 
 
@@ -51,7 +51,7 @@ class Leadership:
         self._transfer = transfer
         self.dispatchers: dict[str, Dispatcher] = {}
         self._counted: list[str] | None = None
-        self._departures_ms: dict[str, int] = {}
+        self._removed_peers_ms: dict[str, int] = {}
         # The dispatchers are made before the NOOP, so that the first COMPARE is at the last index
         # that the log had when this replica was elected (spec 95.61).
         self._add_dispatchers()
@@ -141,7 +141,7 @@ class Leadership:
             self._transfer.advance(again=True)
             if self.is_ready:
                 self._change.tick()
-            self._drop_departed()
+            self._drop_removed_peers()
         if not quiescence.is_quiescent:
             for dispatcher in self.dispatchers.values():
                 dispatcher.tick()
@@ -244,7 +244,7 @@ class Leadership:
             dispatcher.push_entries()
         if self._transfer.is_awaited:
             self._transfer.advance()
-        self._leave_if_removed()
+        self._step_down_if_removed()
 
     @property
     def may_commit(self) -> bool:
@@ -272,17 +272,17 @@ class Leadership:
                 self.dispatchers[peer_id] = Dispatcher(state, peer_id)
         for peer_id in self.dispatchers:
             if peer_id in ids:
-                self._departures_ms.pop(peer_id, None)
+                self._removed_peers_ms.pop(peer_id, None)
             else:
-                self._departures_ms.setdefault(peer_id, state.now_ms + DEPARTURE_MS)
+                self._removed_peers_ms.setdefault(peer_id, state.now_ms + REMOVED_PEER_MS)
 
-    def _drop_departed(self) -> None:
+    def _drop_removed_peers(self) -> None:
         """Forget removed members once they know that they were removed, or do not answer."""
         state = self._state
-        for peer_id, deadline_ms in list(self._departures_ms.items()):
+        for peer_id, deadline_ms in list(self._removed_peers_ms.items()):
             informed = self.dispatchers[peer_id].commits.known_index >= state.memberships.index
             if informed or state.now_ms >= deadline_ms:
-                del self._departures_ms[peer_id], self.dispatchers[peer_id]
+                del self._removed_peers_ms[peer_id], self.dispatchers[peer_id]
                 self._counted = None
                 self._rounds.forget(peer_id)
 
@@ -313,7 +313,7 @@ class Leadership:
             self._counted = _counted(self._state.memberships.current, self.dispatchers)
         return self._counted
 
-    def _leave_if_removed(self) -> None:
+    def _step_down_if_removed(self) -> None:
         """Step down if the committed membership does not name me as a voter any more (R17)."""
         state = self._state
         current = state.memberships.current
@@ -328,7 +328,7 @@ class Leadership:
         if voters:
             best = max(voters, key=matches.__getitem__)
             state.send(timeout_now(state, best, matches[best]))
-        state.record("leaves: it was removed from the voters")
+        state.record("steps down: it was removed from the voters")
         state.enter(Role.FOLLOWER, None)
 
     # -- inside -------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class Leadership:
             or self._transfer.is_running
             or bool(self._transfer.live_preferred())
             or self._change.is_running
-            or bool(self._departures_ms)
+            or bool(self._removed_peers_ms)
             or not self._reads.is_idle
         )
 

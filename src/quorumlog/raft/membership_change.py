@@ -195,10 +195,10 @@ def _could_decide(current: Membership, voters: tuple[str, ...], live: Sequence[s
 def final_membership(joint: Membership) -> Membership:
     """Return the final membership that follows a joint one.
 
-    Voters that are only in the old set leave. Those that are to join again stay, as learners of any
-    incarnation.
+    Voters that are only in the old set are removed. Those that are to join again stay, as
+    learners of any incarnation.
     """
-    leaving: list[str] = []
+    removed: list[str] = []
     for node_id in joint.outgoing:
         member = joint.member(node_id)
         if node_id in joint.voters or member is None:
@@ -206,5 +206,5 @@ def final_membership(joint: Membership) -> Membership:
         if member.joining:
             joint = joint.with_member(msgspec.structs.replace(member, incarnation=0))
         else:
-            leaving.append(node_id)
-    return joint.final(leaving)
+            removed.append(node_id)
+    return joint.final(removed)

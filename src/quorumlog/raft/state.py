@@ -93,7 +93,7 @@ class RaftState:
         self.voter_incarnations: dict[str, int] = {}
         self.effects: list[Effect] = []
         self.is_eligible = True
-        self.is_leaving = False
+        self.is_stopping = False
         self._request_id = 0
         self.election_timer = ElectionTimer(config, random, now_ms)
         if not self.is_sole_voter:
@@ -169,7 +169,7 @@ class RaftState:
         """Whether I am an eligible voter, with the named data directory, and about to stay."""
         own_id = self.config.self_id
         if (
-            self.is_leaving
+            self.is_stopping
             or not self.is_eligible
             or not self.memberships.counts_voter(own_id, self.committed_index)
         ):

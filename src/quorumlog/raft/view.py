@@ -91,12 +91,12 @@ class CoreView:
         return self._transfer.is_awaited
 
     @property
-    def is_leaving(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether the node is about to stop."""
-        return self._state.is_leaving
+        return self._state.is_stopping
 
     @property
-    def may_leave(self) -> bool:
+    def may_stop(self) -> bool:
         """Whether a node that is about to stop need not wait for this replica any more.
 
         The replica does not lead, or no other could lead in its place; and if it asked for votes,

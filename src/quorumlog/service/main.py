@@ -66,17 +66,17 @@ def serve(config: NodeConfig) -> int:
         return EXIT_FAILED
 
 
-def leave_within(seconds: float, self_id: str) -> None:
+def exit_within(seconds: float, self_id: str) -> None:
     """End this process after a number of seconds, if it has not ended by itself."""
 
-    def leave() -> None:
+    def exit_now() -> None:
         last_words(
             f"quorumlog: {self_id}: could not stop within {seconds:g} s (a disk or a state machine "
             "does not answer); ended all the same"
         )
         os._exit(EXIT_FAILED)
 
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(seconds, exit_now)
     timer.daemon = True
     timer.start()
 
@@ -120,12 +120,12 @@ async def _serve(config: NodeConfig) -> int:
     )
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    leave_within(FAILED_STOP_S if node.failure.done() else CLEAN_STOP_S, config.self_id)
+    exit_within(FAILED_STOP_S if node.failure.done() else CLEAN_STOP_S, config.self_id)
     garbage.stop()
     if watchdog is not None:
         watchdog.stop()
     if not node.failure.done():
-        await node.leave()
+        await node.prepare_stop()
     if admin is not None:  # it waits for a thread: the loop must not, others follow this node
         await asyncio.to_thread(admin.stop)
     await node.stop(clean=not node.failure.done())

@@ -167,7 +167,11 @@ class ClientRequests:
         """See `ConnectionHandler`."""
         self._node.append_shares.forget(self)
         log_event(
-            logger, logging.DEBUG, "client left", client=connection.remote_address, reason=reason
+            logger,
+            logging.DEBUG,
+            "client disconnected",
+            client=connection.remote_address,
+            reason=reason,
         )
 
     def _answer(

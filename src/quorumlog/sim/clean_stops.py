@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import Role
-from quorumlog.node.node import FLUSH_MS, LEAVE_MS, LEAVE_STEP_MS
+from quorumlog.node.node import FLUSH_MS, PREPARE_STOP_MS, PREPARE_STOP_STEP_MS
 from quorumlog.sim.finding import Finding
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ LEADERS = 0.7
 
 @dataclass(slots=True)
 class _Stop:
-    """One stop of one life of a node; `is_left`: it serves no more and writes a checkpoint."""
+    """One stop of one life of a node; `is_prepared`: it serves no more and writes a checkpoint."""
 
     node: "SimulatedNode"
     life: int
     deadline_ms: int
-    is_left: bool = False
+    is_prepared: bool = False
     is_recorded: bool = False
 
     @property
@@ -79,9 +79,9 @@ class CleanStops:
         if leader is not None and leader in up and random.random() < LEADERS:
             node = leader
         now_ms = self._cluster.clock.now_ms
-        self._stop = stop = _Stop(node, node.life, now_ms + LEAVE_MS)
+        self._stop = stop = _Stop(node, node.life, now_ms + PREPARE_STOP_MS)
         self.happened.append(f"{now_ms} ms {node.node_id} ({node.core.role.value}) is to stop")
-        node.enter(node.running.leave)
+        node.enter(node.running.prepare_stop)
         self._check_later(stop)
 
     def _check_later(self, stop: _Stop) -> None:
@@ -89,7 +89,7 @@ class CleanStops:
             if self.is_on:
                 self._check(stop)
 
-        self._cluster.clock.after_ms(LEAVE_STEP_MS, check)
+        self._cluster.clock.after_ms(PREPARE_STOP_STEP_MS, check)
 
     def _check(self, stop: _Stop) -> None:
         """Go on with a stop as far as it may."""
@@ -103,16 +103,16 @@ class CleanStops:
     def _go_on(self, stop: _Stop) -> None:
         node, now_ms = stop.node, self._cluster.clock.now_ms
         replica, is_late = node.running, now_ms >= stop.deadline_ms
-        if not stop.is_left and (replica.may_leave or is_late):
+        if not stop.is_prepared and (replica.may_stop or is_late):
             if not is_late:
                 self._require_answered(node)
-            stop.is_left, stop.deadline_ms, is_late = True, now_ms + FLUSH_MS, False
-        if stop.is_left and not stop.is_recorded:
+            stop.is_prepared, stop.deadline_ms, is_late = True, now_ms + FLUSH_MS, False
+        if stop.is_prepared and not stop.is_recorded:
             is_durable = replica.core.durable_index >= replica.log.end_index
             if (is_durable and not replica.maintenance.is_busy) or is_late:
                 stop.is_recorded = True
                 node.enter(replica.maintenance.checkpoint)
-        elif stop.is_left and (not replica.maintenance.is_busy or is_late):
+        elif stop.is_prepared and (not replica.maintenance.is_busy or is_late):
             node.stop(power=False, why="stopped in order", closes=True)
             self._after(RESTART_MS, lambda: self._start_node(node))
 
@@ -124,7 +124,7 @@ class CleanStops:
         replica, owed = node.running, node.unanswered
         is_hopeless = replica.core.role is Role.LEADER and not replica.core.may_commit
         is_excused = is_hopeless or replica.health_text
-        self.happened.append(f"{self._cluster.clock.now_ms} ms {node.node_id} has left")
+        self.happened.append(f"{self._cluster.clock.now_ms} ms {node.node_id} may stop")
         if owed and not is_excused:
             raise Finding(
                 "clean_stop", f"{node.node_id} may stop, and owes {owed} appends an answer"

@@ -225,7 +225,7 @@ class Appends:
             return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
         if context.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
-        if context.core.is_leaving and context.core.may_leave:
+        if context.core.is_stopping and context.core.may_stop:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         is_mark = isinstance(entry, TimeMark)  # without time marks nothing old could be removed
         if full := self._space.full_text(size_bytes, is_mark=is_mark):

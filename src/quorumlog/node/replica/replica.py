@@ -251,13 +251,13 @@ class Replica:
         return self.applier.state.applied_index
 
     @property
-    def may_leave(self) -> bool:
+    def may_stop(self) -> bool:
         """Whether the node need not wait for this replica any more before it stops.
 
         If no other member can lead, it does not wait for appends that no majority will acknowledge.
         """
         core = self.core
-        if not core.may_leave:
+        if not core.may_stop:
             return False
         is_hopeless = core.role is Role.LEADER and not core.may_commit
         return self.appends.is_idle or is_hopeless or bool(self.health_text)
@@ -304,9 +304,9 @@ class Replica:
         """A peer's process has ended, it seems."""
         self.step(ev.PeerLost(peer_id))
 
-    def leave(self) -> None:
+    def prepare_stop(self) -> None:
         """Transfer leadership: the node is about to stop."""
-        self.step(ev.Leaving())
+        self.step(ev.Stopping())
 
     # -- what peers say -----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Leaders are eligible: their disk answers, they are voters, and transfers end in time."""
 
 from quorumlog.model.codes import Role
-from quorumlog.node.node import LEAVE_MS
+from quorumlog.node.node import PREPARE_STOP_MS
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.views import NodeView
 
@@ -34,7 +34,7 @@ class LeaderEligibility(Invariant):
             leads and node.disk_waits_ms > group.election_timeout_max_ms,
         )
         # who is about to stop asks one after the other, until the node stops in any case
-        handing_ms = LEAVE_MS if core.is_leaving else group.leadership_transfer_wait_timeout
+        handing_ms = PREPARE_STOP_MS if core.is_stopping else group.leadership_transfer_wait_timeout
         handing = leads and core.is_transferring
         self._bound(node, "leadership is being transferred", handing_ms, handing)
         self._bound(node, "it is no voter any more", 0, leads and is_committed and not voter)
