@@ -56,7 +56,7 @@ class Replica:
         self.log = self.stored.copy()
         self.writes = deque()
         self.syncing = 0
-        self.stored_token = 0
+        self.durable_token = 0
         self.held = []
         self.reads = {}
         self.pending = {}
@@ -329,15 +329,15 @@ class Cluster(Snapshots):
         if not replica.up or replica.incarnation != incarnation:
             return
         for _ in range(replica.syncing):
-            replica.stored_token, write = replica.writes.popleft()
+            replica.durable_token, write = replica.writes.popleft()
             replica.persist(write)
         replica.syncing = 0
-        token = replica.stored_token
+        token = replica.durable_token
         ready = [effect for effect in replica.held if effect.after <= token]
         replica.held = [effect for effect in replica.held if effect.after > token]
         for effect in ready:
             self._transmit(replica, effect.message)
-        self.step(replica, ev.Stored(token))
+        self.step(replica, ev.WritesDurable(token))
 
     def fail_disk(self, node_id):
         replica = self.nodes[node_id]
@@ -396,7 +396,7 @@ class Cluster(Snapshots):
         self._write(replica, effect.token, "cut", effect.from_index)
 
     def _Send(self, replica, effect, event, entries):  # noqa: N802
-        if effect.after is None or effect.after <= replica.stored_token:
+        if effect.after is None or effect.after <= replica.durable_token:
             self._transmit(replica, effect.message)
         else:
             replica.held.append(effect)

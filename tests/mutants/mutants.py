@@ -26,7 +26,7 @@ from quorumlog.raft.dispatcher import CommitNotices, Dispatcher
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.membership_change import MembershipChange
-from quorumlog.raft.quorum import quorum_reached
+from quorumlog.raft.quorum import quorum_index
 from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.write_tracker import WriteTracker
@@ -79,7 +79,7 @@ def r04_entries_of_older_terms_are_committed_by_counting_copies(put):
         state = self._state
         matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         matches[state.config.self_id] = state.writes.durable_index
-        state.commit_to(quorum_reached(state.memberships.current, matches))
+        state.commit_to(quorum_index(state.memberships.current, matches))
         self._change.committed()
         for dispatcher in self.dispatchers.values():
             dispatcher.push_entries()
@@ -198,7 +198,7 @@ def r16_a_learner_is_promoted_at_once(put):
 
 
 def r17_a_removed_leader_goes_on(put):
-    put(Leadership, "_leave_if_removed", lambda self: None)
+    put(Leadership, "_step_down_if_removed", lambda self: None)
 
 
 def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
@@ -215,12 +215,12 @@ def r18_a_replica_that_thinks_itself_a_learner_does_not_answer(put):
 def r20_a_write_that_is_done_vouches_for_those_behind_it(put):
     """The answers of the disk carry no token: whatever was asked for counts as durable."""
 
-    def stored(self, token):
-        self.stored_token = token
+    def durable(self, token):
+        self.durable_token = token
         while self._pending:
             self.durable_index = self._pending.popleft()[1]
 
-    put(WriteTracker, "stored", stored)
+    put(WriteTracker, "durable", durable)
 
 
 def r21_what_can_be_read_is_pushed_in_place_of_what_cannot(put):
@@ -304,7 +304,7 @@ def r26_a_repeated_command_is_executed_again(put):
     def forgetful(self, entry):
         result = check(self, entry)
         keeps_results = getattr(entry, "keeps_results", False)
-        return SessionCheck() if keeps_results and result.stored else result
+        return SessionCheck() if keeps_results and result.appended else result
 
     put(Sessions, "check", forgetful)
 

@@ -12,7 +12,7 @@ from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.sessions.entries import SessionEntry
-from quorumlog.sessions.producer_table import StoredBlock
+from quorumlog.sessions.producer_table import AppendedBlock
 from replica_context import Surroundings
 
 ENTRY = SessionEntry(producer_id=7, epoch=0, first_sequence=0, count=1, crc=1)
@@ -46,11 +46,11 @@ class Leader(Surroundings):
         )
 
 
-def checked(code=ResponseCode.SUCCESS, stored=None):
-    return SimpleNamespace(code=code, text="", stored=stored)
+def checked(code=ResponseCode.SUCCESS, appended=None):
+    return SimpleNamespace(code=code, text="", appended=appended)
 
 
-REPEATED = checked(stored=StoredBlock(0, 1, 1, 4))
+REPEATED = checked(appended=AppendedBlock(0, 1, 1, 4))
 REFUSED = checked(ResponseCode.PRODUCER_FENCED)
 
 

@@ -430,7 +430,7 @@ def test_own_vote_counts_only_when_durable():
     cluster.sync_ms = (300, 300)
     cluster.start()
     cluster.run_for(299)
-    cluster.step(cluster.nodes["n0"], ev.Stored(0))  # some earlier write, not the vote
+    cluster.step(cluster.nodes["n0"], ev.WritesDurable(0))  # some earlier write, not the vote
     assert cluster.core("n0").role is Role.CANDIDATE
     cluster.run_for(2)
 
@@ -462,7 +462,7 @@ def test_a_replica_whose_disk_failed_promises_nothing_any_more():
     node = cluster.nodes[leader]
     for event in (
         ev.Ticked(),
-        ev.Stored(1),
+        ev.WritesDurable(1),
         ev.Received(vote_request("n1", leader, 99, (99, 99))),
         ev.Received(heartbeat("n1", leader, 99)),
         ev.StorageFailed("again"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quorumlog.model.errors import ConfigError, InvariantViolation
 from quorumlog.raft.config import RaftConfig
 from quorumlog.raft.log_index import LogIndex
-from quorumlog.raft.quorum import majority, quorum_index
+from quorumlog.raft.quorum import majority, majority_index
 from quorumlog.raft.write_tracker import WriteTracker
 
 
@@ -101,23 +101,23 @@ def test_entries_below_the_boundary_are_taken_as_stored():
     assert log.first_conflict([(1, 3), (2, 8)], 14) == 12
 
 
-def test_122_quorum_index_of_watermarks():
-    assert quorum_index([9, 5, 3]) == 5
-    assert quorum_index([9, 9, -1]) == 9
-    assert quorum_index([7, 3, 2, 1]) == 2
-    assert quorum_index([9, 8, 7, 6, 5]) == 7
-    assert quorum_index([4]) == 4
+def test_122_majority_index_of_watermarks():
+    assert majority_index([9, 5, 3]) == 5
+    assert majority_index([9, 9, -1]) == 9
+    assert majority_index([7, 3, 2, 1]) == 2
+    assert majority_index([9, 8, 7, 6, 5]) == 7
+    assert majority_index([4]) == 4
 
 
 @given(st.lists(st.integers(-1, 50), min_size=1, max_size=7))
-def test_the_quorum_index_is_the_largest_that_a_majority_has(values):
-    index = quorum_index(values)
+def test_the_majority_index_is_the_largest_that_a_majority_has(values):
+    index = majority_index(values)
 
     assert sum(value >= index for value in values) >= majority(len(values))
     assert sum(value > index for value in values) < majority(len(values))
 
 
-def test_a_write_vouches_only_for_entries_that_still_stand():
+def test_a_write_makes_only_entries_durable_that_were_not_removed_since():
     """RELIABILITY R20: entries 5 … 9 were staged, removed, and others took their place."""
     writes = WriteTracker(4)
     old = writes.issue(9, now_ms=10)
@@ -125,12 +125,12 @@ def test_a_write_vouches_only_for_entries_that_still_stand():
     cut = writes.issue(4, now_ms=20)
     new = writes.issue(9, now_ms=30)
 
-    writes.stored(old)
+    writes.durable(old)
     assert writes.durable_index == 4
-    writes.stored(cut)
+    writes.durable(cut)
     assert writes.durable_index == 4
     assert writes.oldest_ms == 30
-    writes.stored(new)
+    writes.durable(new)
     assert writes.durable_index == 9
     assert writes.oldest_ms is None
 
@@ -142,9 +142,9 @@ def test_durable_entries_that_are_removed_are_not_durable():
     assert writes.durable_index == 4
 
 
-def test_a_write_that_was_never_asked_for_cannot_be_stored():
+def test_a_write_that_was_never_issued_cannot_be_durable():
     with pytest.raises(InvariantViolation):
-        WriteTracker(-1).stored(1)
+        WriteTracker(-1).durable(1)
 
 
 GOOD = {

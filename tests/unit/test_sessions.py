@@ -189,7 +189,7 @@ def test_a_first_block_is_known_although_only_a_snapshot_is_younger_than_it(tmp_
     opened = Opened(tmp_path / "g", state_machine="counting:Counter")
     assert opened.group.committed_index == 12
     sessions = Sessions(opened.log, opened.group.committed_index, opened.group.sessions)
-    assert sessions.check(made).stored.index == 10
+    assert sessions.check(made).appended.index == 10
     opened.close()
 
 
@@ -197,13 +197,13 @@ def test_a_block_that_comes_again_is_found_committed_or_not(replica):
     at = replica.append(1, 0, [b"a", b"b"])
     for _ in range(2):
         result = replica.check(1, 0, [b"a", b"b"])
-        assert (result.code, result.stored.index, result.stored.last_index) == (OK, at, at + 2)
+        assert (result.code, result.appended.index, result.appended.last_index) == (OK, at, at + 2)
         replica.commit()
 
 
 def test_what_follows_is_added_and_what_does_not_fit_is_refused(replica):
     replica.append(1, 0, [b"a", b"b"], epoch=3)
-    assert replica.check(1, 2, [b"c"], epoch=3).stored is None
+    assert replica.check(1, 2, [b"c"], epoch=3).appended is None
     assert replica.check(1, 2, [b"c"], epoch=3).code is OK
     assert replica.check(1, 3, [b"c"], epoch=3).code is GAP
     assert replica.check(1, 0, [b"a", b"x"], epoch=3).code is MISMATCH
@@ -224,8 +224,8 @@ def test_a_block_that_was_truncated_is_not_known_any_more(replica):
     replica.run(replica.log.truncate(at))
     replica.sessions.truncated(at)
     result = replica.check(1, 1, [b"other"])
-    assert (result.code, result.stored) == (OK, None)
-    assert replica.check(1, 0, [b"a"]).stored.index == 0
+    assert (result.code, result.appended) == (OK, None)
+    assert replica.check(1, 0, [b"a"]).appended.index == 0
 
 
 @pytest.mark.parametrize("checkpoints", [False, True])
@@ -238,7 +238,7 @@ def test_a_restart_knows_what_was_known(replica, checkpoints):
     before = replica.sessions._current.sessions
     replica.reopen()
     assert replica.sessions._current.sessions == before
-    assert replica.check(0, 0, [b"0", b"x"]).stored is not None
+    assert replica.check(0, 0, [b"0", b"x"]).appended is not None
 
 
 def test_entries_that_retention_removes_leave_their_sessions(replica):
@@ -247,9 +247,9 @@ def test_entries_that_retention_removes_leave_their_sessions(replica):
     replica.commit()
     replica.run(replica.log.reset(60))
     replica.reopen()
-    assert replica.check(1, 39, [b"39"]).stored.index == 78
+    assert replica.check(1, 39, [b"39"]).appended.index == 78
     assert replica.check(1, 40, [b"next"]).code is OK
-    assert replica.check(1, 30, [b"30"]).stored.index == 60, "one of the newest blocks"
+    assert replica.check(1, 30, [b"30"]).appended.index == 60, "one of the newest blocks"
 
 
 def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
@@ -262,9 +262,9 @@ def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
     follower.sessions.log_reset(15)
     follower.run(follower.log.reset(15, 1, 77))
     follower.sessions.committed(15)
-    assert follower.check(1, 9, [b"9"]).stored.index == 18
+    assert follower.check(1, 9, [b"9"]).appended.index == 18
     follower.reopen()
-    assert follower.check(1, 9, [b"9"]).stored.index == 18
+    assert follower.check(1, 9, [b"9"]).appended.index == 18
     assert follower.check(1, 10, [b"next"]).code is OK
     for made in (leader, follower):
         made.opened.close()
@@ -303,7 +303,7 @@ def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_pat
     follower.sessions.scan(follower.log.end_index)
     assert not follower.sessions.is_incomplete
     for _ in range(2):
-        assert follower.check(1, 9, [b"9"]).stored.index == 18
+        assert follower.check(1, 9, [b"9"]).appended.index == 18
         assert follower.check(1, 10, [b"next"]).code is OK
         follower.reopen()
     for made in (leader, follower):
@@ -334,7 +334,7 @@ def test_sessions_behind_a_new_begin_stay_unknown_while_damage_hides_them(tmp_pa
         file.write(good)
     replica.run(replica.log.quarantine(16))
     assert replica.sessions.scan(15) is None
-    assert replica.check(1, 8, [b"8"]).stored.index == 16
+    assert replica.check(1, 8, [b"8"]).appended.index == 16
     replica.opened.close()
 
 

@@ -16,7 +16,7 @@ from quorumlog.raft.state import Election, RaftState
 def start_campaign(state: RaftState) -> None:
     """No leader was heard of in time: ask whether I would win, without raising the term yet."""
     state.election_timer.restart(state.now_ms)
-    if state.election is not None and state.election.own_vote_token > state.writes.stored_token:
+    if state.election is not None and state.election.own_vote_token > state.writes.durable_token:
         return  # the disk is slower than the time-out, and more writes would make it slower still
     if not state.may_campaign or state.disk_is_stalled():
         if state.leader_id is not None or state.role is not Role.FOLLOWER:
@@ -127,7 +127,11 @@ def _is_known_voter(state: RaftState, response: VoteResponse) -> bool:
 def count_own_vote(state: RaftState) -> None:
     """Count the vote for myself once it is durable."""
     election = state.election
-    if election is None or election.pre_vote or election.own_vote_token > state.writes.stored_token:
+    if (
+        election is None
+        or election.pre_vote
+        or election.own_vote_token > state.writes.durable_token
+    ):
         return
     election.granted[state.config.self_id] = state.config.incarnation
     _finish_if_won(state, election)

@@ -44,10 +44,10 @@ from quorumlog.raft.events import (
     SnapshotFetched,
     Stopping,
     StorageFailed,
-    Stored,
     Ticked,
     TransferRequested,
     Unquiesced,
+    WritesDurable,
 )
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.plausibility import has_impossible_term
@@ -60,7 +60,7 @@ _STEADY: frozenset[type[Any]] = frozenset(
     (
         Proposed,
         EntriesRead,
-        Stored,
+        WritesDurable,
         PushRequest,
         PushResponse,
         HeartBeatRequest,
@@ -90,7 +90,7 @@ class RaftCore(CoreView):
             EntriesUnreadable: self._for_leader,
             OfferConfirmed: self._offer_confirmed,
             SnapshotFetched: self._snapshot_fetched,
-            Stored: self._stored,
+            WritesDurable: self._writes_durable,
             StorageFailed: self._storage_failed,
             EligibilityChanged: self._eligibility_changed,
             LogCompacted: self._log_compacted,
@@ -219,8 +219,8 @@ class RaftCore(CoreView):
         if self._leadership is None:
             self._follower.fetched(event.offer)
 
-    def _stored(self, event: Stored) -> None:
-        self._state.writes.stored(event.token)
+    def _writes_durable(self, event: WritesDurable) -> None:
+        self._state.writes.durable(event.token)
         if self._leadership is not None:
             self._leadership.advance_commit()
         else:

@@ -51,7 +51,7 @@ class AppendMembership(msgspec.Struct, frozen=True):
 class AppendReceived(msgspec.Struct, frozen=True):
     """Write entries first_index … last_index of the block that came with the message just stepped.
 
-    first_index may lie inside that block when its first entries are already stored.
+    first_index may lie inside that block when its first entries are already appended.
     """
 
     first_index: int

@@ -20,7 +20,7 @@ class Ticked(msgspec.Struct, frozen=True):
 class Received(msgspec.Struct, frozen=True):
     """A message from a peer.
 
-    For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC stored locally at
+    For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC of the log here at
     prev_index (committed_index) equals the one in the message (True where there is nothing to
     compare): the core never sees bytes, so the shell, which holds them, compares. The block that
     came with an APPEND stays outside; `memberships` are those that its entries name, with their
@@ -76,12 +76,12 @@ class OfferConfirmed(msgspec.Struct, frozen=True):
 
 
 class SnapshotFetched(msgspec.Struct, frozen=True):
-    """An offered snapshot is stored here: complete, verified and durable."""
+    """An offered snapshot is here: complete, verified and durable."""
 
     offer: InstallSnapshotRequest
 
 
-class Stored(msgspec.Struct, frozen=True):
+class WritesDurable(msgspec.Struct, frozen=True):
     """Every write up to and including this token is durable."""
 
     token: int
@@ -190,7 +190,7 @@ Event: TypeAlias = (
     | EntriesUnreadable
     | OfferConfirmed
     | SnapshotFetched
-    | Stored
+    | WritesDurable
     | StorageFailed
     | EligibilityChanged
     | LogCompacted

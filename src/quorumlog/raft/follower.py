@@ -180,7 +180,7 @@ class Follower:
         self._succeed(request, request.prev_index)
 
     def _append(self, request: PushRequest) -> None:
-        """Store what is not stored yet; entries that are equal stay as they are (R7, R22).
+        """Append what the log does not have yet; entries that are equal stay as they are (R7, R22).
 
         Removing everything after prev_index and storing the block would be wrong: a late APPEND
         would take away entries that a later one brought and that were acknowledged since.
@@ -218,7 +218,9 @@ class Follower:
 
     def _store(self, request: PushRequest, first: int) -> None:
         log, last, runs = self._state.log, request.last_index, request.term_runs
-        check(first == log.end_index + 1, "entries are stored without a gap", first, log.end_index)
+        check(
+            first == log.end_index + 1, "entries are appended without a gap", first, log.end_index
+        )
         for position, (term, _) in enumerate(runs):
             run_last = runs[position + 1][1] - 1 if position + 1 < len(runs) else last
             if run_last > log.end_index:

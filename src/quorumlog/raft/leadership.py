@@ -27,7 +27,7 @@ from quorumlog.raft.events import (
 from quorumlog.raft.heartbeat_rounds import HeartbeatRounds
 from quorumlog.raft.membership_change import MembershipChange
 from quorumlog.raft.quiesce import Quiescence
-from quorumlog.raft.quorum import has_quorum, quorum_reached
+from quorumlog.raft.quorum import has_quorum, quorum_index
 from quorumlog.raft.read_index import ReadIndex
 from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer, timeout_now
@@ -233,7 +233,7 @@ class Leadership:
             return
         matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
         matches[state.config.self_id] = state.writes.durable_index
-        index = quorum_reached(state.memberships.current, matches)
+        index = quorum_index(state.memberships.current, matches)
         if index < self.first_index or index <= state.committed_index:
             return
         state.commit_to(index)
@@ -372,7 +372,7 @@ class Leadership:
 
     def _confirm_reads(self) -> None:
         answered = self._rounds.answered_by(self._counted_peers())
-        self._reads.confirmed(quorum_reached(self._state.memberships.current, answered))
+        self._reads.confirmed(quorum_index(self._state.memberships.current, answered))
         self._start_read_round()
 
     def _quorum_deadline_ms(self) -> int:
@@ -381,7 +381,7 @@ class Leadership:
             peer: self.dispatchers[peer].contact.last_contact_ms for peer in self._counted_peers()
         }
         contacts[self._state.config.self_id] = NEVER_MS
-        last_contact_ms = quorum_reached(self._state.memberships.current, contacts)
+        last_contact_ms = quorum_index(self._state.memberships.current, contacts)
         if last_contact_ms >= NEVER_MS:
             return NEVER_MS
         return last_contact_ms + self._state.config.election_timeout_min_ms

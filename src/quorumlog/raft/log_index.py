@@ -126,7 +126,7 @@ class LogIndex:
         self.before_begin_term = before_begin_term
 
     def first_conflict(self, runs: Sequence[tuple[int, int]], last_index: int) -> int:
-        """Return the first index from which a leader's entries up to last_index must be stored.
+        """Return the first index from which a leader's entries up to last_index must be appended.
 
         `runs` are those entries' terms as (term, first index), the first at most at end_index + 1.
         The result is the first entry whose term differs from ours, or end_index + 1, or

@@ -10,20 +10,20 @@ def majority(members: int) -> int:
     return members // 2 + 1
 
 
-def quorum_index(values: Sequence[int]) -> int:
+def majority_index(values: Sequence[int]) -> int:
     """Return the largest value that a majority has reached; one value for each member."""
     return sorted(values, reverse=True)[len(values) // 2]
 
 
-def quorum_reached(membership: Membership, values: Mapping[str, int]) -> int:
+def quorum_index(membership: Membership, values: Mapping[str, int]) -> int:
     """Return the largest value that a quorum of voters has reached; those without one have -1."""
-    reached = quorum_index([values.get(voter, -1) for voter in membership.voters])
+    index = majority_index([values.get(voter, -1) for voter in membership.voters])
     if membership.outgoing:
-        before = quorum_index([values.get(voter, -1) for voter in membership.outgoing])
-        reached = min(reached, before)
-    return reached
+        before = majority_index([values.get(voter, -1) for voter in membership.outgoing])
+        index = min(index, before)
+    return index
 
 
 def has_quorum(membership: Membership, ids: Collection[str]) -> bool:
     """Whether these members are enough for a decision."""
-    return quorum_reached(membership, dict.fromkeys(ids, 1)) == 1
+    return quorum_index(membership, dict.fromkeys(ids, 1)) == 1

@@ -108,7 +108,7 @@ class RaftState:
     def send(self, message: PeerMessage, after: int = 0) -> None:
         """Send once the write `after` is durable, and never before the present term is durable."""
         after = max(after, self.writes.hard_state_token)
-        self.effects.append(Send(message, after if after > self.writes.stored_token else None))
+        self.effects.append(Send(message, after if after > self.writes.durable_token else None))
 
     def alarm(self, text: str) -> None:
         """Tell operators of something that must never happen."""
@@ -151,7 +151,7 @@ class RaftState:
     def commit_to(self, index: int) -> None:
         """Raise the committed index; never lower it."""
         if index > self.committed_index:
-            check(index <= self.log.end_index, "only stored entries commit", index)
+            check(index <= self.log.end_index, "only appended entries commit", index)
             self.committed_index = index
             self.memberships.committed(index)
             self.effects.append(Committed(index))

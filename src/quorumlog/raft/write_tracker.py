@@ -16,7 +16,7 @@ class WriteTracker:
     def __init__(self, durable_index: int) -> None:
         self.durable_index = durable_index
         self.last_token = 0
-        self.stored_token = 0
+        self.durable_token = 0
         self.hard_state_token = 0
         self._pending: deque[tuple[int, int, int]] = deque()
 
@@ -43,9 +43,9 @@ class WriteTracker:
             (token, min(end, from_index - 1), issued) for token, end, issued in self._pending
         )
 
-    def stored(self, token: int) -> None:
+    def durable(self, token: int) -> None:
         """Note that every write up to this one is durable."""
-        check(token <= self.last_token, "only issued writes are stored", token, self.last_token)
-        self.stored_token = max(self.stored_token, token)
+        check(token <= self.last_token, "only issued writes are durable", token, self.last_token)
+        self.durable_token = max(self.durable_token, token)
         while self._pending and self._pending[0][0] <= token:
             self.durable_index = self._pending.popleft()[1]

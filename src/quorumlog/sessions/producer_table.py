@@ -28,7 +28,7 @@ BLOCKS_REMEMBERED: Final = 16
 """Number of newest blocks of each producer whose answers can be given again."""
 
 
-class StoredBlock(msgspec.Struct, frozen=True, array_like=True):
+class AppendedBlock(msgspec.Struct, frozen=True, array_like=True):
     """A block that a producer appended; its session entry is at `index`."""
 
     first_sequence: int
@@ -47,9 +47,9 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
     epoch: int
     next_sequence: int
-    blocks: tuple[StoredBlock, ...] = ()
+    blocks: tuple[AppendedBlock, ...] = ()
 
-    def block_at(self, first_sequence: int) -> StoredBlock | None:
+    def block_at(self, first_sequence: int) -> AppendedBlock | None:
         """Return the block whose first entry has this sequence, if it is remembered."""
         found = (block for block in self.blocks if block.first_sequence == first_sequence)
         return next(found, None)
@@ -96,7 +96,7 @@ class SessionTable:
 
     def _apply_session(self, index: int, entry: SessionEntry) -> None:
         before = self.sessions.get(entry.producer_id)
-        block = StoredBlock(entry.first_sequence, entry.count, entry.crc, index)
+        block = AppendedBlock(entry.first_sequence, entry.count, entry.crc, index)
         following = entry.first_sequence + entry.count
         if before is None or entry.epoch > before.epoch:
             session = Session(entry.epoch, following, (block,))

@@ -32,7 +32,7 @@ from quorumlog.node.replica.sessions import Sessions
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
-from quorumlog.sessions.producer_table import StoredBlock
+from quorumlog.sessions.producer_table import AppendedBlock
 
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
@@ -45,7 +45,7 @@ class _Repeated:
     """A block that a client has sent again, until its first answer can be given."""
 
     entry: SystemEntry
-    stored: StoredBlock
+    appended: AppendedBlock
     answer: Answer
     deadline_ms: int
 
@@ -96,8 +96,8 @@ class Appends:
     def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
         """Append a verified block; `answer` is called once, at once or later.
 
-        A block that starts with an `entry` of the system channel is stored once, however often the
-        client sends it.
+        A block that starts with an `entry` of the system channel is appended once, however often
+        the client sends it.
         """
         refused = self._admission(len(block.data), entry)
         if refused is not None:
@@ -113,9 +113,9 @@ class Appends:
             if result.code is not ResponseCode.SUCCESS:
                 self._refuse_proved(entry, answer)
                 return
-            if result.stored is not None:
+            if result.appended is not None:
                 self._wait_for_first_answer(
-                    _Repeated(entry, result.stored, answer, self._deadline_ms())
+                    _Repeated(entry, result.appended, answer, self._deadline_ms())
                 )
                 return
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
@@ -149,7 +149,7 @@ class Appends:
         """Refuse a producer's block permanently only after this leader has proved that it still
         leads.
 
-        A leader that was deposed and does not know it may lack what a newer one has stored since.
+        A leader that was deposed and does not know it may lack what a newer one has appended since.
         """
 
         def proved(code: ResponseCode, text: str, index: int) -> None:
@@ -179,40 +179,40 @@ class Appends:
     def _answer_repeated_blocks(self) -> None:
         """Answer repeated blocks that are committed (and applied) now."""
         waiting, applied = self._repeated, self._machine.applied_index
-        self._repeated = [item for item in waiting if item.stored.last_index > applied]
+        self._repeated = [item for item in waiting if item.appended.last_index > applied]
         for item in waiting:
-            stored = item.stored
-            if stored.last_index <= applied:
+            appended = item.appended
+            if appended.last_index <= applied:
                 self._lookups += 1
                 self._fetches.locate(
-                    stored.index, stored.last_index, partial(self._answer_located, item)
+                    appended.index, appended.last_index, partial(self._answer_located, item)
                 )
 
     def _answer_located(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
         self._lookups -= 1
-        core, machine, stored = self._context.core, self._machine, repeated.stored
+        core, machine, appended = self._context.core, self._machine, repeated.appended
         results: Sequence[bytes] | None = ()
         entry = repeated.entry
         if isinstance(entry, SessionEntry) and entry.keeps_results and machine.machine is not None:
-            results = machine.results.find(entry.producer_id, stored.index)
+            results = machine.results.find(entry.producer_id, appended.index)
         if results is None:
-            text = _FORGOTTEN.format(stored.index + 1, stored.last_index)
+            text = _FORGOTTEN.format(appended.index + 1, appended.last_index)
             self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
             return
         response = AppendResponse(
             leader_id=core.leader_id,
-            term=self._term_of(stored),
-            first_index=stored.index,
-            last_index=stored.last_index,
+            term=self._term_of(appended),
+            first_index=appended.index,
+            last_index=appended.last_index,
             positions=positions,
         )
         repeated.answer(response, results)
 
-    def _term_of(self, stored: StoredBlock) -> int:
+    def _term_of(self, appended: AppendedBlock) -> int:
         """Return the term of a block, which all its entries share; -1: they were removed."""
         log = self._context.log
-        inside = log.before_begin_index < stored.last_index <= log.end_index
-        return self._context.core.term_at(stored.last_index) if inside else -1
+        inside = log.before_begin_index < appended.last_index <= log.end_index
+        return self._context.core.term_at(appended.last_index) if inside else -1
 
     def _admission(
         self, size_bytes: int, entry: SystemEntry | None
@@ -324,9 +324,9 @@ class Appends:
         for pending in self.pending.pop_beyond(committed):
             self._answer_failed(pending, effect.code, _UNKNOWN_OUTCOME)
         repeated = self._repeated
-        self._repeated = [item for item in repeated if item.stored.last_index <= committed]
+        self._repeated = [item for item in repeated if item.appended.last_index <= committed]
         for item in repeated:
-            if item.stored.last_index > committed:
+            if item.appended.last_index > committed:
                 self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
 
     def tick(self, now_ms: int) -> None:

@@ -26,27 +26,27 @@ class LogWriter:
         self._log = context.log
         self._hard_states = hard_states
         self._sessions = sessions
-        self._stored_token = self._reported_token = 0
+        self._durable_token = self._reported_token = 0
 
     # -- what the disk reports ----------------------------------------------------------------
 
     def written(self, token: int | None) -> None:
         """A write is durable."""
         if token is not None:
-            check(token > self._stored_token, "tokens rise", token, self._stored_token)
-            self._stored_token = token
+            check(token > self._durable_token, "tokens rise", token, self._durable_token)
+            self._durable_token = token
 
     @property
-    def stored_token(self) -> int:
+    def durable_token(self) -> int:
         """The newest write that is durable, as are all before it."""
-        return self._stored_token
+        return self._durable_token
 
     def take_unreported(self) -> int | None:
         """Return the newest durable write if it was not reported to the core yet."""
-        if self._stored_token == self._reported_token:
+        if self._durable_token == self._reported_token:
             return None
-        self._reported_token = self._stored_token
-        return self._stored_token
+        self._reported_token = self._durable_token
+        return self._durable_token
 
     # -- what the core decides ----------------------------------------------------------------
 
@@ -82,10 +82,10 @@ class LogWriter:
     def truncate(self, effect: fx.TruncateLog) -> None:
         """Remove entries from the end that the leader does not have: they were never committed.
 
-        A deposed leader may have stored them on a minority. Every leader holds all committed
+        A deposed leader may have replicated them to a minority. Every leader holds all committed
         entries (Raft 5.4.1), so an entry that conflicts with the leader's cannot be committed, and
-        its producer was never told that it is stored. The producer sessions follow at once, before
-        the disk has carried out the removal: a block that comes again must not be taken for stored
+        its producer got no acknowledgement. The producer sessions follow at once, before the disk
+        has carried out the removal: a block that is sent again must not be taken for appended
         because its removed copy was.
         """
         log_event(

@@ -29,20 +29,20 @@ class PeerMessages:
         self._log = context.log
         self._network = context.environment.network
         self._held: deque[Send] = deque()
-        self._stored_token = 0
+        self._durable_token = 0
 
     def send(self, effect: Send) -> None:
         """Send at once, or when the write it waits for is durable."""
-        if effect.after is None or effect.after <= self._stored_token:
+        if effect.after is None or effect.after <= self._durable_token:
             self._transmit(effect.message)
             return
         if len(self._held) >= HELD_SENDS_MAX:
             self._held.popleft()
         self._held.append(effect)
 
-    def stored(self, token: int) -> None:
+    def writes_durable(self, token: int) -> None:
         """Everything up to this token is durable: send the messages that waited for it."""
-        self._stored_token = token
+        self._durable_token = token
         while self._held and (self._held[0].after or 0) <= token:
             self._transmit(self._held.popleft().message)
 

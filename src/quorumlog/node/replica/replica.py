@@ -336,10 +336,10 @@ class Replica:
 
     def writes_completed(self) -> None:
         """See `WriteOwner`: one event for all tokens of a group commit, then the held messages."""
-        self._messages.stored(self._writer.stored_token)
+        self._messages.writes_durable(self._writer.durable_token)
         token = self._writer.take_unreported()
         if token is not None:
-            self.step(ev.Stored(token))
+            self.step(ev.WritesDurable(token))
         self.applier.advance()
         self.maintenance.space.prepare_files()
         self.maintenance.changed()

@@ -16,7 +16,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.time_marks import TimeMarks
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, system_entries_in
-from quorumlog.sessions.producer_table import SessionTable, StoredBlock
+from quorumlog.sessions.producer_table import AppendedBlock, SessionTable
 from quorumlog.sessions.transaction_table import Range, TransactionalProducer, TransactionTable
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.session_entries import system_entries
@@ -32,11 +32,11 @@ EVERYTHING = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class SessionCheck:
-    """The decision on a producer's block: `stored` already, refused with a code, or to be added."""
+    """The check of a producer's block: `appended` already, refused with a code, or to be added."""
 
     code: ResponseCode = ResponseCode.SUCCESS
     text: str = ""
-    stored: StoredBlock | None = None
+    appended: AppendedBlock | None = None
 
 
 class Sessions:
@@ -50,7 +50,7 @@ class Sessions:
     ) -> None:
         self._log = log
         self.is_lost = is_lost
-        """Whether what was stored before the log begins is not known; a peer's table tells."""
+        """Whether what was appended before the log begins is not known; a peer's table tells."""
         base = SessionTable(committed_index) if saved is None else SessionTable.decode(saved)
         self._base = base
         self._current = base.copy()
@@ -159,7 +159,7 @@ class Sessions:
             self._derive()
 
     def give_up(self) -> None:
-        """Continue with what the log holds: no replica knows what was stored before it starts.
+        """Continue with what the log holds: no replica knows what was appended before it starts.
 
         Producers that started before it are refused from now on, unless they start again with a
         first block. The outcome of transactions that started before it is lost, so readers of
@@ -241,11 +241,11 @@ class Sessions:
         if isinstance(entry, TimeMark):
             return SessionCheck()
         result = self._check_session(entry) if isinstance(entry, SessionEntry) else SessionCheck()
-        if result.stored is not None or result.code is not ResponseCode.SUCCESS:
+        if result.appended is not None or result.code is not ResponseCode.SUCCESS:
             return result
         found = self._current.transactions.check(entry)
-        stored = StoredBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
-        return SessionCheck(found.code, found.text, stored)
+        appended = AppendedBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
+        return SessionCheck(found.code, found.text, appended)
 
     def _check_session(self, entry: SessionEntry) -> SessionCheck:
         session = self._current.sessions.get(entry.producer_id)
@@ -269,12 +269,12 @@ class Sessions:
         return _repeated(entry, session.block_at(entry.first_sequence), who)
 
 
-def _repeated(entry: SessionEntry, stored: StoredBlock | None, who: str) -> SessionCheck:
+def _repeated(entry: SessionEntry, appended: AppendedBlock | None, who: str) -> SessionCheck:
     sequence = entry.first_sequence
-    if stored is None:
+    if appended is None:
         text = f"{who}: entries from {sequence} on were stored so long ago that nobody knows where"
         return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
-    if (stored.count, stored.crc) != (entry.count, entry.crc):
+    if (appended.count, appended.crc) != (entry.count, entry.crc):
         text = f"{who} had other entries stored as {sequence} and following"
         return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
-    return SessionCheck(stored=stored)
+    return SessionCheck(appended=appended)
