@@ -204,10 +204,10 @@ class Cluster(Snapshots):
     def _between(message, source, target):
         return (message.local_id, message.remote_id) == (source, target)
 
-    def deliver(self, message, entries=(), chain_fits=True):
+    def deliver(self, message, entries=(), chain_matches=True):
         """Hand over a message at once; return what is sent in answer, now or when durable."""
         replica = self.nodes[message.remote_id]
-        event = ev.Received(message, chain_fits, memberships=named(message, entries))
+        event = ev.Received(message, chain_matches, memberships=named(message, entries))
         effects = self.step(replica, event, entries)
         return [effect.message for effect in effects if isinstance(effect, fx.Send)]
 
@@ -234,17 +234,19 @@ class Cluster(Snapshots):
         blocked = (message.local_id, message.remote_id) in self.cuts
         if blocked or not target.up or self.drop(message):
             return
-        fits = True
+        matches = True
         if isinstance(message, PushRequest) and target.log.base < message.prev_index:
             compared = message.type in (PushType.COMPARE, PushType.APPEND)
             if compared and message.prev_index <= target.log.end:
-                fits = target.log.chain_at(message.prev_index) == message.prev_chain_crc
+                matches = target.log.chain_at(message.prev_index) == message.prev_chain_crc
         if isinstance(message, HeartBeatRequest):
-            fits = self._heartbeat_fits(target, message)
-        self.step(target, ev.Received(message, fits, memberships=named(message, entries)), entries)
+            matches = self._heartbeat_matches(target, message)
+        self.step(
+            target, ev.Received(message, matches, memberships=named(message, entries)), entries
+        )
 
     @staticmethod
-    def _heartbeat_fits(target, message):
+    def _heartbeat_matches(target, message):
         index = message.committed_index
         if not target.log.base < index <= target.core.committed_index:
             return True
@@ -489,9 +491,9 @@ class Cluster(Snapshots):
         self.run_until(self.in_step, limit_ms)
         return self
 
-    def ask(self, message, entries=(), chain_fits=True):
+    def ask(self, message, entries=(), chain_matches=True):
         """Deliver one request, let the disk finish; return the one answer to its sender."""
-        (answer,) = self.deliver(message, entries, chain_fits)
+        (answer,) = self.deliver(message, entries, chain_matches)
         self.run_for(self.sync_ms[1] + 1)
         return answer
 

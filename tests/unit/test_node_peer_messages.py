@@ -33,7 +33,7 @@ def test_a_log_that_begins_after_an_unknown_entry_is_compared_all_the_same(side)
     """Seed 138: both copies of the checkpoint were lost, and no follower was ever compared with."""
     assert side.messages.with_chain(compare_at(543)).prev_chain_crc == 0
     assert not side.alarms
-    assert side.messages.push_fits(compare_at(544, chain=0)), "the terms decide"
+    assert side.messages.push_matches(compare_at(544, chain=0)), "the terms decide"
 
 
 def test_a_damaged_entry_is_not_compared(side):
@@ -44,5 +44,5 @@ def test_a_damaged_entry_is_not_compared(side):
 
 def test_chain_crcs_that_both_know_are_compared(side):
     assert side.messages.with_chain(compare_at(544)).prev_chain_crc == 77
-    assert side.messages.push_fits(compare_at(544, chain=77))
-    assert not side.messages.push_fits(compare_at(544, chain=78))
+    assert side.messages.push_matches(compare_at(544, chain=77))
+    assert not side.messages.push_matches(compare_at(544, chain=78))

@@ -214,7 +214,7 @@ def test_a_boundary_of_unknown_term_fits_what_is_committed():
 
 def test_equal_terms_with_different_bytes_do_not_fit():
     cluster = follower(log_of((1, 5)), committed=2)
-    answer = cluster.ask(compare((4, 1)), chain_fits=False)
+    answer = cluster.ask(compare((4, 1)), chain_matches=False)
 
     assert (answer.code, answer.x_term, answer.end_index) == (INCONSISTENT, -1, 3)
     assert not cluster.alarms
@@ -223,7 +223,7 @@ def test_equal_terms_with_different_bytes_do_not_fit():
 def test_entries_known_to_differ_are_replaced_although_their_terms_are_equal():
     cluster = follower(log_of((5, 6)))
     for index in (5, 4):
-        cluster.ask(compare((index, 5)), chain_fits=False)
+        cluster.ask(compare((index, 5)), chain_matches=False)
     cluster.ask(compare((3, 5)))
     message, entries = append(log_of((5, 6)), 4, 5)
     effects = cluster.step(cluster.nodes["n0"], Received(message), entries)
@@ -237,7 +237,7 @@ def test_entries_known_to_differ_are_replaced_although_their_terms_are_equal():
 def test_a_difference_below_committed_raises_the_alarm_and_changes_nothing():
     cluster = follower(log_of((1, 5)), committed=4)
     for message, fits in ((compare((4, 1)), False), (compare((3, 2)), True)):
-        answer = cluster.ask(message, chain_fits=fits)
+        answer = cluster.ask(message, chain_matches=fits)
         assert answer.code is INCONSISTENT
 
     assert len(cluster.alarms) == 2

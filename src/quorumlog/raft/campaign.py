@@ -14,14 +14,14 @@ from quorumlog.raft.state import Election, RaftState
 
 
 def start_campaign(state: RaftState) -> None:
-    """No leader was heard of in time: ask whether I would win, without raising the term yet."""
+    """No leader was heard of in time: ask for pre-votes, without raising the term."""
     state.election_timer.restart(state.now_ms)
     if state.election is not None and state.election.own_vote_token > state.writes.durable_token:
         return  # the disk is slower than the time-out, and more writes would make it slower still
     if not state.may_campaign or state.disk_is_stalled():
         if state.leader_id is not None or state.role is not Role.FOLLOWER:
             state.enter(Role.FOLLOWER, None)
-        return  # leave it to others until I may
+        return  # others campaign until this replica may
     state.enter(Role.CANDIDATE, None)
     if state.is_sole_voter:
         _start_vote_round(state)
@@ -34,7 +34,7 @@ def start_campaign(state: RaftState) -> None:
 
 
 def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
-    """The leader asks me to take over: campaign at once, unless the request is outdated."""
+    """The leader asks this replica to take over: campaign, unless the request is outdated."""
     current = (state.term, state.leader_id, Role.FOLLOWER)
     if (request.term, request.local_id, state.role) != current or not state.may_campaign:
         return
@@ -47,9 +47,9 @@ def take_leadership(state: RaftState, request: TimeoutNowRequest) -> None:
 def _start_vote_round(
     state: RaftState, *, expected: Container[str] | None = None, transfer: bool = False
 ) -> None:
-    """Raise the term and vote for myself; requests leave once both are durable.
+    """Raise the term and vote for this replica; requests are sent once both are durable.
 
-    `expected` are the voters that granted a pre-vote; None: any voter may vote for me.
+    `expected` are the voters that granted a pre-vote; None: any voter may vote for it.
     """
     state.election_timer.restart(state.now_ms)
     own_id, term = state.config.self_id, state.known_term + 1
@@ -89,7 +89,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     """Count an answer, unless it belongs to a round that is over.
 
     A higher term is adopted, except that of a granted pre-vote: its voter may have reached the term
-    that I asked for already.
+    that was asked for already.
     """
     accepted = response.vote_result.accepts
     if response.term > state.term and not (response.pre_vote and accepted):
@@ -108,7 +108,7 @@ def count_vote(state: RaftState, response: VoteResponse) -> None:
     if accepted and _is_known_voter(state, response):
         election.granted[response.local_id] = response.incarnation
         if response.vote_result is VoteResult.ACCEPT_GIVING_UP_ENTRIES:
-            election.surrendered.add(response.local_id)
+            election.gave_up.add(response.local_id)
         _finish_if_won(state, election)
     elif not election.pre_vote and response.local_id in election.expected:
         # A live peer refused. If too few are left to win, the votes are split: do not wait for the
@@ -125,7 +125,7 @@ def _is_known_voter(state: RaftState, response: VoteResponse) -> bool:
 
 
 def count_own_vote(state: RaftState) -> None:
-    """Count the vote for myself once it is durable."""
+    """Count the own vote once it is durable."""
     election = state.election
     if (
         election is None
@@ -140,7 +140,7 @@ def count_own_vote(state: RaftState) -> None:
 def _finish_if_won(state: RaftState, election: Election) -> None:
     if not _is_enough(state, election.granted):
         return
-    if not _surrendered_nothing_committed(state, election):
+    if not _gave_up_nothing_committed(state, election):
         state.record(f"too few compared logs to win term {election.term}")
         return
     if election.pre_vote:
@@ -159,22 +159,23 @@ def _is_enough(state: RaftState, voters: Collection[str]) -> bool:
     return set(memberships.current.voters) <= set(voters)
 
 
-def _surrendered_nothing_committed(state: RaftState, election: Election) -> bool:
-    """Whether the entries that voters gave up for me cannot be committed.
+def _gave_up_nothing_committed(state: RaftState, election: Election) -> bool:
+    """Whether the entries that voters gave up for this replica cannot be committed.
 
-    Suppose that one of them is, and that I lack it. Then it is on a majority of the voters of a
-    membership, which is my newest one or the one before that. My newest one may be joint, with two
-    sets of voters; a majority of one of these sets holds the entry in either case. No voter in that
-    majority can have voted for me after comparing logs. So the entry is not committed if the voters
-    that did not compare (they gave up entries, or have not voted) are a majority of neither set.
+    Suppose that one of them is, and that this replica lacks it. Then it is on a majority of the
+    voters of a membership, which is the newest one here or the one before that. The newest may be
+    joint, with two sets of voters; a majority of one of these sets holds the entry in either case.
+    No voter in that majority can have voted for this replica after comparing logs. So the entry is
+    not committed if the voters that did not compare (they gave up entries, or have not voted) are a
+    majority of neither set.
 
     Founders of a group prove nothing: before the group is founded, an emptied disk cannot be told
     from a new one.
     """
-    if not election.surrendered:
+    if not election.gave_up:
         return True
     current = state.memberships.current
-    not_compared = set(_voters(state)) - (election.granted.keys() - election.surrendered)
+    not_compared = set(_voters(state)) - (election.granted.keys() - election.gave_up)
     return state.memberships.is_founded and not any(
         len(not_compared.intersection(voters)) >= majority(len(voters))
         for voters in (current.voters, current.outgoing)

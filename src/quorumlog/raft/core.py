@@ -193,7 +193,7 @@ class RaftCore(CoreView):
     def _answered(
         self, message: PushResponse | HeartBeatResponse | InstallSnapshotResponse, event: Received
     ) -> None:
-        """Take an answer of a peer; one of a higher term ends whatever I was."""
+        """Take an answer of a peer; one of a higher term ends whatever role this replica has."""
         state = self._state
         if not self._may_answer(message.local_id):
             return
@@ -243,8 +243,8 @@ class RaftCore(CoreView):
     def _stopping(self, event: Stopping) -> None:
         """Do not campaign any more; a vote that is under way is decided all the same.
 
-        The voters that chose me wait for the outcome, and would wait for an election time-out
-        if there were none.
+        The voters that chose this replica wait for the outcome, and would wait for an election
+        time-out if there were none.
         """
         state = self._state
         state.is_stopping = True

@@ -20,8 +20,8 @@ class Ticked(msgspec.Struct, frozen=True):
 class Received(msgspec.Struct, frozen=True):
     """A message from a peer.
 
-    For COMPARE, APPEND and heartbeats, `chain_fits` says whether the chain CRC of the log here at
-    prev_index (committed_index) equals the one in the message (True where there is nothing to
+    For COMPARE, APPEND and heartbeats, `chain_matches` says whether the chain CRC of the log here
+    at prev_index (committed_index) equals the one in the message (True where there is nothing to
     compare): the core never sees bytes, so the shell, which holds them, compares. The block that
     came with an APPEND stays outside; `memberships` are those that its entries name, with their
     indexes.
@@ -29,7 +29,7 @@ class Received(msgspec.Struct, frozen=True):
     """
 
     message: PeerMessage
-    chain_fits: bool = True
+    chain_matches: bool = True
     disk_full: bool = False
     memberships: tuple[tuple[int, Membership], ...] = ()
 

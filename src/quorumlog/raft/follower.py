@@ -37,12 +37,12 @@ BEYOND_EVERY_LOG = 1 << 62
 class Follower:
     """Answers a leader.
 
-    `verified_index` is the highest index up to which my log is known to equal the present leader's;
-    it starts again with each term. `_differs_from` is the lowest index at which an entry of mine
-    has the leader's term but other bytes. Raft excludes that, since a leader makes one entry for an
-    index and term. It can still happen after a disk returned wrong data, or lost writes and made a
-    leader reuse their indexes. Terms cannot tell such entries apart, so the index is remembered
-    until they were removed.
+    `verified_index` is the highest index up to which this log is known to equal the present
+    leader's; it starts again with each term. `_differs_from` is the lowest index at which an entry
+    here has the leader's term but other bytes. Raft excludes that, since a leader makes one entry
+    for an index and term. It can still happen after a disk returned wrong data, or lost writes and
+    made a leader reuse their indexes. Terms cannot tell such entries apart, so the index is
+    remembered until they were removed.
     """
 
     def __init__(self, state: RaftState) -> None:
@@ -66,7 +66,7 @@ class Follower:
         code = self._admit(request)
         if code is ResponseCode.SUCCESS:
             self.retention_floor = request.retention_floor
-            if not event.chain_fits:
+            if not event.chain_matches:
                 code = ResponseCode.INCONSISTENT_STATE
                 self._report_divergence(request)
         state.send(
@@ -97,7 +97,7 @@ class Follower:
             self._reply(request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
-        elif not self._matches(request, chain_fits=event.chain_fits):
+        elif not self._matches(request, chain_matches=event.chain_matches):
             self._refuse(request)
         elif event.disk_full and self._brings_entries(request):
             self._reply(request, ResponseCode.DISK_FULL)
@@ -112,7 +112,7 @@ class Follower:
     def _admit(
         self, request: HeartBeatRequest | PushRequest | InstallSnapshotRequest
     ) -> ResponseCode:
-        """Follow the sender if it is the leader of my term or a newer one; else say why not."""
+        """Follow the sender if it leads this term or a newer one; else return why not."""
         state, leader_id = self._state, request.local_id
         if not is_known_peer(state, leader_id, request.membership_index):
             return ResponseCode.UNKNOWN_MEMBER
@@ -135,15 +135,15 @@ class Follower:
 
     # -- do the logs match --------------------------------------------------------------------
 
-    def _matches(self, request: PushRequest, *, chain_fits: bool) -> bool:
-        """Whether my log equals the leader's at prev_index, and so up to there (log matching).
+    def _matches(self, request: PushRequest, *, chain_matches: bool) -> bool:
+        """Whether this log equals the leader's at prev_index, and so up to there (log matching).
 
         Whatever is at or below before_begin_index was committed, so every leader has it too.
         """
         log, index = self._state.log, request.prev_index
         if index < log.before_begin_index or index < 0:
             return True
-        if index > log.end_index or not chain_fits:
+        if index > log.end_index or not chain_matches:
             return False
         own_term = log.term_at(index)
         # The term just before the first entry is unknown in a store that DLedger wrote. What is
@@ -237,7 +237,7 @@ class Follower:
         proves nothing about later entries (spec 95.61), and this request may be a repetition that
         arrives after entries which the leader pushed since. So the next entry goes only if its term
         is neither the one that the leader has there (`next_term`) nor the leader's own: entries of
-        its own term came from it, also if a restart has made me forget that.
+        its own term came from it, also if that was forgotten in a restart.
         """
         log, first = self._state.log, request.prev_index + 1
         inside = max(self.verified_index, log.before_begin_index) < first <= log.end_index
@@ -268,7 +268,7 @@ class Follower:
         return True
 
     def _commit(self, request: PushRequest) -> None:
-        """Learn what is committed; after a restart I must first be compared again."""
+        """Learn what is committed; after a restart the logs must first be compared again."""
         if request.prev_index > self.verified_index:
             self._reply(request, ResponseCode.INCONSISTENT_STATE)
         else:
@@ -281,7 +281,7 @@ class Follower:
         self.install(offer)
 
     def install(self, offer: InstallSnapshotRequest, *, is_confirmed: bool = False) -> None:
-        """The leader does not have the entries any more that I need (spec 40 section 5).
+        """The leader does not have the entries any more that are needed here (spec 40 section 5).
 
         To take the offer removes what this log holds, acknowledged entries too, and whatever comes
         before the offer's end is never asked for again. That is right only if the leader has

@@ -223,10 +223,10 @@ class Leadership:
             dispatcher.log_compacted()
 
     def advance_commit(self) -> None:
-        """Commit what a majority has on disk, if the last of it is of my own term (Raft 5.4.2).
+        """Commit what a majority has on disk, if the last of it is of its own term (Raft 5.4.2).
 
         An entry of an older term that a majority holds may still be overwritten by a later leader
-        that never saw it. My own copy counts like a follower's: once it is durable (R3).
+        that never saw it. The own copy counts like a follower's: once it is durable (R3).
         """
         state = self._state
         if state.committed_index == state.log.end_index:
@@ -314,7 +314,7 @@ class Leadership:
         return self._counted
 
     def _step_down_if_removed(self) -> None:
-        """Step down if the committed membership does not name me as a voter any more (R17)."""
+        """Step down if this replica is no voter of the committed membership any more (R17)."""
         state = self._state
         current = state.memberships.current
         if current.is_voter(state.config.self_id) or (

@@ -35,11 +35,12 @@ def has_impossible_term(state: RaftState, message: PeerMessage) -> bool:
 
 
 def is_known_peer(state: RaftState, node_id: str, membership_index: int) -> bool:
-    """Whether to deal with a node: it is a member, or knows a newer membership than I do (R18).
+    """Whether to deal with a node: it is a member, or knows a newer membership than this one (R18).
 
-    `membership_index` is the index of the membership that the node acts on. It is compared with my
-    newest committed one: an uncommitted membership may never become one, and then its index says
-    nothing. The shell has checked that the node is of this group at all (`node/peer_handler.py`).
+    `membership_index` is the index of the membership that the node acts on. It is compared with the
+    newest one committed here: an uncommitted membership may never be committed, and then its index
+    says nothing. The shell has checked that the node is of this group at all
+    (`node/peer_handler.py`).
     """
     if node_id in state.memberships.ids:
         return True
@@ -49,8 +50,8 @@ def is_known_peer(state: RaftState, node_id: str, membership_index: int) -> bool
             f"{membership_index}: not believed"
         )
         return False
-    mine = state.committed_membership_index
-    return membership_index > mine or membership_index == mine >= 0
+    own_index = state.committed_membership_index
+    return membership_index > own_index or membership_index == own_index >= 0
 
 
 def contradicts_log(state: RaftState, offer: InstallSnapshotRequest) -> bool:

@@ -1,7 +1,4 @@
-"""What all parts of the core share: what this replica knows, and the effects of this step.
-
-Docstrings of the core say "I" for this replica, as papers say "the server".
-"""
+"""What all parts of the core share: what this replica knows, and the effects of this step."""
 
 from dataclasses import dataclass, field
 
@@ -33,10 +30,10 @@ from quorumlog.raft.write_tracker import WriteTracker
 class Election:
     """One round of a campaign: a pre-vote round, or the vote itself.
 
-    `own_vote_token` is the write of the vote for myself. `granted` maps the voters that would vote,
-    or voted, for me to their incarnations; `expected` are the voters that may still vote for me.
-    `surrendered` is the part of `granted` whose logs are ahead of mine: these voters give up the
-    entries that I lack. `transfer`: the leader asked me to take over.
+    `own_vote_token` is the write of this replica's vote for itself. `granted` maps the voters that
+    would vote, or voted, for it to their incarnations; `expected` are those that may still do so.
+    `gave_up` is the part of `granted` whose logs are ahead of this one: these voters give up the
+    entries that it lacks. `transfer`: the leader asked this replica to take over.
     """
 
     term: int
@@ -45,7 +42,7 @@ class Election:
     granted: dict[str, int] = field(default_factory=dict)
     transfer: bool = False
     expected: set[str] = field(default_factory=set)
-    surrendered: set[str] = field(default_factory=set)
+    gave_up: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -63,8 +60,8 @@ class Signals:
 class RaftState:
     """One replica's state. Changed only during `RaftCore.step`.
 
-    Invariants: committed_index <= log.end_index; role is LEADER exactly when leader_id is my own;
-    there is an `election` only while role is CANDIDATE.
+    Invariants: committed_index <= log.end_index; role is LEADER exactly when leader_id is its
+    own id; there is an `election` only while role is CANDIDATE.
     """
 
     def __init__(
@@ -166,7 +163,7 @@ class RaftState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether I am an eligible voter, with the named data directory, and about to stay."""
+        """Whether it is an eligible voter, with the named data directory, that is not stopping."""
         own_id = self.config.self_id
         if (
             self.is_stopping
@@ -250,7 +247,7 @@ class RaftState:
         """The leader's process seems to have ended: do not wait for it, and vote for others.
 
         This is a hint, and may be wrong. A leader that is still there keeps its followers, who
-        refuse my pre-vote, and its next heartbeat makes me follow it again.
+        refuse a pre-vote, and its next heartbeat makes this replica follow it again.
         """
         self.election_timer.leader_lost(self.now_ms)
         self.record(
@@ -267,7 +264,7 @@ class RaftState:
             self.election_timer.campaign_earlier(self.now_ms)
 
     def has_live_leader(self) -> bool:
-        """Whether I lead (with a quorum, else I would have stepped down) or heard the leader."""
+        """Whether this replica leads (without a quorum it steps down) or its leader is live."""
         if self.leader_id is None:
             return False
         return self.role is Role.LEADER or self.election_timer.leader_is_live(self.now_ms)

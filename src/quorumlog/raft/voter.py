@@ -54,9 +54,9 @@ def _refuse_outright(state: RaftState, request: VoteRequest) -> VoteResult | Non
 
 
 def _has_other_incarnation(state: RaftState, request: VoteRequest) -> bool:
-    """Whether the candidate's disk was emptied, so that it is not the voter that I know.
+    """Whether the candidate's disk was emptied, so that it is not the voter known here.
 
-    A candidate that knows a newer membership than I do may have been readmitted since.
+    A candidate that knows a newer membership than this replica may have been readmitted since.
     """
     member = state.memberships.current.member(request.local_id)
     if member is None or member.may_be(request.incarnation):
@@ -67,13 +67,13 @@ def _has_other_incarnation(state: RaftState, request: VoteRequest) -> bool:
 def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     """Return the answer of a voter that knows of no live leader."""
     log, candidate, accepted = state.log, request.local_id, VoteResult.ACCEPT
-    mine = (log.end_term, log.end_index)
-    if (request.ledger_end_term, request.ledger_end_index) < mine:
+    own_end = (log.end_term, log.end_index)
+    if (request.ledger_end_term, request.ledger_end_index) < own_end:
         if request.ledger_end_term < log.end_term:
             refusal = VoteResult.REJECT_EXPIRED_LEDGER_TERM
         else:
             refusal = VoteResult.REJECT_SMALL_LEDGER_END_INDEX
-        if not _may_surrender_entries(state, request):
+        if not _may_give_up_entries(state, request):
             return refusal
         accepted = VoteResult.ACCEPT_GIVING_UP_ENTRIES
     if request.term < state.term:
@@ -90,7 +90,7 @@ def _decide(state: RaftState, request: VoteRequest) -> VoteResult:
     return accepted
 
 
-def _may_surrender_entries(state: RaftState, request: VoteRequest) -> bool:
+def _may_give_up_entries(state: RaftState, request: VoteRequest) -> bool:
     """Whether this voter lets a candidate win whose log ends before its own.
 
     Raft says no: the entries that the candidate lacks may be committed. But take a group in which
@@ -99,6 +99,6 @@ def _may_surrender_entries(state: RaftState, request: VoteRequest) -> bool:
     permanently, and no member has the entries that would repair the damage. So a voter that is not
     eligible gives up the entries that the candidate lacks, unless it knows them to be committed.
     The candidate makes sure that none of them can be, because it sees how all others voted
-    (`_surrendered_nothing_committed` in `campaign.py`).
+    (`_gave_up_nothing_committed` in `campaign.py`).
     """
     return not state.is_eligible and state.committed_index <= request.ledger_end_index

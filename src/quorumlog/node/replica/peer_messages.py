@@ -93,7 +93,7 @@ class PeerMessages:
         except StorageError:
             return 0
 
-    def push_fits(self, message: PushRequest) -> bool:
+    def push_matches(self, message: PushRequest) -> bool:
         """Whether the chain CRC of a received push equals ours at prev_index, if both know it."""
         compared = message.type in (PushType.COMPARE, PushType.APPEND)
         inside = self._log.before_begin_index < message.prev_index <= self._log.end_index
@@ -102,7 +102,7 @@ class PeerMessages:
         known = self._chain_at(message.prev_index)
         return known is None or message.prev_chain_crc in (0, known)
 
-    def heartbeat_fits(self, message: HeartBeatRequest, committed_index: int) -> bool:
+    def heartbeat_matches(self, message: HeartBeatRequest, committed_index: int) -> bool:
         """Whether our committed entries equal those that the leader calls committed, if known."""
         index = message.committed_index
         if not message.committed_chain_crc or index > committed_index:

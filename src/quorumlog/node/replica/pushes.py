@@ -64,9 +64,9 @@ class Pushes:
         """Pass a leader's push to the core, with what has to be read from its bytes."""
         context = self._context
         context.counters.pushes_received += 1
-        fits = self._messages.push_fits(message)
+        matches = self._messages.push_matches(message)
         if message.type is not PushType.APPEND:
-            context.step(Received(message, fits))
+            context.step(Received(message, matches))
             return
         received = read_push_block(message, attachment, context.limits)
         if received is None:
@@ -85,7 +85,7 @@ class Pushes:
         spared = bool(memberships) or is_noop(block)
         full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
         full = bool(full_text) and not spared
-        context.step(Received(message, fits, full, memberships), block=block)
+        context.step(Received(message, matches, full, memberships), block=block)
 
     def read_entries(self, effect: ReadEntries) -> None:
         """Find entries for a push: from memory at once, else on a thread of the executor."""
@@ -139,7 +139,7 @@ class Pushes:
             attachments = self._appended
         else:
             message = self._messages.with_chain(effect.message)
-            check(runs[0].first_index == effect.message.first_index, "the push fits its entries")
+            check(runs[0].first_index == effect.message.first_index, "the push matches its entries")
             attachments = [run.data for run in runs]
         if message is None:
             return

@@ -319,8 +319,8 @@ class Replica:
             handler(message, attachment)
 
     def _receive_heartbeat(self, message: HeartBeatRequest, _: memoryview) -> None:
-        fits = self._messages.heartbeat_fits(message, self.core.committed_index)
-        self.step(ev.Received(message, fits))
+        matches = self._messages.heartbeat_matches(message, self.core.committed_index)
+        self.step(ev.Received(message, matches))
 
     def _receive_read_index(self, message: ReadIndexResponse, _: memoryview) -> None:
         self.pending_requests.answered(message)

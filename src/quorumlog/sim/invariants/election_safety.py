@@ -17,6 +17,6 @@ class ElectionSafety(Invariant):
         """See `Invariant`."""
         core = node.core
         if core.role is Role.LEADER:
-            me = (node.node_id, node.life)
-            known = self._leaders.setdefault(core.term, me)
-            self.require(known == me, f"{known} and {me} both lead term {core.term}")
+            leader = (node.node_id, node.life)
+            known = self._leaders.setdefault(core.term, leader)
+            self.require(known == leader, f"{known} and {leader} both lead term {core.term}")
