@@ -263,7 +263,7 @@ class Loading:
                 if transaction.get(b"format", db=meta) != EARLIER_FORMAT:
                     raise self._damaged("it is no database of the key-value machine")
                 for number, handle in enumerate(handles):
-                    for records in _in_pieces(transaction.cursor(handle)):
+                    for records in _in_chunks(transaction.cursor(handle)):
                         self._take(number, records)
                 found = transaction.get(b"progress", db=meta)
         digest = bytes(HASH_BYTES)
@@ -274,7 +274,7 @@ class Loading:
         return _End(applied_index, first_kept_index, sums)
 
 
-def _in_pieces(cursor: "lmdb.Cursor[bytes]") -> Iterator[Records]:
+def _in_chunks(cursor: "lmdb.Cursor[bytes]") -> Iterator[Records]:
     chunk: Records = []
     size = 0
     for key, body in cursor:

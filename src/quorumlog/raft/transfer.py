@@ -22,7 +22,7 @@ PREFERRED_INTERVAL_MS = 1_000
 PREFERRED_PAUSE_MS = 10_000
 """Pause after a preferred leader did not take over, since appends were refused for nothing.
 
-The pause doubles each time, until one takes over or its connection is made anew."""
+The pause doubles each time, until one takes over or its connection is made again."""
 PREFERRED_PAUSE_MAX_MS = 600_000
 
 

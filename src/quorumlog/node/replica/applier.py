@@ -185,9 +185,9 @@ class Applier:
             return self._recovery.next_job(machine)
         if self.state.unreported_role is not None:
             return self._reporting_role(machine, self.state.unreported_role)
-        if self.snapshotter.may_remove_quarantined or self.snapshotter.is_due:
+        if self.snapshotter.may_remove_quarantined or self.snapshotter.should_save:
             return self.snapshotter.next_work(machine)
-        if self.scrub.is_due and self.is_eligible:
+        if self.scrub.should_check and self.is_eligible:
             return self.scrub.checking(machine)
         return self._entries.next_job(machine) or self._next_question(machine)
 

@@ -59,27 +59,27 @@ class MachineScrub:
         if self._rate and snapshots is not None:
             self._timer.set(environment.now_ms())
         self._retry_timer = context.timers.new(self._retry)
-        self._begun_ms = 0
-        self._left: list[int] | None = None
+        self._pass_started_ms = 0
+        self._to_check: list[int] | None = None
         self._checking: Checking | None = None
         self._is_busy = False
         self._passes = 0
-        self.is_due = False
+        self.should_check = False
         self.checked_ms = 0
 
     def check_soon(self) -> None:
         """Have the machine's state read, as it may be damaged."""
-        self.is_due = True
+        self.should_check = True
         self._control.advance()
 
     # -- snapshots ----------------------------------------------------------------------------
 
     def suspect(self, index: int) -> None:
         """Read this snapshot next: a peer received it and found it broken."""
-        left = self._left if self._left is not None else []
-        if index not in left:
-            left.insert(1 if left and (self._is_busy or self._checking) else 0, index)
-        self._left = left
+        to_check = self._to_check if self._to_check is not None else []
+        if index not in to_check:
+            to_check.insert(1 if to_check and (self._is_busy or self._checking) else 0, index)
+        self._to_check = to_check
         self._timer.set_earlier(self._environment.now_ms())
 
     def tick(self, now_ms: int) -> None:
@@ -88,12 +88,12 @@ class MachineScrub:
         is_driven = machine.machine is not None and not machine.failed_text
         if snapshots is None or self._is_busy or not is_driven:
             return
-        if self._left is None:
-            self._left, self._begun_ms = snapshots.indexes()[::-1], now_ms
-        if self._checking is None and not self._left:
+        if self._to_check is None:
+            self._to_check, self._pass_started_ms = snapshots.indexes()[::-1], now_ms
+        if self._checking is None and not self._to_check:
             self._end_pass(now_ms)
             return
-        checking, index = self._checking, self._left[0] if self._left else -1
+        checking, index = self._checking, self._to_check[0] if self._to_check else -1
         self._is_busy = True
 
         def work() -> Checking | None:
@@ -110,9 +110,9 @@ class MachineScrub:
         self._advance(pause_ms, is_over=checking is None)
 
     def _failed(self, index: int, checking: Checking | None, error: Exception) -> None:
-        was_begun = not isinstance(error, LeaderPendingFullError)
-        self._checking = None if was_begun else checking  # a step that fails closes it
-        if not was_begun or isinstance(error, TRANSIENT_ERRORS):
+        was_started = not isinstance(error, LeaderPendingFullError)
+        self._checking = None if was_started else checking  # a step that fails closes it
+        if not was_started or isinstance(error, TRANSIENT_ERRORS):
             self._advance(RETRY_MS, is_over=False)
             return
         if isinstance(error, CorruptionError):
@@ -130,16 +130,16 @@ class MachineScrub:
         self._advance(1, is_over=True)
 
     def _advance(self, pause_ms: int, *, is_over: bool) -> None:
-        if is_over and self._left:
-            del self._left[0]
+        if is_over and self._to_check:
+            del self._to_check[0]
         self._is_busy = False
         self._timer.set(self._environment.now_ms() + pause_ms)
 
     def _end_pass(self, now_ms: int) -> None:
-        self._left = None
+        self._to_check = None
         interval_ms = int(self._context.config.scrub_interval_hours * 3_600_000)
         if self._rate:
-            self._timer.set(max(now_ms + 1, self._begun_ms + interval_ms))
+            self._timer.set(max(now_ms + 1, self._pass_started_ms + interval_ms))
         self._passes += 1
         if self._passes > 1:
             self.check_soon()
@@ -150,7 +150,7 @@ class MachineScrub:
 
     def checking(self, machine: StateMachine) -> MachineJob:
         """Return the job that reads the machine's state, beside the machine if it can be frozen."""
-        self.is_due = False
+        self.should_check = False
 
         def run() -> FrozenState | None:
             with damage_of_machine():
@@ -165,13 +165,13 @@ class MachineScrub:
             else:
                 self._read(machine, frozen)
 
-        return MachineJob(run, done, refused=self._put_off)
+        return MachineJob(run, done, refused=self._check_later)
 
     def _retry(self, now_ms: int) -> None:
         self._control.advance()
 
-    def _put_off(self) -> None:
-        self.is_due = True
+    def _check_later(self) -> None:
+        self.should_check = True
 
     def _read(self, machine: StateMachine, frozen: FrozenState) -> None:
         def work() -> None:
@@ -183,7 +183,7 @@ class MachineScrub:
         def failed(error: Exception) -> None:
             if isinstance(error, LeaderPendingFullError):
                 frozen.close()  # the check was not started
-                self._put_off()
+                self._check_later()
                 self._retry_timer.set(self._environment.now_ms() + RETRY_MS)
             elif machine is not self._machine.machine:
                 return

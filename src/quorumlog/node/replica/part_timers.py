@@ -1,4 +1,4 @@
-"""When the parts of a replica are due: each part sets its own timers, and nobody asks it.
+"""When the parts of a replica are due: each part sets its own timers, and is not polled.
 
 The time at which a part has something to do is kept in one place, its timer. All timers of a
 replica share the one that the node has for it, which calls `PartTimers.tick` at the earliest time.

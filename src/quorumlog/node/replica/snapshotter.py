@@ -108,7 +108,7 @@ class Snapshotter:
         self._bytes += size_bytes
 
     @property
-    def is_due(self) -> bool:
+    def should_save(self) -> bool:
         """Whether the machine's state is to be saved now."""
         applied = self._machine.applied_index
         since = applied - self._machine.newest_index
@@ -162,7 +162,7 @@ class Snapshotter:
     # -- saving -------------------------------------------------------------------------------
 
     def next_work(self, machine: StateMachine) -> MachineJob:
-        """Return the next job, if it `may_remove_quarantined` or `is_due`."""
+        """Return the next job, if it `may_remove_quarantined` or `should_save`."""
         return (
             self._removing_quarantined() if self.may_remove_quarantined else self._saving(machine)
         )
