@@ -52,7 +52,7 @@ class Counting:
             self._crossings += 1
 
     def obey(self) -> None:
-        """Count as told; print what was counted as one JSON object a "stop"."""
+        """Count between "start" and "stop"; print the counts as one JSON object for each "stop"."""
         for line in sys.stdin:
             if line.strip() == "start":
                 self._calls.clear()
@@ -137,9 +137,9 @@ async def measure(cluster: LocalCluster, nodes: Nodes, appends: int, in_flight: 
         await asyncio.sleep(IDLE_S)
         idle = nodes.stop()
         nodes.start()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await some(appends)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         found = nodes.stop()
 
     print(f"{appends} appends of 1 KiB, {in_flight} in flight, in {seconds:.1f} s with the hook")

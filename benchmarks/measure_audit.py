@@ -111,11 +111,11 @@ def main() -> None:
         run_tasks(spark, pieces)  # starts the workers and fills the page cache
         audits, scans = [], []
         for _ in range(ROUNDS):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             report = audit(spark, replicas)
             between = time.perf_counter()
             run_tasks(spark, pieces)
-            audits.append(between - begun)
+            audits.append(between - started)
             scans.append(time.perf_counter() - between)
         spark.stop()
         print(report.text())

@@ -51,7 +51,7 @@ GROUP = "default"
 DESCRIPTORS = 16_384
 MIB = 1 << 20
 SETTLE_S = 1.0
-"""From the begin of a load, or of quiet, to the first latency that counts."""
+"""From the start of a load, or of a pause, to the first latency that counts."""
 
 CLIENT = Hello(cluster="", node_id="", role="client")
 Address = tuple[str, int]
@@ -76,7 +76,7 @@ HELLO = raw(CLIENT)
 
 
 async def again_and_again(work: Callable[[], Awaitable[None]], pause_s: float = 0.01) -> None:
-    """Do something anew whenever it ends."""
+    """Repeat something whenever it ends."""
     while True:
         with suppress(OSError):
             await work()
@@ -242,15 +242,15 @@ def loads() -> dict[str, Load]:
     }
 
 
-def hostile(address: Address, name: str, told: Connection) -> None:
+def hostile(address: Address, name: str, pipe: Connection) -> None:
     """In a process of its own: compute from the first word on, be hostile from the second."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     pin(os.getpid(), -1)
     load = loads()[name]
-    told.send("ready")
+    pipe.send("ready")
 
-    told.recv()
-    while not told.poll():
+    pipe.recv()
+    while not pipe.poll():
         sum(range(10_000))
 
     async def run() -> None:
@@ -291,10 +291,10 @@ async def behave(client: Client, seconds: float) -> Latencies:
         except Exception as error:  # counted, and shown
             found.failed.append(repr(error))
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for number in range(int(seconds * RATE)):
-            due = begun + number / RATE
+            due = started + number / RATE
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             group.create_task(one(due))
     return found
@@ -348,7 +348,7 @@ class Measured:
             async with Client(self.cluster.servers, GROUP) as client:
                 found = [await settled(client, seconds)]
                 for word in ("compute", "go"):
-                    self.rss_mib  # noqa: B018  (begins anew)
+                    self.rss_mib  # noqa: B018  (resets the peak)
                     here.send(word)
                     found.append(await settled(client, seconds))
             return found, self.rss_mib
@@ -382,13 +382,13 @@ async def measure(measured: Measured, names: list[str], seconds: float) -> None:
             for total, one in zip(all_rounds, found, strict=True):
                 total.add(one)
             rss = max(rss, most)
-        told = f"{name:15}"
+        line = f"{name:15}"
         for values in ([one.appends for one in all_rounds], [one.gets for one in all_rounds]):
             quiet, computing, loud = map(p99, values)
             cell = f"{quiet:.1f}, {computing:.1f} → {loud:.1f} ({loud / quiet:.1f} x)"
-            told += f"{cell:31}"
+            line += f"{cell:31}"
         failed = [text for one in all_rounds for text in one.failed]
-        print(f"{told}{rss:3.0f} {len(failed)} {failed[0][:60] if failed else ''}", flush=True)
+        print(f"{line}{rss:3.0f} {len(failed)} {failed[0][:60] if failed else ''}", flush=True)
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ class Load:
 
     async def rate(self, until: asyncio.Future[None]) -> float:
         """Return puts a second until something has happened."""
-        before, begun = self.done, time.perf_counter()
+        before, started = self.done, time.perf_counter()
         await until
-        return (self.done - before) / (time.perf_counter() - begun)
+        return (self.done - before) / (time.perf_counter() - started)
 
 
 async def fill(kv: KV, megabytes: int) -> None:
@@ -70,9 +70,9 @@ async def measure(cluster: LocalCluster, megabytes: int) -> None:
     """Fill, empty a follower, and compare."""
     async with Client(cluster.servers, GROUP, timeout_ms=60_000) as client:
         kv = KV(client)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await fill(kv, megabytes)
-        print(f"filled with {megabytes} MiB in     {time.perf_counter() - begun:8.1f} s")
+        print(f"filled with {megabytes} MiB in     {time.perf_counter() - started:8.1f} s")
         await client.admin.save_snapshot()
         load = Load(kv)
         tasks = [asyncio.create_task(load.run(number)) for number in range(IN_FLIGHT)]
@@ -82,10 +82,10 @@ async def measure(cluster: LocalCluster, megabytes: int) -> None:
         victim = next(node_id for node_id in cluster.running() if node_id != leader)
         await asyncio.to_thread(cluster.kill, victim)
         shutil.rmtree(Path(cluster.directory) / victim / GROUP)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.to_thread(cluster.start, victim)
         during = await load.rate(asyncio.ensure_future(caught_up(client, victim)))
-        took = time.perf_counter() - begun
+        took = time.perf_counter() - started
         print(f"puts while {victim} is filled   {during:8,.0f}/s   {during / base:.2f} of before")
         print(f"{victim} is back in step after  {took:8.1f} s")
         load.is_on = False

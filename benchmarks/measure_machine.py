@@ -31,9 +31,9 @@ async def rate_of(ask: Callable[[int], Awaitable[object]]) -> float:
             number += IN_FLIGHT
             answered += 1
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await asyncio.gather(*(one(number) for number in range(IN_FLIGHT)))
-    return answered / (time.perf_counter() - begun)
+    return answered / (time.perf_counter() - started)
 
 
 async def measure(servers: str, entries: int) -> None:
@@ -45,9 +45,9 @@ async def measure(servers: str, entries: int) -> None:
         print(f"put, {IN_FLIGHT} in flight                {puts:9,.0f}/s")
         gets = await rate_of(lambda number: kv.get(b"%d" % (number % 10_000)))
         print(f"linearizable get, {IN_FLIGHT} in flight   {gets:9,.0f}/s")
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.gather(*(fill(kv, entries // IN_FLIGHT) for _ in range(IN_FLIGHT)))
-        print(f"filled with {entries:,} entries in   {time.perf_counter() - begun:9.1f} s")
+        print(f"filled with {entries:,} entries in   {time.perf_counter() - started:9.1f} s")
         await client.admin.save_snapshot()
 
 
@@ -59,10 +59,10 @@ async def fill(kv: KV, count: int) -> None:
 
 async def time_until_served(servers: str) -> float:
     """Return how long it takes until a get is answered."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     async with Client(servers, timeout_ms=60_000) as client:
         await KV(client).get("warm")
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def main() -> None:
@@ -74,9 +74,9 @@ def main() -> None:
         try:
             uvloop.run(measure(cluster.servers, entries))
             cluster.down()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             cluster.up()
-            up = time.perf_counter() - begun
+            up = time.perf_counter() - started
             served = uvloop.run(time_until_served(cluster.servers))
             print(
                 f"restart with {entries:,} entries: up after {up:.2f} s, served {served:.2f} s on"

@@ -237,10 +237,10 @@ def measure(cases: dict[str, Callable[[], object]], rounds: int, mib: float) -> 
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             case()
             if number:
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(time.perf_counter() - started)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     for name, median in medians.items():
         print(f"{median:7.2f} s  {mib / median:7.0f} MiB/s  {name}", flush=True)

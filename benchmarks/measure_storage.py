@@ -55,7 +55,7 @@ def append_ratio(directory: Path, body_size: int, count: int) -> tuple[float, fl
     os.posix_fallocate(bare, 0, GIB)
     seconds: tuple[list[float], list[float]] = ([], [])
     for position in range(0, min(GIB // 2, COMMITS * len(raw)), len(raw)):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         data = memoryview(bytearray(raw))
         parsed = parse_block(data, count=entries, entry_bytes_max=4 * MIB)
         plan, _ = group.log.append(parsed, 1)
@@ -64,7 +64,7 @@ def append_ratio(directory: Path, body_size: int, count: int) -> tuple[float, fl
         between = time.perf_counter()
         os.pwritev(bare, [bytearray(raw)], position)
         os.fdatasync(bare)
-        seconds[0].append(between - begun)
+        seconds[0].append(between - started)
         seconds[1].append(time.perf_counter() - between)
     os.close(bare)
     group.close()
@@ -93,16 +93,16 @@ def read_ratio(directory: Path, sizes: list[int], piece: int) -> tuple[float, fl
         source = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))[:total]
     reads, copies = [], []
     for _ in range(ROUNDS):
-        begun, index, size = time.perf_counter(), 0, 0
+        started, index, size = time.perf_counter(), 0, 0
         while index <= last:
             run = group.log.read(index, last, piece)
             index += run.count
             size += len(run.data)
-        reads.append(size / (time.perf_counter() - begun) / 1e9)
-        begun = time.perf_counter()
+        reads.append(size / (time.perf_counter() - started) / 1e9)
+        started = time.perf_counter()
         for start in range(0, len(source) - piece, piece):
             target[:] = source[start : start + piece]
-        copies.append(len(source) / (time.perf_counter() - begun) / 1e9)
+        copies.append(len(source) / (time.perf_counter() - started) / 1e9)
     group.close()
     best = float(np.median(reads))
     return best, float(np.median(copies)), best * 1e9 / (total / (last + 1))
@@ -136,17 +136,17 @@ def move_to_the_end(directory: Path, size: int) -> None:
     for start in range(0, shift, GIB):
         with (files / f"{start:020d}").open("wb") as file:
             file.truncate(GIB)
-    notes = StoreMetadata(OsFileSystem(), str(directory))
-    known, _ = notes.load()
+    metadata = StoreMetadata(OsFileSystem(), str(directory))
+    known, _ = metadata.load()
     checkpoint = known.checkpoint
     assert checkpoint is not None
     point = checkpoint.point
     moved = LogPoint(point.index, point.position + shift, point.chain_crc, point.term)
-    notes.write_checkpoint(
+    metadata.write_checkpoint(
         Checkpoint(LogStart(), moved, checkpoint.committed_index, checkpoint.term_runs)
     )
-    notes.write_hint(moved, LogStart(), durable=True)
-    notes.close()
+    metadata.write_hint(moved, LogStart(), durable=True)
+    metadata.close()
     path = next((directory / "index").iterdir())
     records = np.memmap(path, dtype=INDEX_RECORD_DTYPE, mode="r+")
     records["pos"][: point.index + 1] += shift
@@ -157,9 +157,9 @@ def open_seconds(directory: Path) -> float:
     """Return the shortest of several openings."""
     times = []
     for _ in range(ROUNDS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         group = opened(directory)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
         group.close()
     return min(times)
 

@@ -1,10 +1,10 @@
-"""quorumlog and its peers in turn under the same loads: A B A B, so that all meet the same machine.
+"""quorumlog and its peers in turn under the same loads: A B A B, so that the machine is the same.
 
     python benchmarks/peers/compare.py --harness DIR [--with nats:lazy:batch ...] [--load NAME ...]
                                      [--rounds 3] [--seconds 6] [--out FILE.jsonl]
 
 Each figure is a process of its own with new servers: ours of this interpreter, a peer's of the
-harness, in the peer's virtual environment. After each load a table tells medians over the rounds.
+harness, in the peer's virtual environment. After each load a table shows medians over the rounds.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from rich.table import Table
 
 OURS = peer_quorumlog.NAME
 FIGURE_SECONDS = 600.0
-"""A figure that takes longer, its servers' start and stop included, is given up."""
+"""A figure that takes longer, including the start and stop of its servers, is abandoned."""
 STOP_SECONDS = 60.0
-"""A process that was told to end has so long to end its servers."""
+"""A process that receives SIGTERM may take this long to end its servers."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent ends."""
 LAST_LINES = 5
@@ -274,7 +274,7 @@ def figure_of(command: Sequence[str]) -> Figure:
 
 
 def end_with_parent() -> None:
-    """Have this process, just started, told to end when the one that started it is gone (Linux)."""
+    """Have this new process receive SIGTERM when the one that started it has ended (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

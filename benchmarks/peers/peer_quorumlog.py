@@ -266,17 +266,17 @@ async def _produce_blocks(servers: str, body: bytes, inflight: int, meter: Meter
         while time.perf_counter() < meter.t1:
             await room.acquire()
             delivery = await producer.send(body)  # waits while the buffer is full, as a caller does
-            begun = time.perf_counter()
+            started = time.perf_counter()
             for _ in range(count - 1):
                 delivery = await producer.send(body)
-            sent.put_nowait((begun, delivery))
+            sent.put_nowait((started, delivery))
         sent.put_nowait(None)
 
     async def count_acknowledged() -> None:
         while (waiting := await sent.get()) is not None:
-            begun, delivery = waiting
+            started, delivery = waiting
             await delivery
-            meter.ack(begun, time.perf_counter(), count)
+            meter.ack(started, time.perf_counter(), count)
             room.release()
 
     async with producer, asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""A cluster's directory that was copied, or founded anew: real processes tell them apart."""
+"""A cluster's directory that was copied, or founded again: real processes tell them apart."""
 
 import json
 import shutil
@@ -127,8 +127,8 @@ def test_a_client_of_a_cluster_that_was_deleted_is_refused_by_the_one_founded_af
         for node_id in cluster.node_ids:
             shutil.rmtree(cluster.directory / node_id)
         cluster.up()
-        with pytest.raises(WrongClusterError, match="founded anew"):
+        with pytest.raises(WrongClusterError, match="founded again"):
             client.append(b"of another cluster")
-        with pytest.raises(WrongClusterError, match="founded anew"):
+        with pytest.raises(WrongClusterError, match="founded again"):
             list(client.read("earliest", follow=False))
     assert bodies(cluster) == []

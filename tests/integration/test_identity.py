@@ -1,4 +1,4 @@
-"""Clusters that were copied, moved or founded anew on the same addresses are told apart."""
+"""Clusters that were copied, moved or founded again on the same addresses are told apart."""
 
 import asyncio
 import shutil
@@ -59,9 +59,9 @@ async def test_a_client_never_goes_on_in_a_cluster_founded_anew(make_cluster, un
             await client.append(b"second")
             assert len(await bodies_in(reader)) == 2
             await founded_anew(cluster, until)
-            with pytest.raises(WrongClusterError, match="founded anew"):
+            with pytest.raises(WrongClusterError, match="founded again"):
                 await client.append(b"of another cluster")
-            with pytest.raises(WrongClusterError, match="founded anew"):
+            with pytest.raises(WrongClusterError, match="founded again"):
                 await bodies_in(reader)
             async with cluster.client() as fresh:
                 assert await bodies_in(fresh) == [b"first"]
@@ -99,7 +99,7 @@ async def sent_before_and_after(cluster, until):
 async def test_nor_does_a_producer(make_cluster, until):
     async with make_cluster() as cluster:
         await begun(cluster, until)
-        with pytest.raises(WrongClusterError, match="founded anew"):
+        with pytest.raises(WrongClusterError, match="founded again"):
             await sent_before_and_after(cluster, until)
         async with cluster.client() as fresh:
             assert await bodies_in(fresh) == [b"first"]

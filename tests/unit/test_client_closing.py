@@ -295,7 +295,7 @@ def test_a_call_that_ends_while_another_thread_closes_has_its_result():
     assert results == ["result"]
 
 
-@pytest.mark.parametrize("start", [LoopThread.wait, LoopThread.begin])
+@pytest.mark.parametrize("start", [LoopThread.wait, LoopThread.submit])
 def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
     thread = LoopThread()
     thread.stop()

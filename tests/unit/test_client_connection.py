@@ -296,20 +296,20 @@ async def test_bytes_that_leave_slowly_are_no_silence(patient):
     slow = connection._connection = Slow()
     connection.request(*appending())
     connection._watch.stop()
-    assert not connection._watch.note_movement(slow)  # given, and not taken
+    assert not connection._watch.has_progress(slow)  # given, and not taken
     slow.outbox_bytes -= 100
-    assert connection._watch.note_movement(slow)
+    assert connection._watch.has_progress(slow)
     connection.request(*appending())
     connection._watch.stop()
     slow.outbox_bytes -= 100  # more was given than taken
-    assert connection._watch.note_movement(slow)
-    assert not connection._watch.note_movement(slow)
+    assert connection._watch.has_progress(slow)
+    assert not connection._watch.has_progress(slow)
     slow.outbox_bytes = 0
-    assert connection._watch.note_movement(slow)
+    assert connection._watch.has_progress(slow)
     connection.request(*appending())
     connection._watch.stop()
     slow.outbox_bytes = 0  # the operating system takes a little at once, whoever is there
-    assert not connection._watch.note_movement(slow)
+    assert not connection._watch.has_progress(slow)
 
 
 async def test_what_was_given_up_before_anybody_asked_tells_nothing(world, patient):

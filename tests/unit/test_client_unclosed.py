@@ -87,7 +87,7 @@ async def test_the_next_call_tells_how_many_were_not_stored_and_which(world):
         assert lost.last == 9 + lost.count
         assert error.outcome is Outcome.DID_NOT_HAPPEN
         assert f"{lost.count} among 10 to {lost.last}" in str(error)
-        assert f"{lost.count} not stored" in str(error)
+        assert f"{lost.count} not appended" in str(error)
     assert len({id(error) for error in errors}) == 4
     # all that were taken and are not in the log, no more: the refused ones were never taken
     assert errors[-1].undelivered.count <= 30
@@ -229,7 +229,7 @@ async def test_one_that_delivered_everything_is_dropped_quietly(world, caplog):
     assert caplog.records == []
 
 
-async def test_one_that_is_left_because_of_an_error_says_what_it_did_not_wait_for(world, caplog):
+async def test_one_that_is_closed_because_of_an_error_says_what_it_did_not_wait_for(world, caplog):
     world.script(*[SILENT] * 10)
 
     def script():
@@ -240,7 +240,7 @@ async def test_one_that_is_left_because_of_an_error_says_what_it_did_not_wait_fo
     with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
         await in_thread(script)
     assert (
-        "left because of ZeroDivisionError: of the entries sent, counted from 0, 1" in caplog.text
+        "closed because of ZeroDivisionError: of the entries sent, counted from 0, 1" in caplog.text
     )
 
 

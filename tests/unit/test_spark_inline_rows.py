@@ -108,7 +108,7 @@ def test_a_batch_that_cannot_be_read_now_is_left_to_a_task(caplog):
     reader = reader_of(cluster)
     partitions, indexes = planned(reader, at(0), at(10))
     assert (len(partitions), indexes) == (1, None)
-    assert "a small batch of g is left to a task: h:1: connection lost" in caplog.text
+    assert "a small batch of g is read by a task: h:1: connection lost" in caplog.text
     cluster.before_block = None
     assert planned(reader, at(0), at(10))[1] == list(range(10))
 

@@ -271,4 +271,4 @@ def test_a_store_that_does_not_say_where_it_begins_is_not_read(read_by, tmp_path
         shutil.copytree(tmp_path / "g" / room, tmp_path / "bare" / room)
     servers = read_by([(COUNT, place(tmp_path / "bare"))])
     assert servers.served[0][0] == 0
-    assert "it is not noted where the log starts" in caplog.text
+    assert "it is not recorded where the log starts" in caplog.text

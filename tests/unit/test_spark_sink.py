@@ -110,7 +110,7 @@ def test_a_task_learns_from_spark_what_it_writes():
     assert context_of(properties.get) == WriteContext("q", "r", 12)
     for name in properties:
         fewer = {key: value for key, value in properties.items() if key != name}
-        with pytest.raises(UnexpectedArgumentError, match="does not tell its tasks") as raised:
+        with pytest.raises(UnexpectedArgumentError, match="this Spark does not pass") as raised:
             context_of(fewer.get)
         assert name in str(raised.value)
         assert "at-least-once" in str(raised.value)

@@ -31,12 +31,12 @@ IDLE_SETTLE_S = 3.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of everything: seconds and rounds of each load, bodies in bytes.
+    """The amounts: seconds and rounds of each load, sizes of bodies in bytes.
 
     `read_entries` are there to be read, of each size at most `read_mib`; the leader is lost
     `losses` times in each way; a follower misses `catch_up_mib`; `restart_mib` are appended before
-    all start anew. The last ones are for how cost grows: with clients, groups and GiB of the log,
-    and over `steady_seconds`.
+    all nodes restart. The last ones are for how cost grows: with clients, groups and GiB of the
+    log, and over `steady_seconds`.
     """
 
     seconds: float = 3.0
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     steady_seconds: float = 600.0
 
     def quick(self) -> "Plan":
-        """Return a plan that shows that all works rather than how well."""
+        """Return a plan that shows that everything works rather than how fast it is."""
         return msgspec.structs.replace(
             self,
             seconds=0.5,
@@ -232,7 +232,7 @@ class Bench:
         yield value_figure("appends meanwhile, of before", "x", [share], note=note)
 
     async def restart(self) -> AsyncIterator[Figure]:
-        """All nodes start anew with a long log."""
+        """All nodes restart with a long log."""
         async with self.client() as log:
             await loads.fill(log, RESTART_BYTES, self.plan.restart_mib * MIB // RESTART_BYTES)
         taken = [

@@ -1,4 +1,4 @@
-"""What happens to a cluster: a leader dies or falls silent, a follower was away, all start anew.
+"""Events in a cluster: a leader is killed or frozen, a follower was stopped, all nodes restart.
 
 These stop and kill nodes, so they are only for clusters that the bench has made.
 """
@@ -55,10 +55,10 @@ async def leader_lost(cluster: LocalCluster, group: str, *, silent: bool) -> flo
         take, give_back = (
             (cluster.pause, cluster.resume) if silent else (cluster.kill, cluster.start)
         )
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.to_thread(take, leader)
         await appended(log, 0.0)
-        taken = time.perf_counter() - begun
+        taken = time.perf_counter() - started
     await asyncio.to_thread(give_back, leader)
     await _in_step(cluster, group)
     return taken
@@ -66,7 +66,7 @@ async def leader_lost(cluster: LocalCluster, group: str, *, silent: bool) -> flo
 
 @dataclass(frozen=True, slots=True)
 class CleanStop:
-    """How long no append was acknowledged; appends in flight whose fate nobody knew."""
+    """How long no append was acknowledged; appends in flight of unknown outcome."""
 
     seconds: float
     unknown: int
@@ -75,7 +75,7 @@ class CleanStop:
 async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
     """Stop the leader with SIGTERM while appends are in flight, until its process is gone.
 
-    Afterwards it is back.
+    Afterwards it is started again.
     """
     unknown = 0
     answered: list[float] = []
@@ -97,7 +97,7 @@ async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
             await asyncio.sleep(STEADY_S)
             leader = await asyncio.to_thread(cluster.leader, group)
             answered.clear()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             await asyncio.to_thread(cluster.stop, leader)
             await appended(log, 0.0)
             await log.append(body_of(40))
@@ -107,12 +107,12 @@ async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
             await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(cluster.start, leader)
     await _in_step(cluster, group)
-    moments = [begun, *answered]
+    moments = [started, *answered]
     return CleanStop(max(map(sub, moments[1:], moments)), unknown)
 
 
 async def _ends(log: Client) -> dict[str, int]:
-    """Return how far the log of each replica that answers goes."""
+    """Return the last index of each replica that answers."""
     return {
         status.node_id: status.end_index
         for status in await log.status()
@@ -145,9 +145,9 @@ class CatchUp:
 async def caught_up(
     cluster: LocalCluster, group: str, size: int, count: int, *, live_s: float
 ) -> CatchUp:
-    """Stop a follower, append `count` entries, start it, and see how fast it has them.
+    """Stop a follower, append `count` entries, start it, and measure how fast it catches up.
 
-    With live_s above 0, 64 appends are in flight for this long before, and all the while.
+    With live_s above 0, 64 appends are in flight for this long before, and until it has caught up.
     """
     async with Client(cluster.servers, group) as log:
         leader = await asyncio.to_thread(cluster.leader, group)
@@ -161,18 +161,18 @@ async def caught_up(
             rate_before = (done() - before) / max(live_s, POLL_S)
             await asyncio.to_thread(cluster.start, follower)
             first = (await _ends(log)).get(follower, target - count)
-            begun, before = time.perf_counter(), done()
+            started, before = time.perf_counter(), done()
             while (await _ends(log)).get(follower, -1) < target:
                 await asyncio.sleep(POLL_S)
-                if time.perf_counter() - begun > CATCH_UP_SECONDS:
+                if time.perf_counter() - started > CATCH_UP_SECONDS:
                     raise TimeoutError(f"{follower} did not catch up")
-            taken = time.perf_counter() - begun
+            taken = time.perf_counter() - started
             return CatchUp((target - first) * size / taken, rate_before, (done() - before) / taken)
 
 
 @asynccontextmanager
 async def _live(log: Client, size: int) -> AsyncIterator[Callable[[], int]]:
-    """Append from many tasks meanwhile (size 0: none); yield what says how many there were."""
+    """Append from many tasks meanwhile (size 0: none); yield a function that counts the appends."""
     count = 0
     body = body_of(size)
 
@@ -196,17 +196,17 @@ async def _live(log: Client, size: int) -> AsyncIterator[Callable[[], int]]:
 async def restarted(cluster: LocalCluster, group: str) -> float:
     """Stop all nodes; return the seconds from their start to the first append acknowledged."""
     await asyncio.to_thread(cluster.down)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     starting = asyncio.ensure_future(asyncio.to_thread(cluster.up))
     async with Client(cluster.servers, group) as log:
         await appended(log, 0.0)
-        taken = time.perf_counter() - begun
+        taken = time.perf_counter() - started
     await starting
     return taken
 
 
 async def idle(cluster: LocalCluster, seconds: float) -> Sample:
-    """Let nothing happen; the sample's CPU seconds are what the nodes take all the same."""
-    usage, begun = Usage(cluster.running()), time.perf_counter()
+    """Measure the CPU seconds that the nodes use while nothing happens."""
+    usage, started = Usage(cluster.running()), time.perf_counter()
     await asyncio.sleep(seconds)
-    return usage.into(Sample(0, time.perf_counter() - begun))
+    return usage.into(Sample(0, time.perf_counter() - started))

@@ -36,9 +36,9 @@ GROUP_LIMITS = Limits(entry_bytes_max=64 * KIB)
 """Files of a thousand groups are small, and entries must fit into them."""
 LONG_FILE_BYTES = 256 * MIB
 SPARE_BYTES = 4 * GIB
-"""Left on the disk whatever the log takes: for files prepared in advance, and for everybody."""
+"""Kept free on the disk, for files prepared in advance and for other programs."""
 RETENTION_BYTES = 512 * MIB
-LOOKS = 10
+SAMPLES = 10
 """Measurements of the memory in the course of a run."""
 
 
@@ -74,7 +74,7 @@ async def groups(bench: Bench) -> AsyncIterator[Figure]:
     """Several numbers of groups: until all are led, idle, and 64 appends in flight over all."""
     for count in bench.plan.group_counts:
         names = [f"g{number}" for number in range(count)]
-        begun = time.perf_counter()
+        started = time.perf_counter()
         async with _cluster(
             bench,
             f"groups-{count}",
@@ -83,7 +83,7 @@ async def groups(bench: Bench) -> AsyncIterator[Figure]:
             index_file_bytes=GROUP_INDEX_BYTES,
             limits=GROUP_LIMITS,
         ) as cluster:
-            led = time.perf_counter() - begun
+            led = time.perf_counter() - started
             yield value_figure(f"{count} groups, all led after", "s", [led])
             await asyncio.sleep(bench.plan.idle_seconds)  # until idle groups are quiescent
             sample = await events.idle(cluster, bench.plan.idle_seconds)
@@ -159,8 +159,10 @@ async def steady(bench: Bench) -> AsyncIterator[Figure]:
         ):
             follower = asyncio.ensure_future(loads.follow(reading))
             try:
-                for _ in range(LOOKS):
-                    sample = await loads.single_appends(log, BODY_BYTES, IN_FLIGHT, seconds / LOOKS)
+                for _ in range(SAMPLES):
+                    sample = await loads.single_appends(
+                        log, BODY_BYTES, IN_FLIGHT, seconds / SAMPLES
+                    )
                     rates.append(sample.rate)
                     resident.append([resident_bytes(pid) / MEGABYTE for pid in pids.values()])
             finally:

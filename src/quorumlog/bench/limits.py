@@ -78,10 +78,10 @@ def _sync_again_and_again(path: Path, seconds: float) -> list[float]:
     taken: list[float] = []
     end = time.perf_counter() + seconds
     try:
-        while (begun := time.perf_counter()) < end:
+        while (started := time.perf_counter()) < end:
             os.write(fd, data)
             os.fdatasync(fd)
-            taken.append(time.perf_counter() - begun)
+            taken.append(time.perf_counter() - started)
     finally:
         os.close(fd)
         path.unlink()
@@ -93,11 +93,11 @@ def _write_once(path: Path) -> float:
     data = os.urandom(CHUNK_BYTES)
     fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     try:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(SEQUENTIAL_BYTES // CHUNK_BYTES):
             os.write(fd, data)
         os.fdatasync(fd)
-        return SEQUENTIAL_BYTES / (time.perf_counter() - begun)
+        return SEQUENTIAL_BYTES / (time.perf_counter() - started)
     finally:
         os.close(fd)
         path.unlink()
@@ -107,10 +107,10 @@ def _copy_once() -> float:
     """Return bytes a second, of memory that is there already."""
     source = np.ones(COPIED_BYTES, dtype=np.uint8)
     target = np.zeros(COPIED_BYTES, dtype=np.uint8)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(COPIES):
         np.copyto(target, source)
-    return COPIES * COPIED_BYTES / (time.perf_counter() - begun)
+    return COPIES * COPIED_BYTES / (time.perf_counter() - started)
 
 
 # -- loopback ----------------------------------------------------------------------------------
@@ -126,17 +126,17 @@ class _Echo(asyncio.Protocol):
         self._answer(data)
 
 
-def _echo_process(told: Connection) -> None:
+def _echo_process(pipe: Connection) -> None:
     async def serve() -> None:
         server = await asyncio.get_running_loop().create_server(_Echo, LOOPBACK, 0)
-        told.send(server.sockets[0].getsockname()[1])
+        pipe.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     with suppress(KeyboardInterrupt):
         uvloop.run(serve())
 
 
-class _Asking(asyncio.Protocol):
+class _PingClient(asyncio.Protocol):
     """Sends a byte when the one before has come back, until its time is over."""
 
     def __init__(self, seconds: float) -> None:
@@ -147,16 +147,16 @@ class _Asking(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._ask: Callable[[bytes], None] = transport.write  # type: ignore[attr-defined]
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._ask(b"?")
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
-        self.taken.append(now - self._begun)
+        self.taken.append(now - self._started)
         if now >= self._end:
             self.ended.set_result(None)
             return
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._ask(b"?")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -175,10 +175,12 @@ async def _round_trips(seconds: float) -> list[float]:
             raise TimeoutError("the process that echoes did not start")
         port = here.recv()
         loop = asyncio.get_running_loop()
-        transport, asking = await loop.create_connection(lambda: _Asking(seconds), LOOPBACK, port)
-        await asking.ended
+        transport, pinging = await loop.create_connection(
+            lambda: _PingClient(seconds), LOOPBACK, port
+        )
+        await pinging.ended
         transport.close()
-        return asking.taken
+        return pinging.taken
     finally:
         process.kill()
         process.join()

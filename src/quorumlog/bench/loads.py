@@ -23,7 +23,7 @@ BATCH_ENTRIES = 128
 BATCHES_IN_FLIGHT = 4
 GETS_IN_FLIGHT = 16
 SEND_CHUNK = 256
-"""Entries given to a producer between two looks at the clock; one of them is timed."""
+"""Entries given to a producer between two readings of the clock; one of them is timed."""
 FETCH_BYTES = 4 * MIB
 _SENT_AT = struct.Struct(">d")
 TAIL_WAIT_SECONDS = 10.0
@@ -39,8 +39,8 @@ async def _closed_loop(
 ) -> Sample:
     """Keep each of the calls under way; each stores `entries`."""
     latencies = array("d")
-    begun = time.perf_counter()
-    end = begun + seconds
+    started = time.perf_counter()
+    end = started + seconds
 
     async def work(call: Callable[[], Awaitable[object]]) -> None:
         while (asked := time.perf_counter()) < end:
@@ -48,7 +48,7 @@ async def _closed_loop(
             latencies.append(time.perf_counter() - asked)
 
     await asyncio.gather(*map(work, calls))
-    return Sample(len(latencies) * entries, time.perf_counter() - begun, latencies)
+    return Sample(len(latencies) * entries, time.perf_counter() - started, latencies)
 
 
 async def single_appends(log: Client, size: int, in_flight: int, seconds: float) -> Sample:
@@ -105,8 +105,8 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
         async with Producer(log) as producer:
             await producer.send(body)
             await producer.flush()
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < seconds:
+            started = time.perf_counter()
+            while time.perf_counter() - started < seconds:
                 asked = time.perf_counter()
                 task = asyncio.ensure_future(timed(await producer.send(body), asked))
                 waiting.add(task)
@@ -115,7 +115,7 @@ async def produced(log: Client, size: int, seconds: float) -> Sample:
                     await producer.send(body)
                 count += SEND_CHUNK
             await producer.flush()
-            taken = time.perf_counter() - begun
+            taken = time.perf_counter() - started
     finally:
         # where the producer fails, all of them do, of the same reason
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -136,11 +136,11 @@ async def fill(log: Client, size: int, count: int) -> None:
 
 async def read_entries(log: Client, first: int, last: int) -> Sample:
     """Read a range as Python entries, one consumer."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     count = 0
     async for entries in log.read_blocks(first, end=last, follow=False):
         count += len(entries)
-    return Sample(count, time.perf_counter() - begun)
+    return Sample(count, time.perf_counter() - started)
 
 
 async def read_blocks(log: Client, first: int, last: int) -> Sample:
@@ -151,11 +151,11 @@ async def read_blocks(log: Client, first: int, last: int) -> Sample:
             begin, end, bytes_max=FETCH_BYTES, wait_ms=wait_ms, index_records=True
         )
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     count = 0
     async for fetched in BlockReader(fetch, first, last, follow=False).blocks():
         count += fetched.block(log.limits.entry_bytes_max).count
-    return Sample(count, time.perf_counter() - begun)
+    return Sample(count, time.perf_counter() - started)
 
 
 async def random_gets(log: Client, first: int, last: int, seconds: float) -> Sample:
@@ -186,13 +186,13 @@ async def tail(log: Client, size: int, seconds: float) -> Sample:
             seen.set()
 
     reader = asyncio.ensure_future(follow())
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
-        while time.perf_counter() - begun < seconds:
+        while time.perf_counter() - started < seconds:
             seen.clear()
             await log.append(_SENT_AT.pack(time.perf_counter()) + rest)
             async with asyncio.timeout(TAIL_WAIT_SECONDS):
                 await seen.wait()
     finally:
         reader.cancel()
-    return Sample(len(latencies), time.perf_counter() - begun, latencies)
+    return Sample(len(latencies), time.perf_counter() - started, latencies)

@@ -56,7 +56,7 @@ class Usage:
         self._own = time.process_time()
 
     def into(self, sample: Sample) -> Sample:
-        """Note in a sample what was used since."""
+        """Return the sample with what was used since."""
         sample.client_cpu_seconds = time.process_time() - self._own
         sample.node_cpu_seconds = {
             node: round(cpu_seconds(pid) - self._nodes[node], 3) for node, pid in self._pids.items()

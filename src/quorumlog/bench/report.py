@@ -1,4 +1,4 @@
-"""How figures look: lines of a table, and a picture."""
+"""The form of figures: lines of a table, and a picture."""
 
 import importlib.util
 import math

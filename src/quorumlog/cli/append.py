@@ -94,7 +94,7 @@ def _append(client: SyncClient, bodies: list[bytes], name: str, as_json: bool) -
         if error.outcome is Outcome.DID_NOT_HAPPEN:
             raise CommandError(f"{name} not appended: {error}") from error
         raise CommandError(
-            f"{name}: the append may have happened, look before you repeat it: {error}"
+            f"{name}: the append may have happened, check before you repeat it: {error}"
         ) from error
     for index, pos in enumerate(done.positions, done.first_index):
         if as_json:
@@ -110,19 +110,19 @@ def read_lines(descriptor: int) -> Iterator[list[bytes]]:
     Raises `CommandError` for a line that is longer than an entry may be.
     """
     length_max = DEFAULT_LIMITS.entry_bytes_max - HEADER_SIZE
-    begun, number = b"", 1
+    unfinished, number = b"", 1
     while piece := os.read(descriptor, READ_BYTES):
-        *lines, begun = (begun + piece).split(b"\n")
+        *lines, unfinished = (unfinished + piece).split(b"\n")
         number += len(lines)
         if lines:
             yield lines
-        if len(begun) > length_max:
+        if len(unfinished) > length_max:
             raise CommandError(
                 f"line {number} not appended: it is longer than the {length_max} bytes of the "
                 "largest body"
             )
-    if begun:
-        yield [begun]
+    if unfinished:
+        yield [unfinished]
 
 
 def lines_in_batches(pieces: Iterable[list[bytes]]) -> Iterator[list[bytes]]:

@@ -16,10 +16,10 @@ from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.messages.client import StatusResponse
 
 CATCH_UP_SECONDS = 300.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """Pause between two polls of a member that is catching up."""
-NOTE_SECONDS = 2.0
-"""Pause between two reports of how far it is behind."""
+REPORT_SECONDS = 2.0
+"""Pause between two reports of its lag."""
 
 Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
 
@@ -135,8 +135,8 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
 
 def _has_become_voter(client: SyncClient, node: str, timeout_s: float) -> bool:
     """Wait until a member votes, and print how far it lags; False if it does not in time."""
-    begun = noted = time.monotonic()
-    told = None
+    started = reported_at = time.monotonic()
+    reported_lag = None
     while True:
         replicas = client.status()
         known = [status for status in replicas if answered(status)]
@@ -144,13 +144,13 @@ def _has_become_voter(client: SyncClient, node: str, timeout_s: float) -> bool:
         if newest is not None and node in newest.voters and not newest.outgoing:
             return True
         now = time.monotonic()
-        if now - begun >= timeout_s:
+        if now - started >= timeout_s:
             return False
         lag = leader_lags(replicas).get(node)
-        if lag is not None and lag != told and now - noted >= NOTE_SECONDS:
+        if lag is not None and lag != reported_lag and now - reported_at >= REPORT_SECONDS:
             print_note(f"{node} is {entries_text(lag)} behind")
-            told, noted = lag, now
-        time.sleep(min(LOOK_SECONDS, begun + timeout_s - now))
+            reported_lag, reported_at = lag, now
+        time.sleep(min(POLL_SECONDS, started + timeout_s - now))
 
 
 @app.command(name="promote")

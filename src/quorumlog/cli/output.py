@@ -1,4 +1,4 @@
-"""How results look: JSON lines for programs, columns for people.
+"""The form of results: JSON lines for programs, columns for people.
 
 Bodies are anybody's bytes: nothing of them reaches a terminal unless it is printable.
 """

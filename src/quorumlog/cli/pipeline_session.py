@@ -32,24 +32,24 @@ Remote = Annotated[
         show_default=False,
     ),
 ]
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """A cluster that does not answer for this long is reported before Spark is started."""
 
 
 def pipeline_target(
     directory: Path | None, servers: str | None, group: str | None, timeout_s: float
 ) -> Target:
-    """Return the cluster and the group that a job is about, after a look whether they are there.
+    """Return the cluster and the group that a job is about, after a check that they are there.
 
-    Starting Spark takes a while, and its tasks would ride out an outage first. Raises what
+    Starting Spark takes a while, and its tasks would wait for the end of an outage. Raises what
     `find_target` raises, `NetworkError` naming the servers, `UnknownGroupError`.
     """
     from quorumlog.spark.source.clusters import check_cluster  # noqa: PLC0415  (loads numpy)
 
-    look_s = min(LOOK_SECONDS, timeout_s)
+    check_s = min(CHECK_SECONDS, timeout_s)
     if servers is not None and group is None:
-        check_cluster(servers, None, round(look_s * 1000))
-    target = find_target(directory, servers, group, look_s)
+        check_cluster(servers, None, round(check_s * 1000))
+    target = find_target(directory, servers, group, check_s)
     check_cluster(target.servers, target.group, target.timeout_ms)
     return Target(target.servers, target.group, max(1, round(timeout_s * 1000)))
 

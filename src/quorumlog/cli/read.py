@@ -112,7 +112,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             isolation = _isolation(everything)
             _, last = client.bounds(leader_only=leader_only, isolation=isolation)
             if begin > last:
-                _tell_beyond(target.group, begin, last, follow=follow)
+                _refuse_or_wait_beyond(target.group, begin, last, follow=follow)
         entries = client.read(
             begin,
             follow=follow,
@@ -137,8 +137,8 @@ def _reading(target: Target, read_from: str) -> Iterator[SyncClient]:
         raise CommandError(f"{error}; {hint}") from error
 
 
-def _tell_beyond(group: str, begin: int, last: int, *, follow: bool) -> None:
-    """Nothing is there: say so, rather than print nothing or wait in silence."""
+def _refuse_or_wait_beyond(group: str, begin: int, last: int, *, follow: bool) -> None:
+    """Raise `BeyondEndError` for an index beyond the end; with `follow`, print that it waits."""
     end = f"its last index is {last}" if last >= 0 else "it has no committed entry"
     if not follow:
         text = f"index {begin} is beyond the end of the log of group {group}: {end}"
@@ -168,7 +168,7 @@ def index_of_last(
             return indexes[0]
         if begin <= first:
             return max(first, 0)
-        window *= 2  # some of them were NOOPs or bookkeeping: look further back
+        window *= 2  # some of them were NOOPs or bookkeeping: search further back
     return last + 1
 
 

@@ -103,7 +103,7 @@ def _print_histories(target: Target, *, as_json: bool) -> None:
     with target.client() as client:
         histories = sorted(client.admin.history(), key=lambda one: one.node_id)
     if all(one.error for one in histories):
-        raise _nobody(target, [f"{one.address}: {one.error}" for one in histories])
+        raise _no_answer(target, [f"{one.address}: {one.error}" for one in histories])
     for one in histories:
         if as_json:
             lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in one.lines]
@@ -120,12 +120,12 @@ def answering(target: Target, replicas: list[StatusResponse]) -> list[StatusResp
     """Return the replicas that reported their status. Raises `CommandError` when none did."""
     known = [status for status in replicas if answered(status)]
     if not known:
-        raise _nobody(target, [f"{status.address}: {status.text}" for status in replicas])
+        raise _no_answer(target, [f"{status.address}: {status.text}" for status in replicas])
     return known
 
 
-def _nobody(target: Target, told: list[str]) -> CommandError:
-    return CommandError(f"no replica of group {target.group} answers: {'; '.join(told)}")
+def _no_answer(target: Target, reasons: list[str]) -> CommandError:
+    return CommandError(f"no replica of group {target.group} answers: {'; '.join(reasons)}")
 
 
 def answered(status: StatusResponse) -> bool:

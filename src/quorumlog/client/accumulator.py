@@ -21,10 +21,10 @@ _NORMAL = int(Magic.NORMAL)
 class Accumulator:
     """Puts entries into blocks, and holds these until the `Sender` takes them.
 
-    A block leaves when it has `batch_bytes` or its first entry has waited `linger_s`. While as many
-    blocks are `under_way` as may be, it grows up to `grown_bytes` instead. `refuse` is called with
-    a body that is too large, or with any body once `is_ended` is set; it raises. `start` is called
-    whenever a block is opened.
+    A block is sent when it has `batch_bytes` or its first entry has waited `linger_s`. While as
+    many blocks are `in_flight` as may be, it grows up to `grown_bytes` instead. `refuse` is called
+    with a body that is too large, or with any body once `is_ended` is set; it raises. `start` is
+    called whenever a block is opened.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Accumulator:
         settings: ProducerSettings,
         stats: ProducerStats,
         attempt: AttemptRecord | None,
-        under_way: Sized,
+        in_flight: Sized,
         *,
         refuse: Callable[[bytes], None],
         start: Callable[[], None],
@@ -40,7 +40,7 @@ class Accumulator:
         self._settings = settings
         self._stats = stats
         self._attempt = attempt
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._refuse = refuse
         self._start = start
         # copies of settings that are read for every entry
@@ -62,7 +62,7 @@ class Accumulator:
         return bool(self.buffered) and self.buffered + size > self._settings.buffer_bytes
 
     async def wait_for_release(self) -> None:
-        """Let the open block leave, and wait until a block is released."""
+        """Have the open block sent, and wait until a block is released."""
         self.space.clear()
         if self.open_block is not None:
             self.open_block.is_due = True
@@ -86,7 +86,7 @@ class Accumulator:
         # nothing can be wrong with the entry from here on: what is refused changes nothing
         block = self.open_block
         if block is None or (
-            block.size + size > self._batch_bytes and self._leaves_with(block.size + size - 1)
+            block.size + size > self._batch_bytes and self._is_full_with(block.size + size - 1)
         ):
             block = self._next_block()
         block.parts += (header, body)
@@ -97,18 +97,18 @@ class Accumulator:
         block.size += size
         self.buffered += size
         if ordinal >= self._last_ordinal or (
-            block.size >= self._batch_bytes and self._leaves_with(block.size)
+            block.size >= self._batch_bytes and self._is_full_with(block.size)
         ):
             self.seal()
         return Delivery(block, ordinal)
 
-    def _leaves_with(self, size: int) -> bool:
-        """Whether a block that is large enough to leave does not grow beyond this size."""
+    def _is_full_with(self, size: int) -> bool:
+        """Whether a block that is large enough to be sent does not grow beyond this size."""
         return size >= self._settings.grown_bytes or self._has_slot()
 
     def _has_slot(self) -> bool:
         """Whether the next block could be sent at once."""
-        return not self.waiting and len(self._under_way) < self._settings.in_flight_blocks
+        return not self.waiting and len(self._in_flight) < self._settings.in_flight_blocks
 
     def _next_block(self) -> OutgoingBlock:
         loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class Accumulator:
             self.is_block_ready()
 
     def is_block_ready(self) -> bool:
-        """Whether a block waits to be sent; an open one does so once it is due and can leave."""
+        """Whether a block can be sent; an open one is sealed once it is due and has a slot."""
         block = self.open_block
         if (
             block is not None
@@ -153,7 +153,7 @@ class Accumulator:
             self.wake.set()
 
     def release(self, block: OutgoingBlock) -> None:
-        """Give back the memory of a block that is acknowledged or has failed."""
+        """Free the memory of a block that is acknowledged or has failed."""
         block.parts = []
         self.buffered -= block.size
         self.space.set()

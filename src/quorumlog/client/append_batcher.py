@@ -25,14 +25,14 @@ class AppendBatch(Protocol):
 class AppendBatcher:
     """Joins appends of tasks, which then share a request, a write to disk and an answer.
 
-    No append waits for others: a block leaves in the turn of the loop after the one in which its
+    No append waits for others: a block is sent in the turn of the loop after the one in which its
     first entry came. The number of entries is bounded by the number of callers, who all wait.
-    Entries with different time-outs travel apart.
+    Entries with different time-outs are sent apart.
     """
 
     def __init__(self, limits: Limits, append_batch: AppendBatch) -> None:
         self._append_batch = append_batch
-        self._given: TurnBatcher[float | None, _Waiting] = TurnBatcher(
+        self._batcher: TurnBatcher[float | None, _Waiting] = TurnBatcher(
             lambda flush: asyncio.get_running_loop().call_soon(flush),
             self._send,
             bytes_max=limits.block_bytes_max,
@@ -43,31 +43,31 @@ class AppendBatcher:
     async def append(self, body: bytes, timeout_ms: float | None) -> Appended:
         """Return where the entry went. Raises what appending the block raises."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._given.add(timeout_ms, (body, future), HEADER_SIZE + len(body))
+        self._batcher.add(timeout_ms, (body, future), HEADER_SIZE + len(body))
         return await future
 
     def _send(self, blocks: list[tuple[float | None, list[_Waiting]]]) -> None:
         """Send each block, without the entries whose callers have been cancelled."""
         for timeout_ms, given in blocks:
-            together = [waiting for waiting in given if not waiting[1].done()]
-            if together:
-                task = asyncio.get_running_loop().create_task(self._deliver(together, timeout_ms))
+            joined = [waiting for waiting in given if not waiting[1].done()]
+            if joined:
+                task = asyncio.get_running_loop().create_task(self._deliver(joined, timeout_ms))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, together: list[_Waiting], timeout_ms: float | None) -> None:
+    async def _deliver(self, joined: list[_Waiting], timeout_ms: float | None) -> None:
         try:
-            batch = await self._append_batch([body for body, _ in together], timeout_ms=timeout_ms)
+            batch = await self._append_batch([body for body, _ in joined], timeout_ms=timeout_ms)
         except asyncio.CancelledError:
-            for _, future in together:
+            for _, future in joined:
                 future.cancel()
             raise
         except Exception as error:
-            for _, future in together:
+            for _, future in joined:
                 if not future.done():
                     future.set_exception(error)
             return
-        placed = zip(together, batch.positions, strict=True)
+        placed = zip(joined, batch.positions, strict=True)
         for index, ((_, future), position) in enumerate(placed, batch.first_index):
             if not future.done():
                 future.set_result(Appended(index, batch.term, position))

@@ -98,7 +98,7 @@ class Client:
         timeout_ms: bounds every call that is given no other time, retries included, in
             milliseconds.
         cluster: name of the cluster; a server of another cluster is refused. "": any.
-        retry_unknown: whether appends of unknown outcome are sent again, and may be stored twice.
+        retry_unknown: whether appends of unknown outcome are sent again, and may be appended twice.
         limits: the limits of the cluster, if they are not the default ones.
 
     Attributes:
@@ -110,7 +110,7 @@ class Client:
 
     Raises:
         ConfigError: an option has a wrong type or value.
-        RequestError: this process has no file descriptor left.
+        RequestError: this process has no free file descriptor.
     """
 
     def __init__(
@@ -404,7 +404,7 @@ class Client:
         machine: str = "",
         timeout_ms: float | None = None,
     ) -> FetchedBlock:
-        """Return one block of committed entries in their stored form.
+        """Return one block of committed entries in their on-disk form.
 
         Args:
             begin_index: index of the first entry.
@@ -417,7 +417,7 @@ class Client:
             leader_only: False if any replica may answer.
             linearizable: whether everything acknowledged before the call must be seen.
             isolation: which entries of transactions are seen (see `Isolation`).
-            headers_only: whether the bodies are left out.
+            headers_only: whether to return headers without bodies.
             machine: identity of this machine: a replica on the same one may answer with the places
                 of its files instead of data (see `FetchRequest`).
             timeout_ms: how long the call may take, in milliseconds, besides `wait_ms`.
@@ -429,10 +429,10 @@ class Client:
         """
         loop, requester = asyncio.get_running_loop(), self._requester
         limit_ms = requester.limit_ms(timeout_ms)
-        begun = loop.time()
+        started = loop.time()
 
         async def ask(connection: ServerConnection) -> FetchedBlock:
-            left_ms = max(0, wait_ms - int((loop.time() - begun) * 1000))
+            left_ms = max(0, wait_ms - int((loop.time() - started) * 1000))
             request = FetchRequest(
                 group=self.group,
                 begin_index=begin_index,

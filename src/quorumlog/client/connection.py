@@ -43,13 +43,13 @@ class Answer:
 class ServerConnection:
     """An open connection to one server. When it ends, unanswered requests fail as unknown.
 
-    While a request (or the handshake) waits, a `SilenceWatch` looks after the server: `on_silent`
-    is called with this connection at each check that finds it silent. `identity` is that of the
+    While a request (or the handshake) waits, a `SilenceWatch` checks the server: `on_silent` is
+    called with this connection at each check that finds it silent. `identity` is that of the
     group, if it is known: a server whose group has another one refuses.
 
-    `on_told` is called with messages that answer nothing: the identity of the server's group, and
-    that the server is about to stop. After the latter the connection takes no more requests, and
-    ends when those under way are answered.
+    `on_notice` is called with messages that answer no request: the identity of the server's group,
+    and that the server is about to stop. After the latter the connection takes no more requests,
+    and ends when those in flight are answered.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class ServerConnection:
         group: str,
         identity: bytes = b"",
         on_silent: "Callable[[ServerConnection], None] | None" = None,
-        on_told: "Callable[[ServerConnection, GroupIdentity | Response], None] | None" = None,
+        on_notice: "Callable[[ServerConnection, GroupIdentity | Response], None] | None" = None,
     ) -> None:
         self.address = address
         self._group = group
         self.identity = identity
         self._on_silent = on_silent
-        self._on_told = on_told
+        self._on_notice = on_notice
         self._is_stopping = False
         self._hello = Hello(
             cluster=cluster, node_id="", role="client", group=group, identity=identity
@@ -147,7 +147,7 @@ class ServerConnection:
             raise _not_sent(self.address)
         number = next(self._numbers)
         is_poll = isinstance(message, _LONG_POLLS) and message.wait_ms > 0
-        self._watch.request_follows(connection, is_poll=is_poll)
+        self._watch.before_request(connection, is_poll=is_poll)
         if not self._send(connection, message, number, attachments):
             if not connection.is_open:
                 raise _not_sent(self.address)
@@ -206,7 +206,7 @@ class ServerConnection:
         if self._on_silent is not None:
             self._on_silent(self)
 
-    # -- what the connection says -----------------------------------------------------------
+    # -- events of the connection -----------------------------------------------------------
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -217,26 +217,26 @@ class ServerConnection:
         """See `ConnectionHandler`."""
         message = frame.message
         if isinstance(message, GroupIdentity):
-            if self._on_told is not None and message.group == self._group:
-                self._on_told(self, message)
+            if self._on_notice is not None and message.group == self._group:
+                self._on_notice(self, message)
             return
         future = self._waiting.pop(frame.correlation_id, None)
         if future is not None and not future.done() and isinstance(message, Response):
             future.set_result(Answer(message, frame.attachment))
-        if isinstance(message, Response) and _is_farewell(frame.correlation_id, message):
-            self._bid_farewell(message)
+        if isinstance(message, Response) and _says_it_stops(frame.correlation_id, message):
+            self._on_server_stopping(message)
         if self._is_stopping and not self._waiting:
             self.close()
 
-    def _bid_farewell(self, farewell: Response) -> None:
+    def _on_server_stopping(self, notice: Response) -> None:
         """End requests that wait for an event at a server that is about to stop."""
         self._is_stopping = True
-        if self._on_told is not None:
-            self._on_told(self, farewell)
+        if self._on_notice is not None:
+            self._on_notice(self, notice)
         for number in list(self._polls):
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
-                future.set_exception(NetworkError(f"{self.address}: {farewell.text}"))
+                future.set_exception(NetworkError(f"{self.address}: {notice.text}"))
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
@@ -276,8 +276,8 @@ class ServerConnection:
             self._ready.cancel()
 
 
-def _is_farewell(correlation_id: int, message: Response) -> bool:
-    """Whether a message answers nothing, but says that the node is about to stop."""
+def _says_it_stops(correlation_id: int, message: Response) -> bool:
+    """Whether a message is no answer, but a notice that the node is about to stop."""
     return correlation_id == 0 and message.code == ResponseCode.NODE_STOPPING
 
 

@@ -30,11 +30,11 @@ class ServerObserver(Protocol):
         ...
 
     def forget_leader(self, address: str) -> None:
-        """A server is of another cluster: it does not lead this group."""
+        """A server belongs to another cluster, so it does not lead this group."""
         ...
 
     def fell_silent(self, connection: ServerConnection) -> None:
-        """A server says nothing although it should; called at every check."""
+        """A server does not answer although it should; called at every check."""
         ...
 
 
@@ -121,7 +121,7 @@ class ConnectionPool:
             group=self._group,
             identity=self._identity,
             on_silent=self._observer.fell_silent,
-            on_told=self._was_told,
+            on_notice=self._notified,
         )
         self._made.add(fresh)
         try:
@@ -143,8 +143,8 @@ class ConnectionPool:
         self.unresponsive.discard(address)
         return fresh
 
-    def _was_told(self, connection: ServerConnection, message: GroupIdentity | Response) -> None:
-        """Handle a message that answers nothing: the group's identity, or the server's farewell."""
+    def _notified(self, connection: ServerConnection, message: GroupIdentity | Response) -> None:
+        """Handle a notice: the group's identity, or that the server is about to stop."""
         if not isinstance(message, GroupIdentity):
             self._observer.unreachable(connection.address)
         elif not connection.identity:  # a server that knows ours refuses requests itself
@@ -154,13 +154,13 @@ class ConnectionPool:
                 connection.abort(str(error))
 
     def check_identity(self, address: str, identity: bytes) -> None:
-        """Note the group's identity. Raises `WrongClusterError` if another was noted before."""
+        """Remember the group's identity. Raises `WrongClusterError` if it has changed."""
         if not self._identity:
             self._identity = identity
         elif identity and identity != self._identity:
             raise WrongClusterError(
                 f"{address} serves a group {self._group} of identity {identity.hex()}, but this "
-                f"client began with that of {self._identity.hex()}: it was founded anew, or is "
+                f"client began with that of {self._identity.hex()}: it was founded again, or is "
                 "another cluster's. Make a new client to use it"
             )
 

@@ -48,7 +48,7 @@ class OutgoingBlock:
 
     `offsets` are those of the entries within the block, `lead` entries go before them (a session
     entry, or none). `is_in_doubt`: it may be in the log already although no answer said so.
-    `is_due`: it has waited long enough, and leaves as soon as it can.
+    `is_due`: it has waited long enough, and is sent as soon as there is a slot.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class SentBlock:
 
 
 class AttemptRecord:
-    """What a producer has stored of a part of a transaction."""
+    """What a producer has appended of a part of a transaction."""
 
     def __init__(self, part: TransactionPart) -> None:
         self._partition = part.partition
@@ -142,7 +142,7 @@ class AttemptRecord:
         self._count += block.count
         self._crc = continued_crc(self._crc, crc_of(block.crcs))
 
-    def stored(self, response: AppendResponse) -> None:
+    def acknowledged(self, response: AppendResponse) -> None:
         """A block was acknowledged."""
         if self._first_index is None or response.first_index < self._first_index:
             self._first_index = response.first_index
@@ -163,7 +163,7 @@ class AttemptRecord:
 
 
 def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
-    """Return for each block under way on one connection whether it may be stored.
+    """Return for each block in flight on one connection whether it may be in the log.
 
     A server stores no block that comes after one that it has refused.
     """
@@ -183,7 +183,7 @@ def doubtful(sent: Sequence[SentBlock]) -> list[bool]:
 def undelivered_of(
     blocks: Sequence[tuple[OutgoingBlock, bool]], next_number: int, queued: int
 ) -> Undelivered:
-    """Return the entries not known to be stored: blocks in order, and whether each may be.
+    """Return the entries not known to be in the log: blocks in order, and whether each may be.
     `queued` more entries, from next_number on, follow these; the producer has not taken them yet.
     """
     count = sum(block.count for block, _ in blocks)
@@ -210,7 +210,7 @@ def with_undelivered(error: RequestError, lost: Undelivered) -> RequestError:
 
 
 def require_flushed(lost: Undelivered) -> None:
-    """Raise `UnexpectedArgumentError` unless all that a producer took is stored."""
+    """Raise `UnexpectedArgumentError` unless all that a producer took is acknowledged."""
     if lost.count:
         raise UnexpectedArgumentError(f"call flush() before attempt(): {lost}")
 

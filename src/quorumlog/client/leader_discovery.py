@@ -16,32 +16,32 @@ ASK_AGAIN_S = 0.1
 class LeaderDiscovery:
     """One search for the leader; it ends when a server names it or all servers have answered.
 
-    Servers that named no leader are asked again as long as others have not answered, so a server
-    that says nothing holds up nobody. `judge` returns "" for an answer that names the leader, else
-    why it is not accepted.
+    Servers that named no leader are asked again as long as others have not answered, so a silent
+    server delays nobody. `objection_to` returns "" for an answer that names the leader, else why
+    it is not accepted.
     """
 
     def __init__(
         self,
         ask: Callable[[str], Awaitable[GroupMetadata]],
-        judge: Callable[[GroupMetadata], str],
+        objection_to: Callable[[GroupMetadata], str],
         candidates: list[str],
     ) -> None:
         self._ask = ask
-        self._judge = judge
+        self._objection_to = objection_to
         self._candidates = deque(candidates)
-        self._unheard = set(candidates)
+        self._unanswered = set(candidates)
         self._refusal: UnknownGroupError | WrongClusterError | None = None
-        self._is_known = False
-        self.said: dict[str, str] = {}
+        self._hosts_group = False
+        self.objections: dict[str, str] = {}
 
     @property
     def refusal(self) -> UnknownGroupError | WrongClusterError | None:
         """The error to raise if no server that answered hosts this group, else None."""
-        return None if self._is_known else self._refusal
+        return None if self._hosts_group else self._refusal
 
     async def run(self, *, next_s: float) -> GroupMetadata | None:
-        """Return the answer that was accepted, or None; the others are in `said`.
+        """Return the answer that was accepted; None: `objections` says why none was, by address.
 
         The first server is asked at once, another one every `next_s` or as soon as one answered.
         """
@@ -57,25 +57,25 @@ class LeaderDiscovery:
 
     async def _work(self, delay_s: float) -> GroupMetadata | None:
         await asyncio.sleep(delay_s)
-        while self._unheard:
+        while self._unanswered:
             address = self._candidates.popleft()
-            if address not in self._unheard:
+            if address not in self._unanswered:
                 await asyncio.sleep(ASK_AGAIN_S)
-            found = await self._hear(address)
+            found = await self._ask_one(address)
             if found is not None:
                 return found
-            self._unheard.discard(address)
+            self._unanswered.discard(address)
             self._candidates.append(address)
         return None
 
-    async def _hear(self, address: str) -> GroupMetadata | None:
+    async def _ask_one(self, address: str) -> GroupMetadata | None:
         try:
             found = await self._ask(address)
         except RequestError as error:
-            self.said[address] = str(error)
+            self.objections[address] = str(error)
             if isinstance(error, UnknownGroupError | WrongClusterError):
                 self._refusal = error
             return None
-        self._is_known = True
-        self.said[address] = self._judge(found)
-        return None if self.said[address] else found
+        self._hosts_group = True
+        self.objections[address] = self._objection_to(found)
+        return None if self.objections[address] else found

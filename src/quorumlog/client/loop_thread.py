@@ -44,7 +44,7 @@ class LoopThread:
         self._loop.close()
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the thread runs: not in a forked child, nor once the interpreter shuts down."""
         return self._process.is_this and not sys.is_finalizing()
 
@@ -53,14 +53,14 @@ class LoopThread:
 
         Raises `QuorumlogError` if it did not end before `stop`.
         """
-        if not self.is_there:
+        if not self.is_running:
             work.close()
             self._process.check()
             raise QuorumlogError("the interpreter is ending; nothing can be waited for any more")
         tasks: list[asyncio.Task[T]] = []
         ended: Future[None] = Future()
 
-        def begin() -> None:
+        def start() -> None:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda _: ended.set_result(None))
 
@@ -72,19 +72,19 @@ class LoopThread:
                 ended.set_result(None)
 
         try:
-            if not self._give(begin):
+            if not self._call_soon(start):
                 work.close()
                 ended.set_result(None)
             ended.result()
         except BaseException:
-            if self._give(cancel):  # else `stop` cancels it
+            if self._call_soon(cancel):  # else `stop` cancels it
                 ended.result(CANCEL_SECONDS)
             raise
         if not tasks or (self._is_stopping and tasks[0].cancelled()):
             raise QuorumlogError(CLOSED)
         return tasks[0].result()
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine there and return its future, which also carries its error.
 
         Raises `QuorumlogError` after `stop`.
@@ -98,7 +98,7 @@ class LoopThread:
         work.close()
         raise QuorumlogError(CLOSED)
 
-    def _give(self, callback: Callable[[], object]) -> bool:
+    def _call_soon(self, callback: Callable[[], object]) -> bool:
         """Have the loop call something; return False, with nothing done, after `stop`."""
         with self._lock:
             if not self._is_stopping:

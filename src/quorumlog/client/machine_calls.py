@@ -70,7 +70,7 @@ class MachineCalls:
         """Append a command; return the state machine's result once a majority has it.
 
         It is sent again until its result is known, and executed once. Commands of one turn of the
-        loop travel together: all of them are stored, or none. Raises `RequestError` as `append`
+        loop travel together: all of them are appended, or none. Raises `RequestError` as `append`
         does, `UnsupportedError` if the group has no machine, and `ResultsForgottenError` (it was
         executed) when the answer comes too late.
         """
@@ -205,13 +205,13 @@ class MachineCalls:
     ) -> Queried:
         requester = self._requester
         loop = asyncio.get_running_loop()
-        limit_ms, begun = requester.limit_ms(timeout_ms), loop.time()
+        limit_ms, started = requester.limit_ms(timeout_ms), loop.time()
 
         async def ask(connection: ServerConnection) -> Queried:
             if request.wait_ms <= 0:
                 answer = await connection.request(request, [question])
             else:
-                left_ms = max(0, request.wait_ms - int((loop.time() - begun) * 1_000))
+                left_ms = max(0, request.wait_ms - int((loop.time() - started) * 1_000))
                 waiting = msgspec.structs.replace(request, wait_ms=left_ms)
                 answer = await requester.answer_within(
                     connection, waiting, [question], left_ms + limit_ms / ATTEMPTS

@@ -20,7 +20,7 @@ MEMBERS_MAX = 1_024
 ASK_NEXT_S = 0.05
 """A server that has not answered after this long has the next one asked as well."""
 CHECK_S = 0.5
-"""How long the others are asked whether a silent leader still leads; the next check asks anew."""
+"""How long the others are asked whether a silent leader still leads; the next check asks again."""
 
 
 class Metadata:
@@ -48,7 +48,7 @@ class Metadata:
         self._latest: str | None = None
         self._former: str | None = None
         self._term = -1
-        self._finding = asyncio.Lock()
+        self._finding_leader = asyncio.Lock()
         self._silent: set[ServerConnection] = set()
         self._check: asyncio.Task[None] | None = None
 
@@ -63,7 +63,7 @@ class Metadata:
     # -- who leads --------------------------------------------------------------------------
 
     async def leader(self) -> ServerConnection:
-        """Return a connection to the leader, asking around if it is not known.
+        """Return a connection to the leader; servers are asked for it if it is not known.
 
         Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`;
         see `check_open`.
@@ -78,48 +78,48 @@ class Metadata:
             ) from None
 
     def forget_leader(self, address: str | None = None) -> None:
-        """Look for the leader at the next call, unless the known leader is no longer `address`."""
+        """Have the next call find the leader, unless the known one is no longer `address`."""
         if address is None or self._leader_address == address:
             self._leader_address = None
 
     def redirect(self, leader_id: str | None, *, away_from: str) -> None:
-        """A server named a leader (or none): go there next."""
+        """Use the leader that a server named, if it named one."""
         self.forget_leader(away_from)
         address = self.members.get(leader_id or "")
         unresponsive = self.connections.unresponsive
         if address is not None and address != away_from and address not in unresponsive:
-            self._believe(address)
+            self._set_leader(address)
 
-    def _believe(self, address: str) -> None:
+    def _set_leader(self, address: str) -> None:
         if address != self._latest:
             self._former, self._latest = self._latest, address
         self._leader_address = address
         self.connections.unresponsive.discard(address)
 
     async def _find_leader(self) -> str:
-        async with self._finding:  # who comes meanwhile takes what the one before has found
+        async with self._finding_leader:  # callers that wait here use what the first one finds
             return self._leader_address or await self._ask_for_leader()
 
     async def _ask_for_leader(self) -> str:
-        discovery = LeaderDiscovery(self._metadata_from, self._doubt, self.candidates())
+        discovery = LeaderDiscovery(self._metadata_from, self._objection_to, self.candidates())
         found = await discovery.run(next_s=ASK_NEXT_S)
         self.check_open()
         if found is not None:
-            return self._learned(found)
-        # a group that was found before has not gone: those that host it do not answer now
+            return self._set_leader_from(found)
+        # a group that was found before still exists: its servers do not answer now
         is_outage = self.members and isinstance(discovery.refusal, UnknownGroupError)
         if discovery.refusal is not None and not is_outage:
             raise discovery.refusal
-        said = "; ".join(f"{address}: {text}" for address, text in discovery.said.items())
-        raise NoLeaderError(f"no leader of {self.group} found; {said}")
+        reasons = "; ".join(f"{address}: {text}" for address, text in discovery.objections.items())
+        raise NoLeaderError(f"no leader of {self.group} found; {reasons}")
 
-    def _learned(self, found: GroupMetadata) -> str:
+    def _set_leader_from(self, found: GroupMetadata) -> str:
         address = _leader_of(found)
         self._term = found.term
-        self._believe(address)
+        self._set_leader(address)
         return address
 
-    def _doubt(self, found: GroupMetadata) -> str:
+    def _objection_to(self, found: GroupMetadata) -> str:
         """Return why the leader that a server names is not believed to lead, or ""."""
         address = _leader_of(found)
         if not address:
@@ -128,7 +128,7 @@ class Metadata:
             return f"names {address} in term {found.term}, which does not answer"
         return ""
 
-    # -- a leader that says nothing ---------------------------------------------------------
+    # -- a silent leader --------------------------------------------------------------------
 
     def unreachable(self, address: str) -> None:
         """Ask others, as a server does not answer, and doubt that it leads in this term."""
@@ -136,7 +136,7 @@ class Metadata:
         self.forget_leader(address)
 
     def fell_silent(self, connection: ServerConnection) -> None:
-        """A server says nothing although it should; called at every check as long as that lasts."""
+        """Check a server that has fallen silent; called at every check while it is silent."""
         address, leader = connection.address, self._leader_address
         if address == self._former and leader is not None and leader != address:
             connection.abort(f"says nothing, and {leader} leads now")
@@ -151,7 +151,7 @@ class Metadata:
             found = await self._ask_others(silent)
             if found is None:
                 return
-            leader = self._learned(found)
+            leader = self._set_leader_from(found)
             self.connections.unresponsive.add(silent, self._term)
             for connection in self._silent:
                 if connection.is_silent:
@@ -161,17 +161,19 @@ class Metadata:
             self._check = None
 
     async def _ask_others(self, silent: str) -> GroupMetadata | None:
-        def doubt(found: GroupMetadata) -> str:
+        def objection_to(found: GroupMetadata) -> str:
             if found.term < self._term or _leader_of(found) == silent:
                 return f"knows no other leader in term {found.term}"
-            return self._doubt(found)
+            return self._objection_to(found)
 
         others = [address for address in self.candidates() if address != silent]
         if not others:
             return None
         try:
             async with asyncio.timeout(CHECK_S):
-                return await LeaderDiscovery(self._metadata_from, doubt, others).run(next_s=0.0)
+                return await LeaderDiscovery(self._metadata_from, objection_to, others).run(
+                    next_s=0.0
+                )
         except TimeoutError:
             return None
 

@@ -46,7 +46,7 @@ class MakingProcess:
 
 
 def open_standard_streams() -> None:
-    """See `fill_standard_streams`. Raises `RequestError` if no descriptor is left."""
+    """See `fill_standard_streams`. Raises `RequestError` if no descriptor is free."""
     try:
         fill_standard_streams()
     except OSError as error:

@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 
 class Producer:
-    """Appends many entries to one group, in blocks; entries are stored in the order of `send`.
+    """Appends many entries to one group, in blocks; entries are appended in the order of `send`.
 
-    A block leaves when it is large enough or its first entry has waited long enough, and several
+    A block is sent when it is large enough or its first entry has waited long enough, and several
     are under way at a time. Refused blocks, and with `retry_unknown` those of unknown outcome, are
     sent again. The outcome of a block is unknown too if its leader says nothing for
     `request_timeout_ms`. After an error that cannot be retried all unresolved and later entries
     fail: the error says in its text and in `error.undelivered` how many entries, and which, were
-    not stored or have an unknown outcome.
+    not appended or have an unknown outcome.
 
     Bodies are copied, and wrong ones refused, as by a `Client`; what is refused changes nothing. A
     producer cannot be used in a forked child. Use it as `async with Producer(...) as producer`.
@@ -56,9 +56,9 @@ class Producer:
     Args:
         client: a `Client`, which stays open, or the addresses of servers as a `Client` takes them.
         group: name of the group, if addresses were given (default: "default").
-        batch_bytes: a block of this many bytes leaves at once, and grows no further. By default it
-            leaves with 256 KiB, and grows up to 1 MiB while `in_flight_blocks` are under way.
-        linger_ms: a smaller block leaves when its first entry has waited this long, in
+        batch_bytes: a block of this many bytes is sent at once, and grows no further. By default it
+            is sent at 256 KiB, and grows up to 1 MiB while `in_flight_blocks` are in flight.
+        linger_ms: a smaller block is sent when its first entry has waited this long, in
             milliseconds.
         buffer_bytes: bound on the bytes of all entries that are not acknowledged; `send` waits.
         in_flight_blocks: at most this many blocks are under way at a time; at most 16 if
@@ -70,7 +70,8 @@ class Producer:
             producer.
         channel: the channel of entries that are not given another one.
         idempotent: whether blocks are numbered, so that the group stores each once. Without that,
-            a block of unknown outcome that is sent again may be stored twice (`stats` counts them).
+            a block of unknown outcome that is sent again may be appended twice (`stats` counts
+            them).
         producer_id: an id of your own (default: a random one). With a higher `epoch` than any
             before it takes over from producers of that id, which `ProducerFencedError` ends then.
         epoch: see `producer_id`.
@@ -150,11 +151,11 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_told = kind is None or self._is_closed or self._sender.error is not None
+        is_reported = kind is None or self._is_closed or self._sender.error is not None
         await self.close(flush=kind is None)
         lost = self.undelivered()
-        if kind is not None and not is_told and lost.count:
-            logger.warning("a producer was left because of %s: %s", kind.__name__, lost)
+        if kind is not None and not is_reported and lost.count:
+            logger.warning("a producer was closed because of %s: %s", kind.__name__, lost)
 
     # -- taking entries ---------------------------------------------------------------------
 
@@ -270,15 +271,15 @@ class Producer:
                 await self._client.close()
 
     def attempt(self) -> AcceptedAttempt | None:
-        """Return what was stored of a part of a transaction; None: nothing was sent.
+        """Return what was appended of a part of a transaction; None: nothing was sent.
 
-        Raises `UnexpectedArgumentError` before all that was sent is stored: call `flush` first.
+        Raises `UnexpectedArgumentError` before all of it is acknowledged: call `flush` first.
         """
         require_flushed(self.undelivered())
         return None if self._attempt is None else self._attempt.accepted(self._settings.producer_id)
 
     def undelivered(self, queued: int = 0) -> Undelivered:
-        """Return which entries were taken and are not known to be stored.
+        """Return which entries were taken and are not known to be in the log.
 
         `queued` more entries are counted too: those that the caller keeps, to be taken next.
         """

@@ -18,9 +18,9 @@ from quorumlog.sessions.entries import (
 from quorumlog.sessions.producer_table import BLOCKS_REMEMBERED
 
 BATCH_BYTES = 256 * 1024
-"""A block of this size leaves at once, if it can."""
+"""A block of this size is sent at once, if it can be."""
 BATCH_BYTES_MAX = 1024 * 1024
-"""A block that cannot leave yet may grow to this size: larger blocks cost less an entry."""
+"""A block that cannot be sent yet may grow to this size: larger blocks cost less per entry."""
 BUFFER_BYTES_MAX = 1 << 40
 IN_FLIGHT_BLOCKS_MAX = 1_024
 
@@ -46,7 +46,7 @@ class ProducerOptions(TypedDict, total=False):
 class ProducerSettings:
     """The options of one producer, in bytes and seconds.
 
-    `grown_bytes` bounds a block that cannot leave yet, `lead_bytes` is the size of the session
+    `grown_bytes` bounds a block that cannot be sent yet, `lead_bytes` is the size of the session
     entry that goes before the entries of a block, `last_ordinal` is the number, counted from 0, of
     the last entry that fits into a block.
     """
@@ -125,7 +125,7 @@ def checked_settings(  # noqa: PLR0913  (one argument an option)
 def _batch_sizes(
     limits: Limits, batch_bytes: int | None, buffer_bytes: int
 ) -> tuple[int, int, int]:
-    """Return the size at which a block leaves, the size it may grow to, and the buffer's."""
+    """Return the size at which a block is sent, the size it may grow to, and the buffer's."""
     most = limits.block_bytes_max - TRANSACTIONAL_ENTRY_SIZE
     if batch_bytes is None:
         batch_bytes, grown_bytes = min(BATCH_BYTES, most), min(BATCH_BYTES_MAX, most)

@@ -70,7 +70,7 @@ class BlockReader:
         last = -1 if self._end is None else self._end
         try:
             fetched = await self._fetch(index, last, wait_ms)
-        except IndexOutOfRangeError:  # one entry was left of the range, and it is not there yet
+        except IndexOutOfRangeError:  # the last entry of the range is not there yet
             fetched = FetchedBlock(index, 0, memoryview(b""), memoryview(b""), -1, index - 1)
         if not fetched.count and is_promised and not self._follow:
             raise IndexOutOfRangeError(

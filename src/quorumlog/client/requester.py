@@ -96,7 +96,7 @@ class Requester:
         attempt_s = min(ATTEMPT_MIN_S, limit_ms / 4_000)
         backoff = Backoff(self._generator)
         last: RequestError | None = None
-        # an attempt of unknown outcome may have been executed: no later refusal tells
+        # an attempt of unknown outcome may have been executed: a later refusal does not exclude it
         in_doubt = was_sent_on = False
         while True:
             connection: ServerConnection | None = None

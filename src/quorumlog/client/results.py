@@ -23,7 +23,7 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 class Appended:
     """Where one entry went: index and term in the log, byte position in the data files.
 
-    Position and term are -1 for an entry that was stored before and is not kept any more.
+    Position and term are -1 for an entry that was appended before and has been removed.
     """
 
     index: int
@@ -60,12 +60,12 @@ class Queried:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBlock:
-    """Committed entries as stored: first_index … first_index + count - 1.
+    """Committed entries in their on-disk form: first_index … first_index + count - 1.
 
     `records` are index records (32 bytes an entry) if they were asked for, else empty. The server
     can serve begin_index … committed_index (read_committed: to the last stable index). `rejected`:
     (first, last) of those that belong to transactions and were not accepted. `headers_only`: the
-    bodies were left out. With a `location` there is no data: the entries are in those files.
+    data has no bodies. With a `location` there is no data: the entries are in those files.
     `is_checked`: whoever read them here has compared them with their CRCs.
     """
 

@@ -37,14 +37,14 @@ EXPIRY_CHECK_S = 0.25
 """How often blocks are checked for their delivery timeout while nothing else happens."""
 
 
-class SessionClosed(Exception):  # noqa: N818  (never leaves this module)
+class SessionClosed(Exception):  # noqa: N818  (caught in this module)
     """The session with this leader is over; unresolved blocks go to the next one."""
 
 
 class Sender:
     """Sends what its `Accumulator` holds, in one session with a leader after the other.
 
-    A session is one connection, on which the leader stores blocks in the order of their sequence
+    A session is one connection, on which the leader appends blocks in the order of their sequence
     numbers. After an error that cannot be retried everything unresolved fails.
     """
 
@@ -100,12 +100,12 @@ class Sender:
             first = lost.first if lost.count else following
             return Undelivered(lost.count + queued, lost.unknown, first, following + queued - 1)
         blocks, unsealed = self._unresolved(), 0
-        if self._accumulator.open_block is not None:  # it gets its number when it leaves
+        if self._accumulator.open_block is not None:  # it gets its number when it is sealed
             unsealed = self._accumulator.open_block.count
         return undelivered_of(blocks, self._accumulator.next_sequence, unsealed + queued)
 
     def _unresolved(self) -> list[tuple[OutgoingBlock, bool]]:
-        """Return the blocks that are not acknowledged, in order, and whether each may be stored."""
+        """Return the blocks not acknowledged, in order, and whether each may be in the log."""
         under_way = list(self._sent)
         found = zip(under_way, doubtful(under_way), strict=True)
         blocks = [(sent.block, is_unknown) for sent, is_unknown in found]
@@ -170,10 +170,10 @@ class Sender:
         sequence = 0
         backoff = Backoff(self._generator)
         while True:
-            is_taking = True  # until the connection has more unsent than it may
-            while is_taking and self._can_send_more():
-                is_taking = self._transmit(connection, sequence)
-                sequence += is_taking
+            accepts_more = True  # until the connection has more unsent than it may
+            while accepts_more and self._can_send_more():
+                accepts_more = self._transmit(connection, sequence)
+                sequence += accepts_more
             while self._sent and self._sent[0].answer.done():
                 if self._resolve_first(connection):
                     backoff = Backoff(self._generator)
@@ -185,7 +185,7 @@ class Sender:
                 await asyncio.sleep(backoff.next_pause_s())
             if self.error is not None or self._expire() or self._is_silent(connection):
                 raise SessionClosed
-            room = is_taking and self._can_send_more()
+            room = accepts_more and self._can_send_more()
             ready = self._sent and self._sent[0].answer.done()
             if not room and not ready:
                 await self._pause()
@@ -247,7 +247,7 @@ class Sender:
         return True
 
     def _resolve_first(self, connection: ServerConnection) -> bool:
-        """Take the oldest answer; return whether the session goes on with nothing to send again."""
+        """Handle the oldest answer; return False if blocks must be sent again in this session."""
         sent = self._sent[0]
         error = sent.error()
         if error is None:
@@ -307,13 +307,13 @@ class Sender:
 
     def _acknowledged(self, sent: SentBlock) -> None:
         response = sent.answer.result().response
-        if isinstance(response, AppendResponse):  # `SentBlock.error` has made sure
+        if isinstance(response, AppendResponse):  # `SentBlock.error` has checked it
             block = sent.block
             self._stats.entries_acknowledged += block.count
             self._stats.bytes_acknowledged += block.size
             self._stats.blocks_acknowledged += 1
             if self._attempt is not None:
-                self._attempt.stored(response)
+                self._attempt.acknowledged(response)
             self._accumulator.release(block)
             block.future.set_result(response)
 

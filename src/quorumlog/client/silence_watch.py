@@ -6,9 +6,9 @@ from typing import Protocol
 from quorumlog.transport.connection import Connection
 
 CHECK_S = 0.2
-"""How often it is checked whether the server says anything, while a prompt request waits."""
+"""How often the server is checked while a prompt request waits."""
 RECHECK_S = 0.1
-"""How often once the server was asked whether it is there and has not answered."""
+"""How often once the server was pinged and has not answered."""
 POLL_CHECK_S = 1.0
 """How often while only long polls wait, which the server may keep on purpose."""
 GONE_S = 4.0
@@ -85,10 +85,10 @@ class SilenceWatch:
         came = transport.bytes_in if transport is not None else 0
         return self._silent_s > 0 and came == self._bytes_in
 
-    def request_follows(self, transport: Connection, *, is_poll: bool) -> None:
-        """See to it that the server is checked: a request is about to be sent."""
+    def before_request(self, transport: Connection, *, is_poll: bool) -> None:
+        """Have the server checked, since a request is about to be sent."""
         if self._timer is None:
-            self.note_movement(transport)
+            self.has_progress(transport)
             self.start(is_slow=is_poll)
         elif not is_poll and self._interval_s > CHECK_S:
             self._timer.cancel()
@@ -111,17 +111,17 @@ class SilenceWatch:
             self._timer = None
 
     def check(self) -> None:
-        """See whether the server is there, as long as anybody waits for it."""
+        """Check whether the server is there, as long as anybody waits for it."""
         self._timer = None
         watched = self._watched
         transport = watched.transport
         if not watched.is_opening and (transport is None or not transport.is_open):
             return
-        if not self.note_movement(transport):
+        if not self.has_progress(transport):
             # not the time that has passed: this process itself may have stood still meanwhile
             self._silent_s += self._interval_s
         if not watched.is_opening and not watched.unanswered:
-            if not self._is_pinged:  # else it owes an answer: the next request does not wait anew
+            if not self._is_pinged:  # else it owes an answer: the silence goes on
                 self._silent_s = 0.0
             return
         if self._silent_s:
@@ -129,7 +129,7 @@ class SilenceWatch:
         if watched.is_opening or watched.is_open:
             self.start(is_slow=watched.waits_for_polls_only)
 
-    def note_movement(self, transport: Connection | None) -> bool:
+    def has_progress(self, transport: Connection | None) -> bool:
         """Return whether anything came or went since the last time; then the silence is over.
 
         That the operating system takes bytes proves that the server reads only if they did not all

@@ -86,7 +86,7 @@ class SyncClient:
             while item := self._thread.wait(following()):
                 yield item[0]
         finally:
-            if not self._closed and self._thread.is_there:
+            if not self._closed and self._thread.is_running:
                 self._thread.wait(found.aclose())
 
     def __enter__(self) -> "SyncClient":
@@ -104,7 +104,7 @@ class SyncClient:
         """End all connections and the thread; in a forked child, which has neither, do nothing."""
         if not self._closed:
             self._closed = True
-            if not self._thread.is_there:
+            if not self._thread.is_running:
                 return
             self._thread.wait(self._client.close())
             self._thread.stop()

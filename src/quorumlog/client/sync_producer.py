@@ -1,7 +1,7 @@
-"""The synchronous face of the producer, and what becomes of its entries if nobody closes it.
+"""The synchronous form of the producer, and what happens to its entries if nobody closes it.
 
 What was sent outlives the `SyncProducer` that took it: when that is dropped, or the interpreter
-ends, its entries are still delivered, for `EXIT_SECONDS` at most; then it is said what is missing.
+ends, its entries are still delivered, for `EXIT_SECONDS` at most; what is missing then is logged.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ MARGIN_SECONDS = 2.0
 class _Outbox:
     """A producer in a thread of its own, and what is on its way there.
 
-    The caller's thread appends to the queue, the loop's thread takes from its front; an entry
-    leaves the queue once the producer has taken it, so none is lost in between.
+    The caller's thread appends to the queue, the loop's thread takes from its front; an entry is
+    removed from the queue once the producer has taken it, so none is lost in between.
     """
 
     def __init__(self, producer: Producer, group: str) -> None:
@@ -58,7 +58,7 @@ class _Outbox:
         self._queued_bytes = 0  # ever; written by the caller's thread only
         self._taken_bytes = 0  # ever; written by the loop's thread only
         self._taking = asyncio.Lock()
-        self._is_take_coming = False
+        self._is_take_scheduled = False
         self._finishing: Future[None] | None = None
 
     def check(self) -> None:
@@ -76,9 +76,9 @@ class _Outbox:
         self._queued_bytes += HEADER_SIZE + len(body)
         if self._queued_bytes - self._taken_bytes >= SEND_BYTES:
             self.take()
-        elif not self._is_take_coming:
-            self._is_take_coming = True
-            self._thread.begin(self._take())
+        elif not self._is_take_scheduled:
+            self._is_take_scheduled = True
+            self._thread.submit(self._take())
 
     def send_batch(self, bodies: Sequence[bytes], channels: Sequence[int] | None) -> None:
         """Pass entries to the producer, after those that are queued."""
@@ -100,7 +100,7 @@ class _Outbox:
     async def _take(self) -> None:
         """Pass all that is queued to the producer, in order; what it cannot take stays queued."""
         async with self._taking:
-            self._is_take_coming = False  # what is queued from now on may come too late for this
+            self._is_take_scheduled = False  # what is queued from now on may come too late for this
             queue = self._queue
             while queue:
                 body = queue[0]
@@ -140,11 +140,11 @@ class _Outbox:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing can be sent here, which the caller knows: closed, failed, or forked."""
+        """Whether it can send nothing more, as the caller knows: closed, failed, or forked."""
         return self.is_closed or not self.process.is_this or self.producer.failure() is not None
 
     def missing(self) -> str:
-        """Say what is not known to be stored; "": nothing."""
+        """Return a text about the entries not known to be in the log; "" if there are none."""
         lost = self.undelivered()
         return str(lost) if lost.count else ""
 
@@ -155,7 +155,7 @@ class _Outbox:
     # -- nobody closed it -------------------------------------------------------------------
 
     def dropped(self) -> None:
-        """The object is gone: deliver what is left, then end the thread. Never waits."""
+        """Deliver what is left after the object is gone, then end the thread. Never waits."""
         if self.is_closed or not self.process.is_this:
             return
         if missing := self.missing():
@@ -172,7 +172,7 @@ class _Outbox:
         """Start to deliver what is left and to end the thread."""
         self.is_closed = True
         if self._finishing is None:
-            self._finishing = self._thread.begin(self._finish())
+            self._finishing = self._thread.submit(self._finish())
         return self._finishing
 
     async def _finish(self) -> None:
@@ -209,18 +209,18 @@ def _finish_all() -> None:
     for outbox in [each for each in list(_unclosed) if each.process.is_this]:
         with suppress(QuorumlogError):  # another thread is closing it just now
             finishing.append(outbox.finish())
-    for left in wait(finishing, EXIT_SECONDS + MARGIN_SECONDS).not_done:
-        left.cancel()
+    for unfinished in wait(finishing, EXIT_SECONDS + MARGIN_SECONDS).not_done:
+        unfinished.cancel()
         logger.error("a SyncProducer did not end in time; entries may be lost")
 
 
 class _ExitWatch:
-    """Sees to it that `_finish_all` is called once when this process ends."""
+    """Registers `_finish_all`, to be called once when this process ends."""
 
     def __init__(self) -> None:
         self._process: MakingProcess | None = None
 
-    def begin(self) -> None:
+    def register(self) -> None:
         """Register it, unless that was done in this process."""
         if self._process is not None and self._process.is_this:
             return
@@ -240,10 +240,10 @@ _exit_watch = _ExitWatch()
 class SyncProducer:
     """`Producer` for code without an event loop; only one thread at a time may use it.
 
-    See `Producer` for options and errors. Entries leave by themselves, as there. `flush` (or the
+    See `Producer` for options and errors. Entries are sent by themselves, as there. `flush` (or the
     end of the `with` block) waits until all are acknowledged. `send` refuses what cannot be taken,
     which changes nothing. An error that ends the producer later is raised by the next `send`,
-    `flush` or `close`, and says how many entries, and which, are not known to be stored.
+    `flush` or `close`, and says how many entries, and which, are not known to be in the log.
 
     Differences: `send` returns nothing, as it would have to wait for a place, and there is no
     `send_nowait`, as it could not see how full the buffer in the other thread is. There is no
@@ -262,7 +262,7 @@ class SyncProducer:
     ) -> None:
         self._producer = Producer(servers, group, **options)
         self._outbox = _Outbox(self._producer, group)
-        _exit_watch.begin()
+        _exit_watch.register()
         _unclosed.add(self._outbox)
         self._dropped = weakref.finalize(self, self._outbox.dropped)
         self._dropped.atexit = False  # `_finish_all` comes then
@@ -276,10 +276,10 @@ class SyncProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_told = kind is None or self._outbox.is_ended
+        is_reported = kind is None or self._outbox.is_ended
         self.close(flush=kind is None)
-        if kind is not None and not is_told and (missing := self._outbox.missing()):
-            logger.warning("a SyncProducer was left because of %s: %s", kind.__name__, missing)
+        if kind is not None and not is_reported and (missing := self._outbox.missing()):
+            logger.warning("a SyncProducer was closed because of %s: %s", kind.__name__, missing)
 
     @property
     def stats(self) -> ProducerStats:

@@ -10,7 +10,7 @@ from typing import Self
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
-from quorumlog.local.ports import told, unusable
+from quorumlog.local.ports import unusable, unusable_text
 from quorumlog.local.process import NodeProcess
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
@@ -18,7 +18,7 @@ from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
 START_SECONDS = 30.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
-LOOK_PAUSE = 10
+POLL_PAUSE_FACTOR = 10
 """The pause between two polls is this many times what one takes: with a thousand groups a poll
 costs the nodes time that they need to start."""
 STOP_SECONDS = 10.0
@@ -236,8 +236,7 @@ class LocalCluster:
         """Stop one node cleanly if it runs, and start it again.
 
         If all nodes run, this waits until the node knows the leaders, so that the next one may be
-        restarted. Raises `ConfigError`, and leaves the node as it is, if its configuration is
-        wrong.
+        restarted. Raises `ConfigError`, and changes nothing, if its configuration is wrong.
         """
         process = self._process(node_id)
         with self._layout.locked():
@@ -261,7 +260,7 @@ class LocalCluster:
         self._running_process(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: str) -> None:
-        """Let a frozen node go on (SIGCONT)."""
+        """Resume a frozen node (SIGCONT)."""
         self._running_process(node_id).signal(signal.SIGCONT)
 
     # -- steps ------------------------------------------------------------------------------
@@ -291,8 +290,9 @@ class LocalCluster:
         refused = unusable([parse_address(address)[1] for address in addresses])
         if refused:
             raise LocalClusterError(
-                f"{told(refused)}, which the cluster in {self.directory} needs: its addresses "
-                "were settled when it was made. End what listens there ('ss -ltnp' names it), or "
+                f"{unusable_text(refused)}, which the cluster in {self.directory} needs: its "
+                "addresses were chosen when it was made. End what listens there ('ss -ltnp' names "
+                "it), or "
                 "make a cluster in another directory with other ports ('cluster up --port')"
             )
 
@@ -326,9 +326,9 @@ class LocalCluster:
         while waiting:
             for node_id in waiting:
                 self._check_alive(node_id)
-            begun = time.monotonic()
+            started = time.monotonic()
             health = self.health()
-            pause = max(POLL_SECONDS, LOOK_PAUSE * (time.monotonic() - begun))
+            pause = max(POLL_SECONDS, POLL_PAUSE_FACTOR * (time.monotonic() - started))
             waiting = [node_id for node_id in waiting if not _is_healthy(health[node_id])]
             is_in_vain = all(_needs_help(health[node_id], health) for node_id in waiting)
             if waiting and (is_in_vain or time.monotonic() > deadline):

@@ -24,13 +24,13 @@ from types import FrameType
 
 SERVICE = "quorumlog.service"
 """The module that a node's process runs (`NodeProcess.start`)."""
-LOOKS = 3
-"""A node whose start was just under way when its starter died is seen at the next look."""
-LOOK_PAUSE_S = 0.05
+ROUNDS_WITHOUT_NODES = 3
+"""Rounds that must find no node: one that was just being started appears only in a later one."""
+ROUND_PAUSE_S = 0.05
 KILL_SECONDS = 30.0
 """A process that survives SIGKILL for this long is stuck in the kernel; nothing can end it."""
 KEEP = b"keep"
-"""Written into the pipe: the directory stays."""
+"""Written into the pipe: the directory is kept."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,7 +51,7 @@ class Guard:
         )
 
     def keep(self) -> None:
-        """Leave the directory where it is."""
+        """Keep the directory."""
         if self._process.stdin is not None:
             self._process.stdin.write(KEEP)
 
@@ -146,14 +146,14 @@ def _commands() -> Iterator[tuple[int, list[str]]]:
 
 def kill_nodes(directory: str) -> None:
     """End all nodes below a directory with SIGKILL, also those that are stopped."""
-    quiet, deadline = 0, time.monotonic() + KILL_SECONDS
-    while quiet < LOOKS and time.monotonic() < deadline:
+    without_nodes, deadline = 0, time.monotonic() + KILL_SECONDS
+    while without_nodes < ROUNDS_WITHOUT_NODES and time.monotonic() < deadline:
         pids = node_pids(directory)
-        quiet = 0 if pids else quiet + 1
+        without_nodes = 0 if pids else without_nodes + 1
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(LOOK_PAUSE_S)
+        time.sleep(ROUND_PAUSE_S)
 
 
 def _wait_and_end(directory: str, *, remove: bool) -> None:

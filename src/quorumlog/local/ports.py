@@ -56,8 +56,8 @@ def ports_from(first: int, count: int) -> list[int]:
     refused = unusable(ports)
     if refused:
         raise LocalClusterError(
-            f"{told(refused)}; choose other ports with --port (n0 gets that one, n1 the next …; "
-            f"admin ports are {ADMIN_OFFSET} higher)"
+            f"{unusable_text(refused)}; choose other ports with --port (n0 gets that one, n1 the "
+            f"next …; admin ports are {ADMIN_OFFSET} higher)"
         )
     return ports
 
@@ -75,6 +75,6 @@ def unusable(ports: Sequence[int]) -> dict[int, str]:
     return refused
 
 
-def told(refused: dict[int, str]) -> str:
+def unusable_text(refused: dict[int, str]) -> str:
     """Return unusable ports in words."""
     return ", ".join(f"port {port} on {LOOPBACK} is {why}" for port, why in refused.items())

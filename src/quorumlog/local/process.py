@@ -41,7 +41,7 @@ class NodeProcess:
         """The pid while the process runs, else None."""
         self._reap()
         known = self._known()
-        if known is None or begin_of(known.pid) != known.begun:
+        if known is None or start_time_of(known.pid) != known.begun:
             return None
         return known.pid
 
@@ -66,7 +66,7 @@ class NodeProcess:
         self._child = pid
         path = self._layout.pid(self.node_id)
         beside = path.with_suffix(".pid.new")
-        beside.write_bytes(msgspec.json.encode(ProcessId(pid, begin_of(pid) or "")))
+        beside.write_bytes(msgspec.json.encode(ProcessId(pid, start_time_of(pid) or "")))
         beside.replace(path)
 
     def signal(self, number: signal.Signals) -> bool:
@@ -110,8 +110,8 @@ class NodeProcess:
         reasons = [line for line in lines if line.startswith("quorumlog: ")]
         if reasons:
             return f"{reasons[-1].removeprefix('quorumlog: ')} (log: {log})"
-        told = "\n".join(lines[-LOG_TAIL_LINES:]) or "it wrote nothing"
-        return f"{self.node_id} ended; the end of {log}:\n{told}"
+        last_lines = "\n".join(lines[-LOG_TAIL_LINES:]) or "it wrote nothing"
+        return f"{self.node_id} ended; the end of {log}:\n{last_lines}"
 
     def _reap(self) -> None:
         """Let the system forget a child of ours that has ended."""
@@ -132,19 +132,19 @@ class NodeProcess:
             return None
 
 
-def begin_of(pid: int) -> str | None:
-    """Return a mark of when a process began; None when it has ended."""
+def start_time_of(pid: int) -> str | None:
+    """Return a mark of when a process start_time; None when it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return None if Path("/proc/self/stat").exists() else _begin_by_ps(pid)
-    state, threads, began_ticks = fields[0], int(fields[17]), fields[19]
+        return None if Path("/proc/self/stat").exists() else _start_time_by_ps(pid)
+    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
     # a process whose first thread has ended keeps its sockets until the others have
     has_ended = state == "X" or (state == "Z" and threads <= 1)
-    return None if has_ended else began_ticks
+    return None if has_ended else start_ticks
 
 
-def _begin_by_ps(pid: int) -> str | None:
+def _start_time_by_ps(pid: int) -> str | None:
     """Ask `ps`, on systems without /proc."""
     answer = subprocess.run(  # noqa: S603
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)],
@@ -152,8 +152,8 @@ def _begin_by_ps(pid: int) -> str | None:
         text=True,
         check=False,
     )
-    state, _, began = answer.stdout.strip().partition(" ")
-    return began.strip() if began and not state.startswith("Z") else None
+    state, _, start_time = answer.stdout.strip().partition(" ")
+    return start_time.strip() if start_time and not state.startswith("Z") else None
 
 
 def _lines_since(path: Path, offset: int) -> list[str]:

@@ -213,7 +213,7 @@ def _few_parsed(data: memoryview, count: int, entry_bytes_max: int) -> Block | N
 
 
 def block_of_headers(data: memoryview) -> Block:
-    """Return a block of entries whose bodies were left out; only its `headers` are of use.
+    """Return a block of entries without bodies; only its `headers` may be used.
 
     Raises `UnexpectedArgumentError` when the bytes are not whole headers.
     """
@@ -520,7 +520,7 @@ def decode_entries(block: Block) -> Iterator[Entry]:
 def data_mask(block: Block, rejected: Sequence[tuple[int, int]] = ()) -> npt.NDArray[np.bool_]:
     """Return which entries a user appended, as `Entry.is_data` says, without a Python loop.
 
-    Entries whose index lies in a (first, last) of `rejected` are left out.
+    Entries whose index lies in a (first, last) of `rejected` are excluded.
     """
     if len(block.sizes) <= _FEW and not rejected:
         return np.array(_few_data_mask(block))

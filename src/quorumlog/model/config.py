@@ -121,7 +121,7 @@ class GroupConfig(
     follower_retention_bytes: int = 4 * 1024 * 1024 * 1024
     """A live follower may lag this far before entries that it still needs are deleted."""
     clean_interval: int = 1_000
-    """Pause between looks at disk space and old files."""
+    """Pause between checks of disk space and old files."""
     scrub_bytes_per_second: int = 8 * 1024 * 1024
     """Rate at which what is on disk is checked in the background; 0: never."""
     scrub_interval_hours: float = 24

@@ -24,21 +24,21 @@ def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]])
 
     `tables`: for TOP, GROUPS and LIMITS the keys that belong there.
     """
-    found = [_told(key, TOP, TOP, tables) for key in document if key not in tables[TOP]]
+    found = [_unknown_key(key, TOP, TOP, tables) for key in document if key not in tables[TOP]]
     groups, limits = document.get("groups"), document.get("limits")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict):
             where = f"{GROUPS} (group {group.get('group', '?')})"
             unknown = [key for key in group if key not in tables[GROUPS]]
-            found += [_told(key, where, GROUPS, tables) for key in unknown]
+            found += [_unknown_key(key, where, GROUPS, tables) for key in unknown]
     if isinstance(limits, dict):
         unknown = [key for key in limits if key not in tables[LIMITS]]
-        found += [_told(key, LIMITS, LIMITS, tables) for key in unknown]
+        found += [_unknown_key(key, LIMITS, LIMITS, tables) for key in unknown]
     sentences = found[:1] + [f"U{text[1:]}" for text in found[1:]]
     return ". ".join(sentences).replace("?. ", "? ")
 
 
-def _told(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> str:
+def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> str:
     text = f"unknown key `{key}` in {where}"
     if key in REFUSED:
         return f"{text}; {REFUSED[key]}"

@@ -33,7 +33,7 @@ REFUSED: Final[dict[str, str]] = {
     "enableSnapshot": _SNAPSHOTS,
     "snapshotEntryResetStrategy": _TRIMMING,
     "resetSnapshotEntriesDelayTime": _TRIMMING,
-    "enableFastAdvanceCommitIndex": "leave it out: a commit is told after 2 ms at most",
+    "enableFastAdvanceCommitIndex": "leave it out: followers learn of a commit after 2 ms at most",
     "metricsExporterType": _METRICS,
     "metricsGrpcExporterTarget": _METRICS,
     "metricsGrpcExporterHeader": _METRICS,

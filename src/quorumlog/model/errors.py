@@ -97,11 +97,11 @@ class OutOfDescriptorsError(StorageError):
 
 
 TRANSIENT_ERRORS = (NoSpaceError, OutOfDescriptorsError)
-"""Errors that changed nothing and say nothing about what is stored: the same may succeed later."""
+"""Errors that changed nothing and say nothing about what is on disk: the same may succeed later."""
 
 
 class CorruptionError(StorageError):
-    """Stored bytes are damaged.
+    """Bytes on disk are damaged.
 
     Attributes:
         file: path of the file.
@@ -130,11 +130,11 @@ class CorruptionError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The entries that a producer took and that are not known to be stored.
+    """The entries that a producer took and that are not known to be in the log.
 
     Attributes:
         count: how many there are.
-        unknown: how many of them may be stored all the same; the others are not.
+        unknown: how many of them may be in the log all the same; the others are not.
         first: number of the first, counted from 0 in the order in which the producer took them.
         last: number of the last.
     """
@@ -147,8 +147,8 @@ class Undelivered:
     def __str__(self) -> str:
         return (
             f"of the entries sent, counted from 0, {self.count} among {self.first} to {self.last} "
-            f"are not known to be stored: {self.unknown} of unknown outcome, "
-            f"{self.count - self.unknown} not stored"
+            f"are not known to be in the log: {self.unknown} of unknown outcome, "
+            f"{self.count - self.unknown} not appended"
         )
 
 
@@ -164,7 +164,8 @@ class RequestError(QuorumlogError):
         retriable: True if the same request may succeed later.
         refresh_leader: True if the leader should be looked up before the request is repeated.
         leader_id: the leader that the answer named, or None.
-        undelivered: of a producer that has failed, the entries not known to be stored; else None.
+        undelivered: of a producer that has failed, the entries not known to be in the log; else
+            None.
     """
 
     code: ResponseCode = ResponseCode.UNKNOWN
@@ -183,7 +184,7 @@ class RequestError(QuorumlogError):
 
 
 class NotLeaderError(RequestError):
-    """The replica that was asked does not lead; nothing was stored."""
+    """The replica that was asked does not lead; nothing was appended."""
 
     code = ResponseCode.NOT_LEADER
     retriable = True
@@ -192,7 +193,7 @@ class NotLeaderError(RequestError):
 
 
 class LeaderTransferringError(RequestError):
-    """Leadership is being transferred to another replica; nothing was stored."""
+    """Leadership is being transferred to another replica; nothing was appended."""
 
     code = ResponseCode.LEADER_TRANSFERRING
     retriable = True
@@ -201,7 +202,7 @@ class LeaderTransferringError(RequestError):
 
 
 class LeaderPendingFullError(RequestError):
-    """More is unanswered than a leader, client or producer allows; nothing was stored.
+    """More is unanswered than a leader, client or producer allows; nothing was appended.
 
     Wait a moment, then try again.
     """
@@ -212,7 +213,7 @@ class LeaderPendingFullError(RequestError):
 
 
 class OutOfOrderError(RequestError):
-    """An earlier block of the same stream was refused, so this one was not stored either."""
+    """An earlier block of the same stream was refused, so this one was not appended either."""
 
     code = ResponseCode.OUT_OF_ORDER
     retriable = True
@@ -220,7 +221,7 @@ class OutOfOrderError(RequestError):
 
 
 class ProducerFencedError(RequestError):
-    """A producer of the same id with a higher epoch took over; nothing was stored.
+    """A producer of the same id with a higher epoch took over; nothing was appended.
 
     This producer is replaced permanently: do not retry.
     """
@@ -230,14 +231,14 @@ class ProducerFencedError(RequestError):
 
 
 class SequenceGapError(RequestError):
-    """A block that this producer sent before is not in the log, so this one was not stored."""
+    """A block that this producer sent before is not in the log, so this one was not appended."""
 
     code = ResponseCode.SEQUENCE_GAP
     outcome = Outcome.DID_NOT_HAPPEN
 
 
 class SequenceMismatchError(RequestError):
-    """Other entries, or entries too old to compare, have this sequence; nothing was stored.
+    """Other entries, or entries too old to compare, have this sequence; nothing was appended.
 
     Two producers share an id and an epoch, or a producer repeats what it sent long ago.
     """
@@ -247,7 +248,7 @@ class SequenceMismatchError(RequestError):
 
 
 class UnknownProducerError(RequestError):
-    """The group has forgotten this producer, since many others appended; nothing was stored."""
+    """The group has forgotten this producer, since many others appended; nothing was appended."""
 
     code = ResponseCode.UNKNOWN_PRODUCER
     outcome = Outcome.DID_NOT_HAPPEN
@@ -288,7 +289,7 @@ class LeaderNotReadyError(RequestError):
 class NoLeaderError(RequestError):
     """No replica named a leader before the deadline, or the leader cannot be reached.
 
-    Nothing was stored.
+    Nothing was appended.
     """
 
     code = ResponseCode.METADATA_ERROR
@@ -298,7 +299,7 @@ class NoLeaderError(RequestError):
 
 
 class DiskFullError(RequestError):
-    """The disk of the leader has no room for more entries; nothing was stored."""
+    """The disk of the leader has no room for more entries; nothing was appended."""
 
     code = ResponseCode.DISK_FULL
     retriable = True
@@ -306,7 +307,7 @@ class DiskFullError(RequestError):
 
 
 class UnexpectedArgumentError(RequestError):
-    """An argument has a wrong type or value, or is above a limit; nothing was sent or stored.
+    """An argument has a wrong type or value, or is above a limit; nothing was sent or appended.
 
     Sending it again will not help.
     """

@@ -1,7 +1,7 @@
-"""When a node's process looks for garbage: reference cycles, which nothing else frees.
+"""When a node's process collects garbage: reference cycles, which nothing else frees.
 
 A collection of the young generations takes a millisecond. A full collection takes 1 ms for 1,000 to
-2,000 objects, in which nobody is answered: 100 to 200 ms with 4,000 connections (measured). Python
+2,000 objects, while nobody is answered: 100 to 200 ms with 4,000 connections (measured). Python
 runs one whenever the number of objects has grown by a quarter, and so most often while clients
 connect. Nothing in a node needs it: connections, requests and entries are freed as soon as they are
 not used any more. So a full collection runs once a minute at most, in case something makes cycles
@@ -28,7 +28,7 @@ class GarbageCollection:
         self._thresholds = gc.get_threshold()
 
     def start(self) -> None:
-        """Take over; no collection looks at the objects that exist by now."""
+        """Take over; no collection visits the objects that exist by now."""
         gc.collect()
         gc.freeze()
         young, middle, _ = self._thresholds
@@ -36,7 +36,7 @@ class GarbageCollection:
         self._later()
 
     def stop(self) -> None:
-        """Leave it to Python again."""
+        """Let Python decide again."""
         if self._timer is not None:
             self._timer.cancel()
         gc.set_threshold(*self._thresholds)

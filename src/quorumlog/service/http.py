@@ -32,9 +32,9 @@ ACCEPT_PAUSE_S = 0.2
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers a bounded number of connections at a time, each for a bounded time; looks no name up.
+    """Answers a bounded number of connections at a time, each for a bounded time.
 
-    One connection more takes the place of the oldest.
+    One connection more replaces the oldest. No host name is looked up.
     """
 
     daemon_threads = True
@@ -70,13 +70,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is answered, or was cut off."""
+        """Forget a connection that was answered or cut off."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End those that take too long; called twice a second."""
+        """End connections that take too long; called twice a second."""
         now = time.monotonic()
         with self._lock:
             for late in [one for one, until in self._open.items() if now > until]:
@@ -88,12 +88,12 @@ class _Server(ThreadingMixIn, WSGIServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody who went away in the middle is nobody's error."""
+        """Log at DEBUG only: that a client disconnects early is no error of the node."""
         remote, error = ":".join(map(str, client_address[:2])), sys.exception()
         log_event(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
 
 
-class _Told(io.StringIO):
+class _ErrorStream(io.StringIO):
     """Writes the traceback that `wsgiref` reports for an error as one log line."""
 
     def flush(self) -> None:
@@ -109,7 +109,7 @@ class _QuietHandler(WSGIRequestHandler):
 
     def get_stderr(self) -> TextIO:
         """See `WSGIRequestHandler`: standard error is for log lines."""
-        return _Told()
+        return _ErrorStream()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
         log_event(logger, logging.DEBUG, "admin request", text=format % args)
@@ -121,13 +121,13 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
     A group is healthy when its replica is trusted and knows a leader.
     """
     groups: dict[str, object] = {}
-    fit = True
+    is_healthy = True
     for name, replica in list(node.replicas.items()):
         status = status_of(replica, node.config.self_id)
-        group_fit = status.healthy and status.leader_id is not None
-        fit = fit and group_fit
+        group_is_healthy = status.healthy and status.leader_id is not None
+        is_healthy = is_healthy and group_is_healthy
         groups[name] = {
-            "healthy": group_fit,
+            "healthy": group_is_healthy,
             "role": status.role,
             "term": status.term,
             "leader": status.leader_id,
@@ -137,10 +137,10 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
             "text": status.health_text or ("" if status.leader_id else "no leader known"),
         }
     for name, reason in node.failed_groups.items():
-        fit = False
+        is_healthy = False
         groups[name] = {"healthy": False, "role": FAILED, "text": reason}
-    body: dict[str, object] = {"node": node.config.self_id, "healthy": fit, "groups": groups}
-    return fit, body
+    body: dict[str, object] = {"node": node.config.self_id, "healthy": is_healthy, "groups": groups}
+    return is_healthy, body
 
 
 class AdminPort:
@@ -165,7 +165,7 @@ class AdminPort:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
@@ -175,8 +175,8 @@ class AdminPort:
         if path == "/metrics":
             return self._metrics(environ, start_response)
         if path == "/health":
-            fit, body = health_of(self._node)
-            status = "200 OK" if fit else "503 Service Unavailable"
+            is_healthy, body = health_of(self._node)
+            status = "200 OK" if is_healthy else "503 Service Unavailable"
             return _answer(start_response, status, "application/json", json.dumps(body))
         return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
 

@@ -43,7 +43,7 @@ def _utc(seconds: float) -> str:
 
 
 class LineWriter:
-    """Writes lines to a descriptor from a thread of its own: a pipe that nobody reads stops nobody.
+    """Writes lines to a descriptor from its own thread: a pipe that nobody reads blocks nothing.
 
     Lines beyond `LINES_BYTES_MAX` are dropped and counted; the line after those that were kept
     says how many.
@@ -54,7 +54,7 @@ class LineWriter:
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._size = 0
-        self._unsaid = 0
+        self._unreported_drops = 0
         self._is_writing = False
         self.dropped = 0
         threading.Thread(target=self._run, name="quorumlog-lines", daemon=True).start()
@@ -65,7 +65,7 @@ class LineWriter:
         with self._changed:
             if self._size + len(line) > LINES_BYTES_MAX:
                 self.dropped += 1
-                self._unsaid += 1
+                self._unreported_drops += 1
             else:
                 self._lines.append(line)
                 self._size += len(line)
@@ -75,7 +75,8 @@ class LineWriter:
         """Wait until all is written, but not for longer; return whether it is."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._lines or self._unsaid or self._is_writing), timeout=seconds
+                lambda: not (self._lines or self._unreported_drops or self._is_writing),
+                timeout=seconds,
             )
 
     def _run(self) -> None:
@@ -83,13 +84,13 @@ class LineWriter:
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines or self._unsaid)
+                self._changed.wait_for(lambda: self._lines or self._unreported_drops)
                 piece = b"".join(self._lines)
                 self._lines.clear()
                 self._is_writing = True
-                if self._unsaid:
-                    piece += _about_dropped(self._unsaid)
-                    self._unsaid = 0
+                if self._unreported_drops:
+                    piece += _about_dropped(self._unreported_drops)
+                    self._unreported_drops = 0
             try:
                 while piece:
                     piece = piece[os.write(self._descriptor, piece) :]

@@ -72,7 +72,7 @@ def exit_within(seconds: float, self_id: str) -> None:
     def exit_now() -> None:
         last_words(
             f"quorumlog: {self_id}: could not stop within {seconds:g} s (a disk or a state machine "
-            "does not answer); ended all the same"
+            "does not answer); exits anyway"
         )
         os._exit(EXIT_FAILED)
 

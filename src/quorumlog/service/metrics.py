@@ -171,7 +171,7 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
             replica.repairer.scrubber.damage_found,
         ),
         "append_blocks_repeated": (
-            "Blocks of producers that came again and were stored already.",
+            "Blocks of producers that came again and were in the log already.",
             counters.blocks_repeated,
         ),
         "log_resets": (

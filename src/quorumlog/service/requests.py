@@ -71,8 +71,8 @@ IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """What the unanswered requests of one connection may ask for, or have attached; reading pauses
 above."""
 BUSY_FETCH_BYTES_MAX = 512 * 1024
-"""The most bytes that answer a fetch of a busy client while prompt clients ask: an answer of
-4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
+"""The most bytes that answer a fetch of a busy client while prompt clients send requests: an answer
+of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 GROUPS_NAMED_MAX = 8
@@ -144,7 +144,7 @@ class ClientRequests:
             self._bytes += change * self._bytes_of(frame)
         self._in_flight += change
         most = self._limits.requests_in_flight_max
-        # who waits for its answers has little under way; of 300 pipelines each has less
+        # a client that waits for its answers has little in flight; of 300 pipelines each has less
         is_beyond = shares.is_beyond(self) and connection.is_busy
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
@@ -188,7 +188,7 @@ class ClientRequests:
         number = frame.correlation_id
         try:
             sent = connection.send(response, correlation_id=number, attachments=attachments or ())
-        except UnexpectedArgumentError as error:  # done, but no frame takes what came of it
+        except UnexpectedArgumentError as error:  # done, but the answer fits no frame
             kind = AppendResponse if isinstance(response, AppendResponse) else Response
             refused = kind(
                 code=ResponseCode.INTERNAL_ERROR, text=f"the answer is too long: {error}"
@@ -221,7 +221,7 @@ class ClientRequests:
             raise error_for(
                 ResponseCode.WRONG_CLUSTER,
                 f"group {group} of node {self._node.config.self_id} has the identity {own.hex()}, "
-                f"not {self._identity.hex()}: it was founded anew since this client began to use "
+                f"not {self._identity.hex()}: it was founded again since this client began to use "
                 "it, or is another cluster's. Make a new client to use this one",
             )
 
@@ -411,7 +411,7 @@ class ClientRequests:
         )
 
     def _answer_of(self, connection: Connection, frame: Frame, replica: Replica) -> Done:
-        """Return what answers a client when the core has."""
+        """Return a callback that answers a client once the core has answered."""
 
         def done(code: ResponseCode, text: str, index: int) -> None:
             leader_id, term = replica.core.leader_id, replica.core.term

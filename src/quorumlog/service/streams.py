@@ -1,7 +1,7 @@
-"""Ordered append streams: the blocks of one producer are stored in the order it sent them.
+"""Ordered append streams: the blocks of one producer are appended in the order it sent them.
 
 Once a block of a stream is refused, those sent after it must be refused as well, or they would be
-stored before it. A stream lives as long as its connection.
+appended before it. A stream lives as long as its connection.
 """
 
 from quorumlog.model.errors import OutOfOrderError, UnexpectedArgumentError
@@ -15,7 +15,7 @@ class OrderedStreams:
         self._next: dict[int, int] = {}
 
     def accept(self, stream: int, sequence: int) -> None:
-        """Take the next block of a stream.
+        """Accept the next block of a stream.
 
         Raises `OutOfOrderError` when an earlier block is missing, `UnexpectedArgumentError` when
         there are too many streams.
@@ -30,5 +30,5 @@ class OrderedStreams:
         self._next[stream] = sequence + 1
 
     def refused(self, stream: int, sequence: int) -> None:
-        """Note that an accepted block was not stored: it must come again before any later one."""
+        """Record that an accepted block was not appended: it must come again before any later."""
         self._next[stream] = min(sequence, self._next.get(stream, sequence))

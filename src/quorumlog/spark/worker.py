@@ -8,7 +8,7 @@ from functools import cache
 def freeze_gc() -> None:
     """Exclude all objects that are loaded now from garbage collection; once in a process.
 
-    Spark's worker collects after each task, which looks at every object of every module: 20 to 40
+    Spark's worker collects after each task, which visits every object of every module: 20 to 40
     milliseconds that the next task waits. It is called where a task or a plan starts, never on
     import.
     """

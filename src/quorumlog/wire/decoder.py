@@ -153,7 +153,7 @@ class FrameDecoder:
         self._staged = staged
 
     def received(self, count: int) -> None:
-        """Note that `count` bytes were written to the start of what `space` returned last."""
+        """Report that `count` bytes were written to the start of what `space` returned last."""
         if self._is_direct:
             self._filled += count
             return

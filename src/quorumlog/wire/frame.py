@@ -1,4 +1,4 @@
-"""Frames: what one message looks like on the wire, and how to write it.
+"""Frames: the form of one message on the wire, and how to write it.
 
     offset  0 4s  magic "QLOG"     8 u32 message length      16 u64 correlation id
             4 u8  version         12 u32 attachment length   24 u32 CRC-32 of message + attachment

@@ -25,8 +25,9 @@ class Hello(Message, frozen=True, kw_only=True):
     """First message on a connection, in both directions.
 
     `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
-    "bulk" (pushes). Clients leave `node_id` empty. `address` is where a peer listens. A client that
-    knows the `identity` of the `group` that it uses names both: requests to another are refused.
+    "bulk" (pushes). Clients have an empty `node_id`. `address` is where a peer listens. A client
+    that knows the `identity` of the `group` that it uses names both: requests to another are
+    refused.
     """
 
     cluster: Name

@@ -23,9 +23,9 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     """Append the attached block of `count` entries, all of it or nothing.
 
     With `wants_results` the results of the group's state machine are attached to the answer, as
-    MessagePack of a list. With `stream` above 0 the blocks of that stream are stored in `sequence`
-    order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until it is
-    repeated.
+    MessagePack of a list. With `stream` above 0 the blocks of that stream are appended in
+    `sequence` order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until
+    it is repeated.
     """
 
     count: Count
@@ -67,7 +67,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     fetch sees everything that was committed before it was sent. `read_committed`: entries only up
     to where every transaction has ended, with the rejected ranges. `headers_only`: the entries
     without their bodies. If `machine` is the replica's own (see `StoreLocation`), the answer says
-    where the entries are stored instead, as far as they are in files.
+    where the entries are instead, as far as they are in files.
     """
 
     begin_index: AskedIndex
@@ -83,7 +83,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
-    """Entries first_index … first_index + count - 1 as stored, attached.
+    """Entries first_index … first_index + count - 1 in their on-disk form, attached.
 
     The attachment is `index_bytes` bytes of index records, then the entries. With count 0 nothing
     was committed in time. The replica can serve `begin_index` … `committed_index`. With a

@@ -70,7 +70,7 @@ class VoteResponse(PeerMessage, frozen=True, kw_only=True):
 class HeartBeatRequest(PeerMessage, frozen=True, kw_only=True):
     """The leader is alive; local_id is the leader. `round` pairs answers with rounds.
 
-    `retention_floor`: every member that was heard of lately has entries up to here.
+    `retention_floor`: every member that has answered lately has entries up to here.
     `committed_chain_crc` is the chain CRC at the leader's `committed_index`, if it has one there.
     """
 
@@ -103,7 +103,7 @@ class PushRequest(PeerMessage, frozen=True, kw_only=True):
     APPEND: the attached block holds entries first_index … last_index, whose terms are `term_runs`
     as (term, first index of the run). COMMIT: nothing new but `commit_index`.
     `prev_chain_crc` is the chain CRC of the leader's entry at prev_index; 0: the leader does not
-    know it, since its log begins just after that entry.
+    know it, since its log starts just after that entry.
     """
 
     type: PushType
@@ -261,7 +261,7 @@ class DigestQuery(PeerMessage, frozen=True, kw_only=True):
     """What is the digest after the entry `index`? A follower sends its own, a leader a majority's.
 
     Only the receiver can repeat the random `request_id`. A replica that differs from a majority
-    gives up its state, so it is not enough that a message names its sender.
+    discards its state, so it is not enough that a message names its sender.
     """
 
     request_id: Number

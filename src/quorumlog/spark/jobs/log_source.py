@@ -97,7 +97,7 @@ class ClusterSource:
 def plan_ranges(
     source: LogSource, first: int, last: int, range_bytes: int, cores: int
 ) -> list[tuple[int, int]]:
-    """Cut entries first … last into ranges of about `range_bytes`, judged by the mean entry.
+    """Cut entries first … last into ranges of about `range_bytes`, by the mean size of an entry.
 
     They may be smaller, or a little larger, for each of `cores` to have as many.
     Raises `IndexRemovedError`.

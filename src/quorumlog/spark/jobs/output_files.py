@@ -37,7 +37,7 @@ class OutputFileSystem(OsFileSystem):
 
 
 class NewFile:
-    """A file that gets its name when it is whole and durable; of a crash only `.….tmp` is left.
+    """A file that gets its name when it is whole and durable; after a crash only `.….tmp` exists.
 
     It has what Arrow needs to write to it. `size` in bytes; `sha256` of all of them.
     """

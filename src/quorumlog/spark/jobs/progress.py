@@ -28,7 +28,7 @@ def run_with_progress(
     """
     if progress is no_progress:
         return run_tasks(spark, tasks)
-    watch = _told if is_remote(spark) else _polled
+    watch = _by_notification if is_remote(spark) else _by_polling
     with watch(spark, len(tasks), progress):
         results = run_tasks(spark, tasks)
     progress(len(tasks), len(tasks))
@@ -36,36 +36,36 @@ def run_with_progress(
 
 
 @contextmanager
-def _told(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
+def _by_notification(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
     """Report the progress that Spark Connect reports of the job with `count` tasks."""
 
-    def heard(stages: Iterable[Any] | None, *_: object, **__: object) -> None:
+    def notified(stages: Iterable[Any] | None, *_: object, **__: object) -> None:
         for stage in stages or ():
             if stage.num_tasks == count:
                 progress(stage.num_completed_tasks, count)
 
     remote: Any = spark  # only its sessions have handlers
-    remote.registerProgressHandler(heard)
+    remote.registerProgressHandler(notified)
     try:
         yield
     finally:
-        remote.removeProgressHandler(heard)
+        remote.removeProgressHandler(notified)
 
 
 @contextmanager
-def _polled(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
+def _by_polling(spark: "SparkSession", count: int, progress: Progress) -> Iterator[None]:
     """Poll Spark for the finished tasks of the job with `count` tasks, and report them."""
     tracker = spark.sparkContext.statusTracker()
     ended = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not ended.wait(POLL_SECONDS):
             for stage in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(stage)
                 if info is not None and info.numTasks == count:
                     progress(info.numCompletedTasks, count)
 
-    watcher = threading.Thread(target=look, name="quorumlog-progress", daemon=True)
+    watcher = threading.Thread(target=poll, name="quorumlog-progress", daemon=True)
     watcher.start()
     try:
         yield

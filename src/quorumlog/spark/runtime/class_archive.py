@@ -37,7 +37,7 @@ def class_archive_options(directory: Path, java: JavaChoice) -> str:
 
 
 def _make(path: Path) -> None:
-    """Let another process start Spark, use it, and leave its classes; in place when complete."""
+    """Have another process start Spark, use it, and save its classes; in place when complete."""
     with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as directory:
         made = Path(directory) / path.name
         try:

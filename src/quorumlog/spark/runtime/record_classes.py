@@ -1,4 +1,4 @@
-"""Use Spark once and leave the classes that the JVM loaded in a file; `class_archive` runs this."""
+"""Use Spark once and save the classes that the JVM loaded to a file; `class_archive` runs this."""
 
 import os
 import sys

@@ -2,7 +2,7 @@
 
 Every task writes its rows as an attempt at its partition of the batch; the driver ends the batch by
 naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
-batch that has ended is not written again. A query that is started anew fences the run before it.
+batch that has ended is not written again. A query that is started again fences the run before it.
 """
 
 import uuid
@@ -81,7 +81,7 @@ class TaskWriter:
         self._epochs: dict[str, int] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
-        """Write all rows and wait until they are stored. Raises `RequestError`."""
+        """Write all rows and wait until they are acknowledged. Raises `RequestError`."""
         freeze_gc()
         try:
             for batch in batches:
@@ -219,10 +219,10 @@ def abort_batch(
         if found.last_batch < context.batch_id:
             transactions.abort(found.epoch, context.batch_id)
         return
-    for group, (told, epoch, accepted) in _by_group(messages).items():
+    for group, (written_in, epoch, accepted) in _by_group(messages).items():
         if accepted:
-            transactions = _transactions_of(options, told, group, PLAN_TIMEOUT_MS)
-            transactions.abort(epoch, told.batch_id)
+            transactions = _transactions_of(options, written_in, group, PLAN_TIMEOUT_MS)
+            transactions.abort(epoch, written_in.batch_id)
 
 
 def _by_group(
@@ -304,8 +304,8 @@ def context_of(local_property: Callable[[str], str | None]) -> WriteContext:
     batch = found[BATCH_ID] or ""
     if missing or not batch.isdecimal():
         raise UnexpectedArgumentError(
-            f"this Spark does not tell its tasks {', '.join(missing) or BATCH_ID}, without which "
-            "rows cannot be written exactly once; set deliveryGuarantee=at-least-once, or write "
+            f"this Spark does not pass {', '.join(missing) or BATCH_ID} to its tasks, and without "
+            "it rows cannot be written exactly once; set deliveryGuarantee=at-least-once, or write "
             "with foreachBatch and the options transactionalId and batchId"
         )
     return WriteContext(found[QUERY_ID] or "", found[RUN_ID] or "", int(batch))

@@ -31,7 +31,7 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the users' entries of a block as batches of at most 8 MiB (or one entry).
 
-    NOOPs, entries of the system channel and those in a (first, last) of `rejected` are left out.
+    NOOPs, entries of the system channel and those in a (first, last) of `rejected` are skipped.
     `group` is what the column of that name says. Raises `CorruptionError` when a body does not fit
     its CRC (only with verify_crc; entries without CRCs are not checked).
     """

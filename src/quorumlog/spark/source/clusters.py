@@ -32,7 +32,7 @@ FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT_MS = 1_000
 """How long a replica that is behind may wait for an entry before another one is asked."""
 REPORT_TIMEOUT_MS = 2_000
-"""A report of a reader that takes longer is left out; a later one tells more."""
+"""A reader's report that takes longer is skipped; a later one is newer anyway."""
 CLIENTS_MAX = 64
 """Clients a process keeps; each has a thread and its connections. The oldest one is closed."""
 NODES_MAX = 1_024
@@ -167,7 +167,7 @@ class RemoteCluster:
         return client_for(self._servers, group, self._timeout_ms)
 
     def groups(self) -> frozenset[str]:
-        """See `Cluster`. Nodes that cannot be reached are left out, unless it is all of them."""
+        """See `Cluster`. Nodes that cannot be reached are skipped, unless it is all of them."""
         client = self._client(ANY_GROUP)
         return client.wait(_hosted_groups(client.asynchronous))
 
@@ -277,7 +277,7 @@ async def blocks_of(
                 fetched = await fetch(index, last, ask_leader)
                 if fetched.count:
                     return fetched
-            except IndexOutOfRangeError:  # one entry is left of the range, and it is not there yet
+            except IndexOutOfRangeError:  # the last entry of the range is not there yet
                 pass
             except IndexRemovedError:
                 if ask_leader:

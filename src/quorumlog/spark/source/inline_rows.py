@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 ENTRIES_MAX = 1_000
 """A batch of more entries is read by tasks."""
 BYTES_MAX = 1024 * 1024
-"""A batch of more stored bytes is read by tasks."""
+"""A batch of more bytes on disk is read by tasks."""
 
 _TAKES_ROWS: type | None = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
 """The only kind of reader from which Spark takes inline rows; None: this Spark takes none."""

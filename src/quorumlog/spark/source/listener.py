@@ -64,7 +64,7 @@ class PositionListener(StreamingQueryListener):
         self._not_before_s: dict[str, float] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (names of Spark, here and below)
-        """A query began; its first progress says where."""
+        """A query started; its first progress says where."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Report how far a query has come."""
@@ -72,7 +72,7 @@ class PositionListener(StreamingQueryListener):
         query = progress.name or str(progress.id)
         for source in progress.sources:
             for lag in lags_of(query, source.endOffset, source.latestOffset):
-                self._tell(run_id, lag, progress.batchId)
+                self._publish(run_id, lag, progress.batchId)
                 if lag.servers or self._report_to:
                     self._unreported.setdefault(run_id, {})[lag.servers, lag.group] = lag
         if self._now_s() >= self._not_before_s.get(run_id, 0.0):
@@ -88,8 +88,8 @@ class PositionListener(StreamingQueryListener):
         self._unreported.pop(run_id, None)
         self._not_before_s.pop(run_id, None)
 
-    def _tell(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
-        """Report a query's lag to others than the log."""
+    def _publish(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
+        """Publish a query's lag elsewhere than in the log."""
 
     def _report(self, run_id: str) -> None:
         waiting = self._unreported.get(run_id, {})
@@ -138,13 +138,13 @@ class LagListener(PositionListener):
         self._names: dict[str, set[tuple[str, str]]] = {}
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  (name of Spark)
-        """A query ended: its gauges go."""
+        """A query ended: remove its gauges."""
         for labels in self._names.pop(str(event.runId), set()):
             self._position.remove(*labels)
             self._behind.remove(*labels)
         super().onQueryTerminated(event)
 
-    def _tell(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
+    def _publish(self, run_id: str, lag: GroupLag, batch_id: int) -> None:
         labels = (lag.query, lag.group)
         self._names.setdefault(run_id, set()).add(labels)
         self._position.labels(*labels).set(lag.index)
@@ -159,7 +159,7 @@ class LagListener(PositionListener):
 
 
 def lags_of(query: str, end_offset: str | None, latest_offset: str | None) -> list[GroupLag]:
-    """Return how a query stands, from a source's offsets in its progress; nothing if not ours."""
+    """Return the lag of a query, from a source's offsets in its progress; nothing if not ours."""
     try:
         end = parse_offset(json.loads(end_offset or ""))
         known = json.loads(latest_offset or "")

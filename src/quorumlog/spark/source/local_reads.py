@@ -35,7 +35,7 @@ def local_blocks(
 ) -> Iterator[FetchedBlock]:
     """Yield the entries first … last of a group, as far as they can be read from files here.
 
-    `fetch` asks a replica (`SyncClient.fetch`); it says anew what is in files when what it said is
+    `fetch` asks a replica (`SyncClient.fetch`); it says again what is in files when what it said is
     read. Raises what it raises, but for what has nothing to do with where entries are read.
     """
     machine = machine_id()
@@ -48,7 +48,7 @@ def local_blocks(
             return
         if located.first_index != first or not 0 < located.count <= last - first + 1:
             raise RemoteProtocolError(
-                f"asked where entries {first} to {last} of {group} are, a server told of "
+                f"asked where entries {first} to {last} of {group} are, a server answered with "
                 f"{located.count} from {located.first_index} on"
             )
         try:
@@ -76,7 +76,7 @@ def read_located(
         log_start = store.metadata.log_start
         index, last = located.first_index, located.first_index + located.count - 1
         if log_start is None:
-            raise StorageError(f"{directory}: it is not noted where the log starts")
+            raise StorageError(f"{directory}: it is not recorded where the log starts")
         if index <= log_start.before_begin_index:
             raise IndexRemovedError(f"{directory} now starts after entry {index}")
         reader = DiskReader(store.data, store.index, log_start)

@@ -23,7 +23,7 @@ PARTITIONS_MIN = 2
 FEW_ENTRIES = 10_000
 """Up to this many entries are read by one task, unless minPartitions says otherwise."""
 RECORDS_MAX = 4_096
-"""Fetches to cut one read by bytes; what is left is cut into equal numbers of entries."""
+"""Fetches to cut one read by bytes; the rest is cut into equal numbers of entries."""
 SLACK = 1.1
 """Partitions are planned smaller than allowed by this factor, as their sizes differ a little."""
 
@@ -47,7 +47,7 @@ NOTHING = IndexRange("", 0, -1)
 
 
 def shares(limit: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return how much of a limit each group gets: equal parts, of which nothing is left unused.
+    """Return how much of a limit each group gets: equal parts, with no part unused.
 
     The shares are `limit` together, or all that is wanted.
     """
@@ -60,7 +60,7 @@ def shares(limit: int, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def bytes_of(record_of: RecordOf, part: IndexRange) -> int:
-    """Return the stored bytes of a range that has entries, headers included."""
+    """Return the bytes on disk of a range that has entries, headers included."""
     last = record_of(part.group, part.last)
     return last.pos + last.size - record_of(part.group, part.first).pos
 

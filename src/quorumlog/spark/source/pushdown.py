@@ -58,11 +58,11 @@ class PushedFilters:
         return self._intervals[column]
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Note what is said; return the filters that Spark must check itself."""
+        """Use what filters say; return those that Spark must check itself."""
         return [pushed for pushed in filters if not self._takes(pushed)]
 
     def _takes(self, pushed: Filter) -> bool:
-        """Note what a filter says; return whether that is all it says."""
+        """Use what a filter says; return whether that is all it says."""
         column = ".".join(getattr(pushed, "attribute", ()))
         if isinstance(pushed, IsNotNull):
             return column in self._intervals or not self._nullable
@@ -73,7 +73,7 @@ class PushedFilters:
         bounds = _bounds_of(pushed, values)
         if bounds is not None:
             self._intervals[column] = self._intervals[column].narrowed(*bounds)
-        # of the values of a list only the least and the largest are noted
+        # of the values of a list only the least and the largest are used
         return bounds is not None and not isinstance(pushed, In)
 
 

@@ -1,6 +1,6 @@
 """Reading the log as a stream: offsets from the cluster, limits on a batch, tasks as in a batch.
 
-Only Spark's checkpoint says how far the stream has come. Every plan asks the cluster anew what
+Only Spark's checkpoint says how far the stream has come. Every plan asks the cluster again what
 there is, and whether it is still the log that was read.
 """
 
@@ -163,14 +163,14 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         """Return where the batch after `start` ends: `start` if there is nothing to read.
 
         A group that is new is put in at its first entry, and read from the next batch on, so that
-        the checkpoint says where it began. Raises `DataLossError` when entries after `start` are
-        gone and that is to be an error.
+        the checkpoint says where it started. Raises `DataLossError` when entries after `start` are
+        gone, unless the options say to skip them.
         """
-        cluster, begun = self._planning_cluster(), parse_offset(start)
-        known = self._ask_bounds(cluster, begun)
+        cluster, start_offset = self._planning_cluster(), parse_offset(start)
+        known = self._ask_bounds(cluster, start_offset)
         end: Offset = {}
         parts: dict[str, IndexRange] = {}
-        for group, position in begun.items():
+        for group, position in start_offset.items():
             if group not in known:
                 self._losses.lose(
                     f"group {group} was read up to entry {position.index - 1}, but the cluster "
@@ -178,15 +178,15 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
                 )
                 continue
             end[group], parts[group] = self._unread(cluster, group, position, known[group])
-        for group in known.keys() - begun.keys():
+        for group in known.keys() - start_offset.keys():
             if self._pinned is None or group in self._pinned:
                 end[group] = OffsetPosition(known[group].begin, UNKNOWN_TERM)
         parts = self._limited(cluster, parts, limit)
         for group, part in parts.items():
             if part.count > 0:
-                self._losses.check_position(cluster, group, begun[group], known[group])
+                self._losses.check_position(cluster, group, start_offset[group], known[group])
                 end[group] = position_at(cluster, group, part.last + 1, known[group])
-        return start if end == begun else format_offset(end)
+        return start if end == start_offset else format_offset(end)
 
     def reportLatestOffset(self) -> Latest | None:  # noqa: N802
         """Return the end of the log as last seen, for the progress of the query.
@@ -203,9 +203,9 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         source = {SERVERS: options.servers, READER: options.reader_name}
         return {group: {**position, **source} for group, position in format_offset(ends).items()}
 
-    def _ask_bounds(self, cluster: Cluster, begun: Offset) -> Mapping[str, Bounds]:
-        """Return what can be read of the groups wanted; those that went away are left out."""
-        wanted = self._wanted(cluster, begun)
+    def _ask_bounds(self, cluster: Cluster, start_offset: Offset) -> Mapping[str, Bounds]:
+        """Return what can be read of the groups wanted, without those that no longer exist."""
+        wanted = self._wanted(cluster, start_offset)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
             return self._bounds
         found: dict[str, Bounds] = {}
@@ -213,12 +213,12 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             try:
                 found[group] = cluster.bounds(group, self._options.isolation)
             except UnknownGroupError:
-                if group not in begun:
+                if group not in start_offset:
                     raise
         self._bounds, self._bounds_for, self._bounds_at = found, wanted, self._now_ms()
         return found
 
-    def _wanted(self, cluster: Cluster, begun: Offset) -> frozenset[str]:
+    def _wanted(self, cluster: Cluster, start_offset: Offset) -> frozenset[str]:
         """Return the groups to read; one that was read may be on nodes that do not answer now."""
         pattern = self._options.group_pattern
         if pattern is None:
@@ -227,7 +227,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         if self._discovered_at is None or now - self._discovered_at >= DISCOVERY_MS:
             self._discovered = matching(pattern, cluster.groups())
             self._discovered_at = self._now_ms()
-        return frozenset(self._discovered | matching(pattern, begun))
+        return frozenset(self._discovered | matching(pattern, start_offset))
 
     def _unread(
         self, cluster: Cluster, group: str, position: OffsetPosition, bounds: Bounds
@@ -241,7 +241,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         first = max(position.index, bounds.begin)
         if self._options.fail_on_data_loss:  # else it is logged when the batch is planned
             self._losses.first_kept(group, position.index, bounds.beyond - 1, bounds.begin)
-        if bounds.begin == bounds.beyond > position.index:  # all that was left is gone
+        if bounds.begin == bounds.beyond > position.index:  # all unread entries are gone
             return OffsetPosition(bounds.begin, UNKNOWN_TERM), IndexRange(group, 0, -1)
         return position, IndexRange(group, first, beyond - 1)
 
@@ -275,16 +275,17 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     # -- the batch ---------------------------------------------------------------------------
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
-        """Return the index ranges of a batch's tasks, also of one that is done again.
+        """Return the index ranges of a batch's tasks, also of a batch that is planned again.
 
-        Raises `DataLossError` when entries are gone or others than before, and that is to be an
-        error; else they are skipped, and a warning says how many.
+        When entries are gone or differ from before, it raises `DataLossError`, or skips them with a
+        warning that says how many, as the options say.
         """
-        cluster, begun, ended = self._planning_cluster(), parse_offset(start), parse_offset(end)
+        cluster = self._planning_cluster()
+        start_offset, end_offset = parse_offset(start), parse_offset(end)
         parts = [
-            self._part(cluster, group, begun[group], ended[group])
-            for group in ended
-            if group in begun and begun[group].index < ended[group].index
+            self._part(cluster, group, start_offset[group], end_offset[group])
+            for group in end_offset
+            if group in start_offset and start_offset[group].index < end_offset[group].index
         ]
         partitions = cut(parts, self._options, cluster.record)
         if self.takes_rows and len(partitions) == 1 and 0 < partitions[0].count <= ENTRIES_MAX:
@@ -292,13 +293,13 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         return list(partitions)
 
     def _read_inline(self, cluster: Cluster, part: IndexRange) -> None:
-        """Read a small batch here; if that fails, a task will try, and say why."""
+        """Read a small batch on the driver; if that fails, a task tries, and reports the error."""
         try:
             if bytes_of(cluster.record, part) <= BYTES_MAX:
                 options = replace(self._options, local_reads=False)  # not worth opening files for
                 self.attach_rows(list(read_range(cluster, part, options, self._columns)))
         except QuorumlogError as error:
-            logger.warning("a small batch of %s is left to a task: %s", part.group, error)
+            logger.warning("a small batch of %s is read by a task: %s", part.group, error)
 
     def _part(
         self, cluster: Cluster, group: str, since: OffsetPosition, until: OffsetPosition

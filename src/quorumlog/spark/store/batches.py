@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 class Batches:
     """Makes batches with the given columns of what is read of a range.
 
-    Left out are entries before the first that is wanted, those in a (first, last) of `rejected`
+    It skips entries before the first that is wanted, those in a (first, last) of `rejected`
     and, unless `include_all`, those that no user appended; but never a damaged one that is wanted.
     `checks_bodies`: whether bodies that have a CRC were compared with it.
     """
@@ -39,7 +39,7 @@ class Batches:
         self._include_all = include_all
         self._checks_bodies = checks_bodies
 
-    def of_stored(self, run: StoredRun) -> pa.RecordBatch:
+    def of_entries(self, run: StoredRun) -> pa.RecordBatch:
         """Return the rows of entries with good headers."""
         block, wrong = run.block, np.zeros(run.block.count, dtype=bool)
         wrong[list(run.wrong)] = True

@@ -69,7 +69,7 @@ class StoreReader(DataSourceReader):
             if not options.is_permissive:
                 refuse_damage(part, found)
             if isinstance(found, StoredRun):
-                yield batches.of_stored(found)
+                yield batches.of_entries(found)
             else:
                 yield batches.of_indexed(found)
 

@@ -30,9 +30,9 @@ _COLUMNS: schema_of_log.Columns = {
 PLAIN_COLUMNS = ("index", "term", "channel", "body", "body_crc", "file", "pos", "crc_ok")
 HEADER_COLUMNS = ("magic", "size", "header_pos", "chain_crc")
 INDEX_COLUMNS = frozenset(("index", "term", "size", "pos", "file"))
-"""What index records tell."""
+"""Columns that index records hold."""
 BODY_COLUMNS = frozenset(("body", "crc_ok"))
-"""What only the bodies tell."""
+"""Columns that need the bodies."""
 
 
 def default_schema(*, include_headers: bool) -> StructType:

@@ -85,7 +85,7 @@ class ArchiveFileWriter:
         return self.name, self._file.size, self._file.sha256
 
     def abandon(self) -> None:
-        """Leave nothing of it."""
+        """Remove the file."""
         if self._file is not None:
             with self._file:
                 pass
@@ -121,9 +121,9 @@ def row_groups(
 
 
 def orphan_files(files: FileSystem, directory: str, manifest: Manifest) -> list[str]:
-    """Return paths of files that attempts or crashes left and that the manifest does not name.
+    """Return paths of files of failed attempts, which the manifest does not name.
 
-    Only names that an archive gives are looked at. Paths are relative to the directory.
+    Only names that an archive gives are considered. Paths are relative to the directory.
     """
     named = {file.path for file in manifest.files} | {file.path for file in manifest.replaced}
     found = []

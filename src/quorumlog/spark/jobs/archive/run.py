@@ -164,7 +164,7 @@ class ArchiveRun:
             ]
             raise PipelineError(
                 f"{self._directory} is an archive of {'; '.join(differing)}: choose another "
-                "directory, or go on as it was begun"
+                "directory, or continue as it was started"
             )
         return found
 

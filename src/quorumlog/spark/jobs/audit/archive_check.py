@@ -1,4 +1,4 @@
-"""An archive against the log: which entries its files lack, have too much, or have otherwise."""
+"""Compares an archive with the log: which entries are missing, extra or different in its files."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Transactions(msgspec.Struct, array_like=True):
-    """What a range of the log says of transactions: who wrote, and who was accepted."""
+    """The transactions in a range of the log: who wrote, and who was accepted."""
 
     attempts: list[Attempt] = []
     accepted: list[tuple[bytes, int]] = []
@@ -186,7 +186,7 @@ class ArchiveComparison:
     # -- transactions -------------------------------------------------------------------------
 
     def _absent_blocks(self, block: Block, first: int, last: int) -> list[tuple[int, int]]:
-        """Note the blocks of transactions; return (first, last) of those without any row.
+        """Record the blocks of transactions; return (first, last) of those without any row.
 
         Whether they should be there is decided when it is known which transactions were accepted.
         """
@@ -199,7 +199,7 @@ class ArchiveComparison:
                 low, high = np.searchsorted(self._indexes, [index, seen + 1]).tolist()
                 if low == high:
                     absent.append((index, seen))
-                self._note_attempt(
+                self._add_attempt(
                     Attempt(
                         entry.part.transactional_id,
                         entry.producer_id,
@@ -211,7 +211,7 @@ class ArchiveComparison:
                 )
         return absent
 
-    def _note_attempt(self, made: Attempt) -> None:
+    def _add_attempt(self, made: Attempt) -> None:
         known = self.transactions.attempts
         if known and _goes_on(known[-1], made):
             known[-1] = msgspec.structs.replace(known[-1], last=made.last, seen=made.seen)
@@ -296,14 +296,14 @@ def with_transactions(
 
 
 def _outside(finding: Finding, rejected: Sequence[Attempt]) -> list[Finding]:
-    left = []
+    remaining = []
     first = finding.first
     for attempt in rejected:
         if attempt.last < first or attempt.first > finding.last:
             continue
         if attempt.first > first:
-            left.append(msgspec.structs.replace(finding, first=first, last=attempt.first - 1))
+            remaining.append(msgspec.structs.replace(finding, first=first, last=attempt.first - 1))
         first = max(first, attempt.last + 1)
     if first <= finding.last:
-        left.append(msgspec.structs.replace(finding, first=first))
-    return left
+        remaining.append(msgspec.structs.replace(finding, first=first))
+    return remaining

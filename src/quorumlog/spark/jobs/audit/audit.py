@@ -120,7 +120,7 @@ def compare_stores(
     found = Findings(ALL_FINDINGS_MAX)
     for finding in (*unreadable, *_tails(replicas), *_extras(replicas, report)):
         found.add(finding)
-    _merge(results, replicas, report, found, _begins(files, named, results))
+    _merge(results, replicas, report, found, _current_begins(files, named, results))
     archived = [finding for result in results for finding in result.findings]
     archived = [finding for finding in archived if finding.replica == ARCHIVE]
     archived += _holes(ranges, report)
@@ -162,11 +162,11 @@ def _merge(
             report.archive.rows += result.archive_rows
     by_name = {replica.name: replica for replica in replicas}
     for finding in joined.sorted():
-        found.add(_judged(finding, by_name))
+        found.add(_reclassified(finding, by_name))
     found.dropped.update(joined.dropped)
 
 
-def _begins(
+def _current_begins(
     files: FileSystem, named: Mapping[str, StoreDirectory], results: Sequence[TaskResult]
 ) -> dict[str, int]:
     """Return where replicas with missing entries start now: a node may have removed them."""
@@ -180,11 +180,11 @@ def _begins(
     return begins
 
 
-def _judged(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:
-    """Return entries that Raft will cut as such: those of a leader that was succeeded.
+def _reclassified(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:
+    """Return a finding as `uncommitted` if Raft will cut the entries: a former leader's.
 
-    From the first to the end they have other terms than those of the others, and whoever has the
-    lower terms does not know them as committed.
+    From the first to the end they have other terms than those of the others, and the replica with
+    the lower terms does not know them as committed.
     """
     if finding.kind != DIFFERING or finding.reason not in (LOWER_TERM, HIGHER_TERM):
         return finding
@@ -204,8 +204,8 @@ def _judged(finding: Finding, replicas: Mapping[str, Replica]) -> Finding:
 def _tails(replicas: Sequence[Replica]) -> list[Finding]:
     """Return findings about bytes after the last entries of replicas.
 
-    A crash leaves a torn end. But in a store without notes it looks like damage of acknowledged
-    entries, so there it counts as a fault if other replicas have entries in its place.
+    After a crash the end may be torn. But in a store without metadata that looks like damage of
+    acknowledged entries, so there it counts as a fault if other replicas have entries in its place.
     """
     longest = max((replica.end_index for replica in replicas), default=-1)
     found = []
@@ -219,7 +219,7 @@ def _tails(replicas: Sequence[Replica]) -> list[Finding]:
 
 
 def _extras(replicas: Sequence[Replica], report: AuditReport) -> list[Finding]:
-    """Return what only the replica has that is ahead of all others."""
+    """Return the entries that only one replica has, since it is ahead of all others."""
     if len(replicas) < 2:
         return []
     longest = max(replicas, key=lambda one: one.end_index)
@@ -247,7 +247,7 @@ def _holes(ranges: Sequence[ArchiveRange], report: AuditReport) -> list[Finding]
 
 
 def _conclude(report: AuditReport, found: Findings, results: Sequence[TaskResult]) -> None:
-    """Put into the report what was found in all."""
+    """Put all findings and their counts into the report."""
     counts, dropped = Counter(found.counts), Counter(found.dropped)
     for result in results:
         kept: Counter[str] = Counter()
@@ -258,7 +258,7 @@ def _conclude(report: AuditReport, found: Findings, results: Sequence[TaskResult
     findings = found.sorted()
     report.findings = findings[:FINDINGS_KEPT]
     report.findings_total = len(findings) + sum(dropped.values())
-    told = [finding for finding in findings if not finding.is_note]
-    report.faults_total = len(told) + sum(dropped[kind] for kind in dropped if kind not in NOTES)
+    faults = [finding for finding in findings if not finding.is_note]
+    report.faults_total = len(faults) + sum(dropped[kind] for kind in dropped if kind not in NOTES)
     report.counts = dict(counts)
     report.dropped = {kind: count for kind, count in dropped.items() if count}

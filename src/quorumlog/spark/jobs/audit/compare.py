@@ -1,7 +1,7 @@
 """One task of an audit: a range of entries of all replicas, and of the archive, side by side.
 
 As long as the replicas have the same bytes, they are compared a run at a time, and only one of
-them is checked against its CRCs. Where they have not, each entry is looked at.
+them is checked against its CRCs. Where they have not, each entry is compared.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ TERM_ORDER = "term-order"
 LOWER_TERM = "it has a lower term"
 HIGHER_TERM = "it has a higher term"
 ENTRIES_EACH = 1_024
-"""Entries looked at one by one at a time where none can be read in the first replica."""
+"""Entries compared one by one at a time where none can be read in the first replica."""
 CHAINS_MAX = 3
 _FIELDS = (
     ("magic", "it is of another kind"),
@@ -141,21 +141,21 @@ class RangeComparison:
     def _compare(self) -> None:
         while True:
             for walk in self._walks:
-                self._note(walk)
-            left = [walk for walk in self._walks if walk.at <= walk.part.last]
-            if not left:
+                self._collect_findings(walk)
+            unfinished = [walk for walk in self._walks if walk.at <= walk.part.last]
+            if not unfinished:
                 return
-            at = min(walk.at for walk in left)
-            here = [walk for walk in left if walk.at == at]
+            at = min(walk.at for walk in unfinished)
+            here = [walk for walk in unfinished if walk.at == at]
             until = min(walk.part.last for walk in here)
-            until = min([until, *(walk.at - 1 for walk in left if walk.at > at)])
+            until = min([until, *(walk.at - 1 for walk in unfinished if walk.at > at)])
             if at < self._task.first:  # only to know what comes before the range
                 until = min(until, self._task.first - 1)
-            if not self._equal_stretch(here, until):
+            if not self._equal_run(here, until):
                 self._each_entry(here, until)
 
-    def _note(self, walk: ReplicaWalk) -> None:
-        """Take what a replica's walk found, as far as it concerns this range."""
+    def _collect_findings(self, walk: ReplicaWalk) -> None:
+        """Add what a replica's walk found, as far as it concerns this range."""
         first = self._task.first
         for finding in walk.take_findings():
             if max(finding.first, finding.last) >= first:
@@ -181,8 +181,8 @@ class RangeComparison:
 
     # -- a run at a time --------------------------------------------------------------------
 
-    def _equal_stretch(self, here: Sequence[ReplicaWalk], until: int) -> bool:
-        """Compare the next entries at once; False, and nothing is taken, if not all is well."""
+    def _equal_run(self, here: Sequence[ReplicaWalk], until: int) -> bool:
+        """Compare the next entries at once; return False, and read no further, if any differ."""
         lead = here[0]
         run = lead.run(until)
         if run is None:
@@ -224,7 +224,7 @@ class RangeComparison:
     # -- one by one -----------------------------------------------------------------------------
 
     def _each_entry(self, here: Sequence[ReplicaWalk], until: int) -> None:
-        """Look at each of the next entries in each replica."""
+        """Compare the next entries one by one in each replica."""
         at = here[0].at
         run = here[0].run(until)
         last = run.last_index if run is not None else min(until, at + ENTRIES_EACH - 1)
@@ -277,7 +277,7 @@ class RangeComparison:
 
 
 def _crcs_agree(block: Block, words: Words, walks: Sequence[ReplicaWalk]) -> bool:
-    """Whether the CRCs of all entries fit, or none carries any; False: look at each."""
+    """Whether the CRCs of all entries fit, or none carries any; if False, check each entry."""
     carries = (words[:, CHAIN_CRC] | words[:, BODY_CRC]) != 0
     before: set[int] = set()
     is_known = True
@@ -299,9 +299,9 @@ def _check_crcs(rows: Rows, run: HeaderRun) -> None:
     walk, chains = rows.walk, rows.walk.chains
     for ordinal, covered in enumerate(chain_crc_rows(run.block)):
         row = run.first_index + ordinal - rows.first
-        stored = int(run.table["chain_crc"][ordinal])
+        stated = int(run.table["chain_crc"][ordinal])
         body_crc = int(run.table["body_crc"][ordinal])
-        if not stored and not body_crc:
+        if not stated and not body_crc:
             if chains and 0 not in chains:
                 walk.findings.append(
                     rows.finding(CHAIN, "it has no CRCs, and those before do", row)
@@ -310,19 +310,19 @@ def _check_crcs(rows: Rows, run: HeaderRun) -> None:
                 chains = (0,)
             continue
         expected = [crc32(covered, chain) for chain in chains]
-        if chains and stored not in expected:
+        if chains and stated not in expected:
             walk.findings.append(rows.finding(CHAIN, "header and chain CRC do not fit", row))
             kept = (0,) if 0 in chains else ()  # it may stand among entries without CRCs
-            chains = (*kept, stored, *expected)[:CHAINS_MAX]
+            chains = (*kept, stated, *expected)[:CHAINS_MAX]
             continue
-        chains = (stored,)
+        chains = (stated,)
         if crc32(rows.body(row)) != body_crc:
             walk.findings.append(rows.finding(DAMAGED, "the body CRC does not fit", row))
     walk.chains = chains
 
 
 def _compare_entries(found: Sequence[Rows]) -> None:
-    """Find entries that one replica has otherwise than most others."""
+    """Find entries that differ in one replica from most others."""
     good = np.array([rows.good for rows in found])
     wholes = np.array([rows.table.view(HEADER_VOID).view("<u4") for rows in found])
     wholes = wholes.reshape(len(found), good.shape[1], -1)
@@ -337,7 +337,7 @@ def _compare_entries(found: Sequence[Rows]) -> None:
         for rows in here:
             groups.setdefault(_identity(rows, row), []).append(rows)
         if len(groups) > 1:
-            _tell_apart(list(groups.values()), row)
+            _report_minority(list(groups.values()), row)
 
 
 def _identity(rows: Rows, row: int) -> bytes:
@@ -348,8 +348,8 @@ def _identity(rows: Rows, row: int) -> bytes:
     return bytes(header.tobytes()) + bytes(rows.body(row))
 
 
-def _tell_apart(groups: list[list[Rows]], row: int) -> None:
-    """Report those that are fewer; of as many, those of the lower term."""
+def _report_minority(groups: list[list[Rows]], row: int) -> None:
+    """Report the smaller group; of equal ones, that of the lower term."""
     right = max(groups, key=lambda group: (len(group), int(group[0].table["term"][row])))
     names = ", ".join(rows.walk.part.name for rows in right)
     expected = right[0].table[row]
@@ -377,7 +377,7 @@ def _check_terms(rows: Rows) -> None:
         return
     terms = np.concatenate(([rows.walk.term], rows.table["term"][places].astype(np.int64)))
     for fall in np.flatnonzero(terms[1:] < terms[:-1]).tolist():
-        # the one before is to blame if it is above both of its neighbours
+        # the one before is wrong if it is above both of its neighbours
         spike = fall > 0 and int(terms[fall - 1]) <= int(terms[fall + 1])
         row = int(places[fall - 1 if spike else fall])
         before = int(terms[fall - 1 if spike else fall])
@@ -385,6 +385,6 @@ def _check_terms(rows: Rows) -> None:
         if rows.good[row]:
             reason = "its term is not between those around it"
             rows.walk.findings.append(rows.finding(TERM_ORDER, reason, row, detail))
-    left = np.flatnonzero(rows.good)
-    if len(left):
-        rows.walk.term = int(rows.table["term"][left[-1]])
+    good_rows = np.flatnonzero(rows.good)
+    if len(good_rows):
+        rows.walk.term = int(rows.table["term"][good_rows[-1]])

@@ -37,7 +37,7 @@ TASKS_MAX = 4_096
 """Tasks of an audit; a larger log is cut into larger ranges."""
 TASK_FINDINGS_MAX = 1_000
 ALL_FINDINGS_MAX = 1_000_000
-"""Findings of an audit told one by one; more are only counted."""
+"""Findings of an audit reported one by one; more are only counted."""
 
 Store: TypeAlias = str | Path | StoreDirectory
 Stores: TypeAlias = Mapping[str, Store] | Sequence[Store]
@@ -125,7 +125,7 @@ def _with_all_entries(
 ) -> Replica:
     """Return the replica as ending where its index says, if another one has that entry as well.
 
-    Where a store keeps no notes, a damaged entry near the end looks like the end.
+    In a store without metadata, a damaged entry near the end looks like the end.
     """
     others = [one for one in replicas if one.end_index > replica.end_index]
     if replica.tail is None or replica.records_commits or not others:

@@ -31,7 +31,7 @@ KINDS = {
 }
 """Kinds of findings, in the order of a report."""
 NOTES = frozenset({"uncommitted", "extra", "tail"})
-"""Kinds that Raft allows: told, and no reason to worry."""
+"""Kinds that Raft allows: reported, but no fault."""
 WITHOUT_ENTRIES = frozenset({"broken-end", "unreadable", "tail"})
 """Kinds that are about a replica, not about entries."""
 
@@ -59,11 +59,11 @@ class Finding(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_note(self) -> bool:
-        """Whether it is only worth knowing."""
+        """Whether it is information, not a fault."""
         return self.kind in NOTES
 
     def joined(self, other: "Finding") -> "Finding | None":
-        """Return this one and one that follows as one, None if they are of two sorts."""
+        """Return this one and one that follows as one, None if they differ in kind or reason."""
         same = (self.kind, self.replica, self.reason) == (other.kind, other.replica, other.reason)
         if not same or other.first > self.last + 1 or other.last <= self.last:
             return None
@@ -84,7 +84,7 @@ class Findings:
         self.dropped: Counter[str] = Counter()
 
     def add(self, finding: Finding) -> None:
-        """Take a finding."""
+        """Add a finding."""
         self.counts[finding.kind] += finding.entries
         key = (finding.kind, finding.replica, finding.reason)
         number = self._newest.get(key)
@@ -194,7 +194,7 @@ class AuditReport:
             lines += ["", f"archive {archive.directory}: {held} in {compared}"]
         for kind in sorted({*self.counts, *self.dropped}, key=list(KINDS).index):
             lines += ["", *self._of_kind(kind)]
-        lines += ["", self._verdict()]
+        lines += ["", self._summary()]
         return "\n".join(lines)
 
     def _title(self) -> str:
@@ -218,7 +218,7 @@ class AuditReport:
             lines.append(f"  and {self.dropped[kind]:,} more that were only counted")
         return lines
 
-    def _verdict(self) -> str:
+    def _summary(self) -> str:
         size = sum(replica.bytes for replica in self.replicas)
         rate = f"{size_text(size)} read in {self.seconds:.1f} s by {plural(self.tasks, 'task')}"
         if self.is_clean:

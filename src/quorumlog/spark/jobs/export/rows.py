@@ -1,4 +1,4 @@
-"""How entries look in files that people and other programs read: JSON lines, or CSV."""
+"""The form of entries in files that people and other programs read: JSON lines, or CSV."""
 
 import csv
 import io

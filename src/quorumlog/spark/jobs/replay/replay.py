@@ -4,8 +4,8 @@
 
 Order allows one writer only, so it runs in this process, without a Spark session. What the group
 holds already must be a prefix of the archive: a replay that was stopped goes on there. Each
-block is numbered by the rows of the archive before it and stored only after the one before (a
-producer session), so a block of a replay that was thought dead is stored once or not at all.
+block is numbered by the rows of the archive before it and appended only after the one before (a
+producer session), so a block of a replay that was thought dead is appended once or not at all.
 """
 
 import os

@@ -73,7 +73,7 @@ class TargetReader:
         """Yield entries up to `last`, and those that belong to the same block as it."""
         while self.next_index <= last:
             for fetched in self._target.blocks(self.next_index, last):
-                self._note_newest(fetched)
+                self._update_newest(fetched)
                 for batch in decode(fetched.data, fetched.records, COLUMNS, verify_crc=True):
                     self.rows += batch.num_rows
                     yield batch
@@ -81,7 +81,7 @@ class TargetReader:
             if self.newest is not None:
                 last = max(last, self.newest.last_index)
 
-    def _note_newest(self, fetched: FetchedBlock) -> None:
+    def _update_newest(self, fetched: FetchedBlock) -> None:
         block = block_from_index_records(fetched.data, fetched.records)
         table = headers(block)
         is_users = (table["channel"] != SYSTEM_CHANNEL) & (table["magic"] == int(Magic.NORMAL))

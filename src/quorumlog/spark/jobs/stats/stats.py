@@ -45,7 +45,7 @@ RANGE_BYTES = 256 * 1024 * 1024
 """Bytes of entries that a task counts."""
 TASKS_MAX = 4_096
 BUCKETS = 120
-"""Ranges of the index that rates are told of."""
+"""Ranges of the index that rates are reported for."""
 TERMS_SHOWN = 10
 BAR_CHARACTERS = 40
 
