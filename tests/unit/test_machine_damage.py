@@ -620,7 +620,7 @@ def test_a_snapshot_is_read_on_from_where_it_was_when_no_thread_was_free(monkeyp
     crowded = _Crowded(applier._environment.executor, {1, 3})
     applier.scrub._environment = replace(applier._environment, executor=crowded)
     node.enter(lambda: applier.scrub.suspect(saved[0][2]))
-    group.until(lambda: begun and applier.scrub._left is None)
+    group.until(lambda: begun and applier.scrub._to_check is None)
     assert crowded.calls > 4
     assert begun == [saved[0][2]]
 
