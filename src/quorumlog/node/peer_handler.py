@@ -29,8 +29,8 @@ class PeerHandlerCounters:
     not_a_peer_message: int = 0
 
 
-class _Known(NamedTuple):
-    """What a peer said about one of its groups."""
+class _PeerGroup(NamedTuple):
+    """What a peer stated about one of its groups."""
 
     identity: bytes
     membership_index: int
@@ -69,7 +69,7 @@ class PeerHandler:
         self._peer_id = hello.node_id
         self._counters = counters
         self._events = events or ConnectionEvents()
-        self._groups: dict[str, _Known] = {}
+        self._groups: dict[str, _PeerGroup] = {}
         self._accepted: dict[str, Membership] = {}
         """By group: while it has this membership, the peer's replica need not be checked again."""
 
@@ -97,7 +97,7 @@ class PeerHandler:
         if isinstance(message, Introduction):
             for group, identity, index in message.groups:
                 if group in self._replicas:
-                    self._groups[group] = _Known(identity, index, message.address)
+                    self._groups[group] = _PeerGroup(identity, index, message.address)
                     self._accepted.pop(group, None)
             return
         if not isinstance(message, HeartBeats):
@@ -116,7 +116,7 @@ class PeerHandler:
             self._refuse(connection, frame, ResponseCode.UNKNOWN_GROUP, text)
         elif self._is_addressed(connection, frame, message) and (
             self._accepted.get(message.group) is replica.core.membership
-            or self._is_same_group(connection, frame, replica)
+            or self._accepts(connection, frame, replica)
         ):
             replica.receive(message, frame.attachment)
 
@@ -134,39 +134,39 @@ class PeerHandler:
         self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
         return False
 
-    def _is_same_group(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
+    def _accepts(self, connection: Connection, frame: Frame, replica: Replica) -> bool:
         """Whether the peer's replica is of our founding and no copy; if not, answer so.
 
         A peer that is no member here may have become one while this node was down. It is believed
         only if it knows the identity of the group (R18).
         """
         core, group, peer = replica.core, replica.config.group, self._peer_id
-        own, said = core.identity, self._groups.get(group)
+        own, stated = core.identity, self._groups.get(group)
         member = core.membership.member(peer)
-        if own and said is not None and said.identity not in (b"", own):
+        if own and stated is not None and stated.identity not in (b"", own):
             code = ResponseCode.WRONG_CLUSTER
             text = (
                 f"group {group} of {self._self_id} has the identity {own.hex()}, that of {peer} "
-                f"{said.identity.hex()}: they were founded apart. One of the two has the other's "
+                f"{stated.identity.hex()}: they were founded apart. One of the two has the other's "
                 "data directory, or its addresses"
             )
-        elif member is None and own and (said is None or said.identity != own):
+        elif member is None and own and (stated is None or stated.identity != own):
             self._counters.unknown_member += 1
             code = ResponseCode.UNKNOWN_MEMBER
             text = f"{peer} is no member of group {group} here: add it (quorumlog members add)"
         elif (
             member is not None
-            and said is not None
-            and said.membership_index <= core.committed_membership_index
-            and _differ(said.address, member.address)
+            and stated is not None
+            and stated.membership_index <= core.committed_membership_index
+            and _differ(stated.address, member.address)
         ):
             code = ResponseCode.UNEXPECTED_MEMBER
             text = (
                 f"{peer} is at {member.address} according to the log of group {group}; this one "
-                f"says that it is at {said.address}: it is a copy, or was moved"
+                f"says that it is at {stated.address}: it is a copy, or was moved"
             )
         else:
-            if member is not None and _is_final(core, said):
+            if member is not None and _is_final(core, stated):
                 self._accepted[group] = core.membership
             return True
         self._refuse(connection, frame, code, text)
@@ -181,13 +181,15 @@ class PeerHandler:
         log_event(logger, logging.DEBUG, "peer disconnected", peer=self._peer_id, reason=reason)
 
 
-def _is_final(core: CoreView, said: _Known | None) -> bool:
-    """Whether the present membership is committed, and what the peer said is not newer.
+def _is_final(core: CoreView, stated: _PeerGroup | None) -> bool:
+    """Whether the present membership is committed, and what the peer stated is not newer.
 
     Then the peer need not be checked again before the membership changes.
     """
     index = core.committed_membership_index
-    return 0 <= index == core.membership_index and (said is None or said.membership_index <= index)
+    return 0 <= index == core.membership_index and (
+        stated is None or stated.membership_index <= index
+    )
 
 
 def _differ(one: str, other: str) -> bool:
