@@ -71,7 +71,7 @@ class Side(Surroundings):
             is_loading=False,
             is_eligible=True,
             scrub=SimpleNamespace(suspect=self.suspects.append),
-            snapshotter=SimpleNamespace(ask=self.saving.append, is_asked=False),
+            snapshotter=SimpleNamespace(ask=self.saving.append, is_requested=False),
         )
         self.start()
 

@@ -406,7 +406,7 @@ def test_a_snapshot_that_cannot_be_saved_keeps_the_log_and_is_tried_again(how):
 
 
 def test_requests_for_a_snapshot_are_answered_in_every_case(monkeypatch):
-    monkeypatch.setattr(saves_module, "ASKED_MAX", 2)
+    monkeypatch.setattr(saves_module, "REQUESTS_MAX", 2)
     group = Group()
     group.filled(3)
     group.gate.is_shut = True

@@ -37,8 +37,8 @@ class Comparisons:
     After the entry `agreed_index` its state equalled a majority's. All methods run on the event
     loop's thread.
 
-    `_asked` holds the numbers of its own queries, `_asking` those of followers that wait for the
-    majority's digest: by entry, and by peer.
+    `_own_queries` holds the numbers of its own queries, `_peer_queries` those of followers that
+    wait for the majority's digest: by entry, and by peer.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Comparisons:
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
         self._sent: dict[int, dict[str, bool]] = {}
-        self._asked: dict[int, dict[str, int]] = {}
-        self._asking: dict[int, dict[str, int]] = {}
+        self._own_queries: dict[int, dict[str, int]] = {}
+        self._peer_queries: dict[int, dict[str, int]] = {}
         self.agreed_index = -1
 
     def next_point(self, applied_index: int) -> int:
@@ -84,7 +84,7 @@ class Comparisons:
     def forget(self) -> None:
         """Forget all digests of this replica: the machine is rebuilt."""
         self._own.clear()
-        self._asked.clear()
+        self._own_queries.clear()
 
     def received(self, message: DigestQuery | StateDigest) -> None:
         """Handle a query or an answer of a peer."""
@@ -102,25 +102,29 @@ class Comparisons:
             if index in self._own:
                 self._answer(query.request_id, peer, index, self._own[index])
         elif peer in core.membership.ids and index <= core.committed_index:
-            _keep(self._asking, index, self._asking.get(index, {}) | {peer: query.request_id})
+            _keep(
+                self._peer_queries,
+                index,
+                self._peer_queries.get(index, {}) | {peer: query.request_id},
+            )
             self._sent.get(index, {}).pop(peer, None)
             self._ask(peer, index)
 
     def _digest_received(self, message: StateDigest) -> None:
         """Take a digest that a peer was asked for; drop any other."""
         core, index, peer = self._context.core, message.index, message.local_id
-        asked = self._asked.get(index, {})
+        queries = self._own_queries.get(index, {})
         is_eligible = self._compares(index) and len(message.digest) <= DIGEST_BYTES_MAX
-        if not is_eligible or asked.get(peer) != message.request_id:
+        if not is_eligible or queries.get(peer) != message.request_id:
             return
         if message.is_verdict != (core.role is not Role.LEADER):
             return  # it was asked for in another role
         if not message.is_verdict:
-            del asked[peer]
+            del queries[peer]
             self._record(peer, index, message.digest)
         elif peer == core.leader_id and message.term == core.term:
             if message.is_majority:  # other answers may come before the majority's
-                del asked[peer]
+                del queries[peer]
             self._take_result(message.digest, index, is_majority=message.is_majority)
 
     def _compares(self, index: int) -> bool:
@@ -129,13 +133,9 @@ class Comparisons:
     def _ask(self, peer: str, index: int) -> None:
         """Ask a follower for its digest, or the leader for the majority's."""
         number = self._environment.nonce()
-        _keep(self._asked, index, self._asked.get(index, {}) | {peer: number})
-        core = self._context.core
+        _keep(self._own_queries, index, self._own_queries.get(index, {}) | {peer: number})
         query = DigestQuery(
-            group=self._context.config.group,
-            local_id=core.self_id,
-            remote_id=peer,
-            term=core.term,
+            **self._context.envelope_to(peer),
             request_id=number,
             index=index,
         )
@@ -168,7 +168,7 @@ class Comparisons:
 
     def _send_digest(self, node_id: str, index: int, digest: bytes, *, is_majority: bool) -> None:
         """Send a replica a digest, once; and once more when a majority's is known."""
-        sent, number = self._sent[index], self._asking.get(index, {}).get(node_id)
+        sent, number = self._sent[index], self._peer_queries.get(index, {}).get(node_id)
         if sent.get(node_id, False) or (node_id in sent and not is_majority):
             return
         sent[node_id] = is_majority
@@ -187,12 +187,8 @@ class Comparisons:
         is_verdict: bool = False,
         is_majority: bool = False,
     ) -> None:
-        core = self._context.core
         message = StateDigest(
-            group=self._context.config.group,
-            local_id=core.self_id,
-            remote_id=node_id,
-            term=core.term,
+            **self._context.envelope_to(node_id),
             index=index,
             digest=digest,
             is_verdict=is_verdict,

@@ -5,7 +5,7 @@ No part knows the whole replica. A part gets this context and the few siblings t
 
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Block
@@ -59,6 +59,15 @@ class ReplicaShell(WriteOwner, Protocol):
         ...
 
 
+class Envelope(TypedDict):
+    """The first fields of a message to another replica of the group."""
+
+    group: str
+    local_id: str
+    remote_id: str
+    term: int
+
+
 @dataclass(slots=True)
 class ReplicaContext:
     """What every part of one replica may use. The parts read `core`; only `step` changes it.
@@ -108,6 +117,16 @@ class ReplicaContext:
     def check_damage_later(self) -> None:
         """See `ReplicaShell.check_damage_later`."""
         self.shell.check_damage_later()
+
+    def envelope_to(self, peer_id: str) -> Envelope:
+        """Return the first fields of a message to a peer."""
+        core = self.core
+        return {
+            "group": self.config.group,
+            "local_id": core.self_id,
+            "remote_id": peer_id,
+            "term": core.term,
+        }
 
     def submit(self, token: int | None, plan: WritePlan) -> None:
         """Queue a write whose completion is reported to the replica itself."""

@@ -98,9 +98,9 @@ class EntryApplier:
         only 50 entries a second.
         """
         now_ms = self._context.environment.now_ms()
-        is_asked = self._queries.is_waiting or self._snapshotter.is_asked
+        is_requested = self._queries.is_waiting or self._snapshotter.is_requested
         led = len(self._appends.pending) > 0  # whether it led when they were committed
-        is_awaited = self._context.core.role is Role.LEADER or led or is_asked
+        is_awaited = self._context.core.role is Role.LEADER or led or is_requested
         is_due = self._machine.applied < self._due_index
         if is_awaited or is_due or last - self._machine.applied >= APPLY_ENTRIES:
             self._apply_at_ms = NEVER_MS

@@ -30,7 +30,7 @@ class LostSessions:
         self._context = context
         self._environment = context.environment
         self._sessions = sessions
-        self._asked = 0
+        self._queries_sent = 0
         self._number: int | None = None
         self._unknowing: set[str] = set()
         self._timer = context.timers.new(self.tick, is_for_writes=True)
@@ -48,13 +48,10 @@ class LostSessions:
         if self._has_no_hope(peers):
             self._give_up(now_ms)
             return
-        self._asked += 1
+        self._queries_sent += 1
         self._number = self._environment.nonce()
         request = RepairRequest(
-            group=context.config.group,
-            local_id=core.self_id,
-            remote_id=peers[self._asked % len(peers)],
-            term=core.term,
+            **context.envelope_to(peers[self._queries_sent % len(peers)]),
             request_id=self._number,
             first_index=-1,  # an entry removed everywhere: the answer has the table attached
             last_index=-1,
@@ -66,7 +63,7 @@ class LostSessions:
         """Whether no peer knows the table; learners need not be up to say so."""
         membership = self._context.core.membership
         voters = {*membership.voters, *membership.outgoing} - {self._context.core.self_id}
-        were_asked = self._asked >= ROUNDS * len(peers)
+        were_asked = self._queries_sent >= ROUNDS * len(peers)
         return voters <= self._unknowing and (were_asked or self._unknowing.issuperset(peers))
 
     def answered(self, message: RepairResponse, attachment: memoryview) -> bool:

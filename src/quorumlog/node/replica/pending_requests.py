@@ -69,10 +69,7 @@ class PendingRequests:
             self._forwarded[number] = (due_ms, done)
             self._timer.set_earlier(due_ms)
             request = ReadIndexRequest(
-                group=self._context.config.group,
-                local_id=core.self_id,
-                remote_id=core.leader_id,
-                term=core.term,
+                **self._context.envelope_to(core.leader_id),
                 request_id=number,
             )
             self._network.send(core.leader_id, request)
@@ -92,10 +89,7 @@ class PendingRequests:
 
         def done(code: ResponseCode, text: str, index: int) -> None:
             response = ReadIndexResponse(
-                group=request.group,
-                local_id=request.remote_id,
-                remote_id=request.local_id,
-                term=self._core.term,
+                **self._context.envelope_to(request.local_id),
                 request_id=request.request_id,
                 code=code,
                 index=index,

@@ -188,7 +188,7 @@ class Queries:
             self._ready.extendleft(reversed(queries))
 
         def run() -> list[tuple[ResponseCode, str, bytes]]:
-            return [_asked(machine, query.body) for query in queries]
+            return [_answer_of(machine, query.body) for query in queries]
 
         def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
             for query, (code, text, answer) in zip(queries, answers, strict=True):
@@ -215,7 +215,7 @@ class Queries:
         answer(ResponseCode.INTERNAL_ERROR, text, self._machine.applied, b"")
 
 
-def _asked(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
+def _answer_of(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
     """Answer one query; an exception becomes the error text of the answer."""
     try:
         return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))

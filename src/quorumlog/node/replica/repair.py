@@ -154,10 +154,7 @@ class Repairer:
             self._rounds_without_leader + 1 if context.core.leader_id is None else 0
         )
         self._request = RepairRequest(
-            group=self._config.group,
-            local_id=context.core.self_id,
-            remote_id=peers[self._peer_number % len(peers)],
-            term=context.core.term,
+            **context.envelope_to(peers[self._peer_number % len(peers)]),
             request_id=self._environment.nonce(),
             first_index=first,
             last_index=last,
@@ -315,10 +312,7 @@ class Repairer:
 
     def _send(self, request: RepairRequest, code: ResponseCode, runs: list[EntryRun]) -> None:
         response = RepairResponse(
-            group=request.group,
-            local_id=request.remote_id,
-            remote_id=request.local_id,
-            term=self._context.core.term,
+            **self._context.envelope_to(request.local_id),
             request_id=request.request_id,
             code=code,
             first_index=request.first_index,

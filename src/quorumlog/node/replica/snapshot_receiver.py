@@ -126,10 +126,7 @@ class SnapshotReceiver:
         )
         self._query = _PendingQuery(self._environment.nonce(), offer, table, since_ms)
         message = OfferQuery(
-            group=offer.group,
-            local_id=offer.remote_id,
-            remote_id=offer.local_id,
-            term=self._context.core.term,
+            **self._context.envelope_to(offer.local_id),
             request_id=self._query.number,
             fingerprint=fingerprint_of(offer, table),
         )
@@ -257,10 +254,7 @@ class SnapshotReceiver:
         self._request_id = self._environment.nonce()
         self._requested_ms = self._environment.now_ms()
         request = SnapshotChunkRequest(
-            group=offer.group,
-            local_id=offer.remote_id,
-            remote_id=offer.local_id,
-            term=self._context.core.term,
+            **self._context.envelope_to(offer.local_id),
             request_id=self._request_id,
             last_included_index=offer.last_included_index,
             offset=staged.size_bytes,

@@ -17,13 +17,10 @@ class SnapshotRequests:
 
     def ask(self, peer_id: str, least_index: int = -1) -> None:
         """Ask a peer for a snapshot: the machine needs entries that are damaged or removed here."""
-        context, core = self._context, self._context.core
+        context = self._context
         self._request, self.least_index = (peer_id, context.environment.nonce()), least_index
         message = SnapshotOfferRequest(
-            group=context.config.group,
-            local_id=core.self_id,
-            remote_id=peer_id,
-            term=core.term,
+            **context.envelope_to(peer_id),
             request_id=self._request[1],
             least_index=least_index,
         )

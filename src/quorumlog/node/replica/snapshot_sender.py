@@ -79,11 +79,8 @@ class SnapshotSender:
             self._context.step(EntriesUnreadable(effect.peer_id, effect.request_id, reason))
             return
         offer = InstallSnapshotRequest(
-            group=self._config.group,
-            local_id=core.self_id,
-            remote_id=effect.peer_id,
+            **self._context.envelope_to(effect.peer_id),
             incarnation=core.incarnation,
-            term=core.term,
             request_id=effect.request_id,
             last_included_index=meta.last_included_index,
             last_included_term=meta.last_included_term,
@@ -121,10 +118,7 @@ class SnapshotSender:
             and query.fingerprint in made.fingerprints
         )
         answer = OfferResponse(
-            group=query.group,
-            local_id=query.remote_id,
-            remote_id=query.local_id,
-            term=core.term,
+            **self._context.envelope_to(query.local_id),
             request_id=query.request_id,
             code=ResponseCode.SUCCESS if is_own else ResponseCode.INCONSISTENT_LEADER,
         )
@@ -202,10 +196,7 @@ class SnapshotSender:
 
     def _answer(self, request: SnapshotChunkRequest, code: ResponseCode, data: bytes) -> None:
         chunk = SnapshotChunk(
-            group=request.group,
-            local_id=request.remote_id,
-            remote_id=request.local_id,
-            term=self._context.core.term,
+            **self._context.envelope_to(request.local_id),
             request_id=request.request_id,
             code=code,
             offset=request.offset,
@@ -220,7 +211,7 @@ class SnapshotSender:
         if not leads or (machine.machine is not None and not applier.is_eligible):
             return
         if message.least_index > machine.newest_index:
-            if not applier.snapshotter.is_asked:  # the peer asks again
+            if not applier.snapshotter.is_requested:  # the peer asks again
                 applier.snapshotter.ask(lambda code, text, index: None)
         elif self._newest_snapshot() is not None:
             self.offer(OfferSnapshot(message.local_id, message.request_id))

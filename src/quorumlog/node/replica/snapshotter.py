@@ -43,7 +43,7 @@ Saved: TypeAlias = Callable[[ResponseCode, str, int], None]
 
 RETRY_MS = 60_000
 """Pause after a snapshot that could not be saved."""
-ASKED_MAX = 1_024
+REQUESTS_MAX = 1_024
 """Requests for a snapshot that may wait for the one under way."""
 
 
@@ -92,7 +92,7 @@ class Snapshotter:
         machine.newest = snapshots.newest() if snapshots is not None else None
         self.saved = 0
         self._bytes = self._bytes_before = 0
-        self._asked: list[tuple[int, Saved]] = []
+        self._requests: list[tuple[int, Saved]] = []
         self._is_saving = False
         self._retry_timer = context.timers.new(self._retry)
         self._state_number = 0
@@ -118,12 +118,12 @@ class Snapshotter:
             return False  # the machine was opened with it; the commit is not known here yet
         config = self._config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
-        return bool(self._asked) or (grown and self._retry_timer.due_ms == NEVER_MS)
+        return bool(self._requests) or (grown and self._retry_timer.due_ms == NEVER_MS)
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a request waits for a snapshot."""
-        return bool(self._asked)
+        return bool(self._requests)
 
     def ask(self, saved: Saved) -> None:
         """Save at once; `saved` is called when the snapshot is durable."""
@@ -132,27 +132,27 @@ class Snapshotter:
             saved(ResponseCode.UNSUPPORTED, text, -1)
         elif self._machine.failed_text:
             saved(ResponseCode.INTERNAL_ERROR, "the state machine of this replica failed", -1)
-        elif len(self._asked) >= ASKED_MAX:
+        elif len(self._requests) >= REQUESTS_MAX:
             saved(ResponseCode.LEADER_PENDING_FULL, "too many requests; try again later", -1)
         elif self._machine.applied_index == self._machine.newest_index and not self._is_saving:
             saved(ResponseCode.SUCCESS, "", self._machine.newest_index)
         else:
-            self._asked.append((self._machine.applied_index, saved))
+            self._requests.append((self._machine.applied_index, saved))
             self._control.advance()
 
     def answer_requests(self) -> None:
         """Answer the requests that the newest snapshot fulfils."""
-        waiting, self._asked = self._asked, []
+        waiting, self._requests = self._requests, []
         for index, saved in waiting:
             if index <= self._machine.newest_index:
                 saved(ResponseCode.SUCCESS, "", self._machine.newest_index)
             else:
-                self._asked.append((index, saved))
+                self._requests.append((index, saved))
 
     def end(self, text: str) -> None:
         """Save nothing any more: the machine failed."""
-        asked, self._asked = self._asked, []
-        for _, saved in asked:
+        requests, self._requests = self._requests, []
+        for _, saved in requests:
             saved(ResponseCode.INTERNAL_ERROR, text, -1)
 
     def _retry(self, now_ms: int) -> None:
@@ -272,8 +272,8 @@ class Snapshotter:
             group=self._config.group,
             text=str(error),
         )
-        asked, self._asked = self._asked, []
-        for _, saved in asked:
+        requests, self._requests = self._requests, []
+        for _, saved in requests:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
 
     def _remove_covered(self, oldest: int) -> None:
@@ -297,7 +297,7 @@ class Snapshotter:
             return
 
         def done() -> None:
-            if not self._asked and self._control.is_eligible:
+            if not self._requests and self._control.is_eligible:
                 self.ask(lambda code, text, saved_index: None)
 
         self._change(lambda: snapshots.remove_broken(index, error), done)
