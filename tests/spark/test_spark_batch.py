@@ -88,7 +88,7 @@ def test_latest_to_latest_and_an_empty_group_have_no_rows(spark, cluster):
     assert load(spark, cluster, group="empty").count() == 0
 
 
-def test_several_groups_are_told_apart(spark, cluster, bounds):
+def test_several_groups_are_distinguished(spark, cluster, bounds):
     with SyncClient(cluster.servers, "other") as client:
         client.append_batch([b"a", b"b", b"c"])
     frame = load(spark, cluster, groupPattern="g|other|empty", minPartitions="3")
@@ -158,7 +158,7 @@ def test_a_table_which_would_lose_its_options_is_refused_with_what_to_say_instea
         ({"schema": "index int"}, "column index is bigint, not int"),
     ],
 )
-def test_wrong_options_are_told_before_the_job_runs(spark, cluster, options, message):
+def test_wrong_options_are_reported_before_the_job_runs(spark, cluster, options, message):
     with pytest.raises(PySparkException, match=message):
         load(spark, cluster, **options).count()
 

@@ -131,7 +131,7 @@ def test_what_is_exported_is_read_back_by_spark(spark, node, tmp_path):
         assert Counter(map(tuple, found)) == expected
 
 
-def test_a_task_that_fails_is_told_with_its_reason(spark):
+def test_a_failed_task_is_reported_with_its_reason(spark):
     def damaged():
         raise ValueError("the disk says no")
 

@@ -19,7 +19,7 @@ print(spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum(
 @pytest.mark.parametrize(
     "name", ["t", "a temporary directory with a path too long for sockets in it"]
 )
-def test_a_session_starts_without_a_word_and_leaves_no_file(tmp_path, name):
+def test_a_session_starts_silently_and_creates_no_file(tmp_path, name):
     (tmp_path / name).mkdir()
     done = subprocess.run(
         [sys.executable, "-c", START],

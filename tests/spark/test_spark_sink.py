@@ -62,7 +62,7 @@ def rows(*texts):
     return iter([pa.record_batch({"body": pa.array([text.encode() for text in texts])})])
 
 
-def test_only_attempts_that_the_driver_was_told_of_count(target, group):
+def test_only_attempts_reported_to_the_driver_count(target, group):
     options, writing = options_for(target, group), WriteContext("query", "run 1", 0)
     messages = [TaskWriter(options, writing, part).write(rows(f"{part}")) for part in range(3)]
     TaskWriter(options, writing, 0).write(rows("0"))  # a speculative twin, also done
@@ -98,7 +98,7 @@ def test_a_run_that_was_succeeded_is_fenced(target, group):
     assert bodies(target, group) == [b"new"]
 
 
-def test_an_aborted_batch_holds_nobody_back(target, group):
+def test_an_aborted_batch_does_not_block_readers(target, group):
     options = options_for(target, group)
     written = TaskWriter(options, WriteContext("query", "run 1", 0), 0).write(rows("lost"))
     abort_batch(options, [written, None])
@@ -163,7 +163,7 @@ def test_a_failed_task_is_run_again_and_its_rows_are_there_once(spark, target, g
     assert sorted(int(body) for body in bodies(target, group)) == list(range(1_000))
 
 
-def test_a_job_that_fails_holds_nobody_back(spark, target, group):
+def test_a_failed_job_does_not_block_readers(spark, target, group):
     def fails(batches):
         for batch in batches:
             yield batch
@@ -227,7 +227,7 @@ class DyingSource(QuorumlogSource):
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_driver_that_dies_at_the_end_of_a_batch_goes_on_where_it_was(
+def test_a_driver_that_dies_at_the_end_of_a_batch_continues_where_it_was(
     spark, target, group, tmp_path, dies
 ):
     """And divides the batch that it replays into another number of partitions."""

@@ -94,7 +94,7 @@ def test_sql_and_lists_of_directories(spark, store, tmp_path):
     assert (row.n, row.bytes) == (2_000, sum(map(len, BODIES)))
 
 
-def test_a_wrong_option_is_told_before_the_job_runs(spark, store):
+def test_a_wrong_option_is_reported_before_the_job_runs(spark, store):
     with pytest.raises(PySparkException, match="'servers' is not known"):
         load(spark, str(store), servers="h:1")
 

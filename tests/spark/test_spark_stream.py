@@ -166,7 +166,7 @@ def test_what_is_wrong_ends_the_query_with_a_clear_error(
         ({}, "nothing long", "nothing"),
     ],
 )
-def test_a_wrong_option_of_a_stream_is_the_last_thing_that_is_said(
+def test_a_wrong_option_of_a_stream_is_the_last_message(
     spark, cluster, tmp_path, options, schema, message, trigger
 ):
     reader = spark.readStream.format("quorumlog")

@@ -71,7 +71,7 @@ def test_a_directory_without_a_cluster_is_one_clear_line(run, tmp_path, command)
     assert err.count("\n") == 1
 
 
-def test_up_leaves_a_directory_with_other_things_alone(run, tmp_path):
+def test_up_refuses_a_directory_with_other_files(run, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     status, _, err = run("cluster", "up", "--dir", tmp_path)
     assert status == 1
@@ -108,7 +108,7 @@ def test_ctrl_c_while_the_command_is_loaded_is_status_130():
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-def test_next_to_nothing_is_loaded_before_ctrl_c_is_heard():
+def test_next_to_nothing_is_loaded_before_ctrl_c_is_handled():
     script = (
         "import sys\n"
         "from quorumlog.cli.main import main\n"

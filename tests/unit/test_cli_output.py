@@ -65,6 +65,6 @@ def test_a_table_in_a_pipe_is_plain_and_nothing_is_cut(capsys):
     assert out.splitlines()[0].split() == ["NODE", "TERM"]
 
 
-def test_one_of_a_thing_is_told_in_the_singular():
+def test_a_count_of_one_is_printed_in_the_singular():
     assert [counted(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
     assert [entries_text(n) for n in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]

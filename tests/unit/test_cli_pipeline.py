@@ -104,7 +104,7 @@ def test_a_spark_connect_server_is_used_instead_of_a_master(run, monkeypatch):
         ("sc://127.0.0.1:x", "'sc://127.0.0.1:x' is not sc://host:port"),
     ],
 )
-def test_a_spark_connect_server_that_is_not_there_is_told_at_once(remote, told, tmp_path, capsys):
+def test_an_unreachable_spark_connect_server_is_reported_at_once(remote, told, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     assert main(["pipeline", "audit", str(tmp_path), "--remote", remote]) == 1
     assert told in capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_remote_and_master_exclude_each_other(tmp_path, capsys):
 
 @pytest.mark.parametrize("group", [("--group", "g"), ()])
 @pytest.mark.parametrize("name", ["archive", "export", "replay", "stats"])
-def test_servers_that_do_not_answer_are_told_before_spark_is_started(
+def test_servers_that_do_not_answer_are_reported_before_spark_is_started(
     name, group, monkeypatch, tmp_path, capsys
 ):
     def started(*_, **__):

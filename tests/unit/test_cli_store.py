@@ -53,13 +53,13 @@ def test_160_one_entry_at_an_index_with_its_file_and_a_preview(multi_term, capsy
     assert len(first) < 160
 
 
-def test_a_directory_above_the_store_is_answered_with_the_stores_below(multi_term, capsys):
+def test_for_a_directory_above_a_store_the_error_names_the_stores_below(multi_term, capsys):
     store = store_of(multi_term)
     assert main(["store", "dump", str(store.parent)]) == 1
     assert f"try {store.parent}" in capsys.readouterr().err
 
 
-def test_a_clusters_directory_is_answered_with_the_stores_two_levels_below(tmp_path, capsys):
+def test_for_a_clusters_directory_the_error_names_the_stores_two_levels_below(tmp_path, capsys):
     for node in range(12):
         (tmp_path / "c" / f"n{node:02}" / "g" / "data").mkdir(parents=True)
     status, _, err = run(capsys, "dump", tmp_path / "c")
@@ -281,7 +281,7 @@ def test_truncate_beyond_the_end_says_so_as_dump_does(ours, capsys):
     assert run(capsys, "truncate", store, "--from", 59)[:2] == (0, told)
 
 
-def test_160_a_store_of_the_original_is_checked_and_mended_like_ours(multi_term, capsys):
+def test_160_a_store_of_the_original_is_checked_and_repaired_like_ours(multi_term, capsys):
     store, other, _ = stores_of(multi_term)
     before = {path.name: path.read_bytes() for path in (store / "data").iterdir()}
     status, out, _ = run(capsys, "verify", store)

@@ -51,7 +51,7 @@ async def test_what_is_appended_at_the_same_time_is_one_block_and_each_learns_it
     assert placed == [Appended(index, 3, 100 * index) for index in range(64)]
 
 
-async def test_nobody_waits_for_a_block_that_is_under_way():
+async def test_no_append_waits_for_a_block_in_flight():
     log = Log()
     log.answering.clear()
     first = log.append(b"a")
@@ -80,7 +80,7 @@ async def test_all_of_a_block_learn_of_its_failure():
     assert (await log.append(b"y")).index == 0
 
 
-async def test_one_that_was_given_up_before_it_left_is_not_appended():
+async def test_an_append_cancelled_before_it_is_sent_is_not_appended():
     log = Log()
     given_up, kept = log.append(b"no"), log.append(b"yes")
     await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_one_that_was_given_up_before_it_left_is_not_appended():
     assert log.blocks == [[b"yes"]]
 
 
-async def test_one_that_is_given_up_on_its_way_leaves_the_others_alone():
+async def test_an_append_cancelled_in_flight_does_not_affect_the_others():
     log = Log()
     log.answering.clear()
     given_up, kept = log.append(b"a"), log.append(b"b")

@@ -90,7 +90,7 @@ async def test_closing_again_does_nothing(client):
     await told(client.append(b"y"))
 
 
-async def test_a_producer_of_a_closed_client_is_told(world, client):
+async def test_a_producer_of_a_closed_client_gets_an_error(world, client):
     async with Producer(client, linger_ms=0, idempotent=False) as producer:
         await (await producer.send(b"before"))
         await client.close()
@@ -180,7 +180,7 @@ async def test_what_a_producer_has_sent_may_have_happened_and_is_not_sent_again(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_who_waits_for_a_connection_is_told_and_it_is_not_made(mute):
+async def test_a_caller_that_waits_for_a_connection_gets_an_error_and_none_is_made(mute):
     client = Client(address_of(mute), "g", timeout_ms=1_000_000)
     opening = [
         asyncio.ensure_future(metadata_of(client).connection(address_of(mute))) for _ in range(3)
@@ -211,7 +211,7 @@ async def test_a_connection_that_is_made_while_its_client_is_closed_is_closed(
     await all_left(world)
 
 
-async def test_who_waits_for_a_leader_is_told(world, mute):
+async def test_a_caller_that_waits_for_a_leader_gets_an_error(world, mute):
     world.leader_id = None
     n1 = world.servers["n1"]
     async with Client([address_of(mute), n1.address], "g", timeout_ms=1_000_000) as client:
@@ -247,7 +247,7 @@ class Call(threading.Thread):
         return isinstance(self.error, QuorumlogError) and CLOSED in str(self.error)
 
 
-def test_a_call_that_comes_while_another_thread_closes_is_told():
+def test_a_call_that_comes_while_another_thread_closes_gets_an_error():
     thread = LoopThread()
     joined = thread._thread.join
     calls = []
@@ -262,7 +262,7 @@ def test_a_call_that_comes_while_another_thread_closes_is_told():
     assert calls[0].is_told()
 
 
-def test_a_call_that_is_under_way_when_another_thread_closes_is_told():
+def test_a_call_in_progress_when_another_thread_closes_gets_an_error():
     thread = LoopThread()
     begun = threading.Event()
 

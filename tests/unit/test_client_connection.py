@@ -37,7 +37,7 @@ async def ended(connection, *waiting):
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_request_that_is_given_up_keeps_no_place(world):
+async def test_a_cancelled_request_takes_no_place(world):
     connection = await opened(world)
     world.script(SILENT, SILENT)
     message, parts = appending()
@@ -53,7 +53,7 @@ async def test_a_request_that_is_given_up_keeps_no_place(world):
     assert connection.unanswered == 0
 
 
-async def test_a_port_that_accepts_and_says_nothing_is_told_apart():
+async def test_a_port_that_accepts_and_never_answers_is_reported_as_such():
     async def mute(reader, _):
         await reader.read(1)
         while connection._connection is None:  # noqa: ASYNC110  (set in this loop's next turn)
@@ -67,7 +67,7 @@ async def test_a_port_that_accepts_and_says_nothing_is_told_apart():
             await connection.open(60.0)
 
 
-async def test_a_request_that_cannot_be_sent_keeps_no_place(world):
+async def test_a_request_that_cannot_be_sent_takes_no_place(world):
     unheard = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     connection = await opened(world)
@@ -85,7 +85,7 @@ async def test_a_request_that_cannot_be_sent_keeps_no_place(world):
     assert not unheard
 
 
-async def test_who_waits_is_told_at_once_that_the_connection_is_closed(world):
+async def test_waiting_requests_fail_at_once_when_the_connection_is_closed(world):
     connection = await opened(world)
     for taken in world.servers["n0"].listener.connections:
         taken.pause_reading()  # what is unsent is kept for some seconds
@@ -106,7 +106,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(silence_watch, "GONE_S", 0.2)
 
 
-async def test_a_frozen_server_is_given_up_although_its_connection_stays(world, quick):
+async def test_a_frozen_server_is_abandoned_although_its_connection_stays(world, quick):
     connection = await opened(world)
     world.servers["n0"].is_frozen = True
     with pytest.raises(NetworkError, match=r"not said anything.*may have been executed") as raised:
@@ -134,7 +134,7 @@ def stand_still():
     time.sleep(0.3)
 
 
-async def test_a_client_that_did_not_run_itself_gives_nobody_up(world, quick):
+async def test_a_client_that_was_frozen_itself_abandons_no_server(world, quick):
     connection = await opened(world)
     world.script(SILENT)
     waiting = connection.request(*appending())
@@ -157,7 +157,7 @@ def patient(monkeypatch):
     monkeypatch.setattr(silence_watch, "GONE_S", 10_000.0)
 
 
-async def test_who_made_a_connection_is_told_of_every_look_that_finds_it_silent(world, patient):
+async def test_the_owner_is_notified_of_every_check_that_finds_a_server_silent(world, patient):
     told = asyncio.Queue()
     connection = await opened(world, told.put_nowait)
     world.servers["n0"].is_frozen = True
@@ -172,7 +172,7 @@ async def test_who_made_a_connection_is_told_of_every_look_that_finds_it_silent(
     assert not connection.is_open
 
 
-async def test_a_server_that_is_there_is_not_told_of(world, patient):
+async def test_the_owner_is_not_notified_of_a_server_that_answers(world, patient):
     told = []
     connection = await opened(world, told.append)
     world.script(SILENT)
@@ -185,7 +185,7 @@ async def test_a_server_that_is_there_is_not_told_of(world, patient):
     await ended(connection, waiting)
 
 
-async def test_silence_is_asked_about_once(world, patient):
+async def test_a_silent_server_is_pinged_once(world, patient):
     told = asyncio.Queue()
     connection = await opened(world, told.put_nowait)
     sent = []
@@ -205,7 +205,7 @@ async def test_silence_is_asked_about_once(world, patient):
     await ended(connection, waiting)
 
 
-async def test_a_long_poll_is_not_looked_after_as_often(world, monkeypatch):
+async def test_a_server_is_checked_less_often_during_a_long_poll(world, monkeypatch):
     monkeypatch.setattr(silence_watch, "CHECK_S", 0.01)
     monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 0.3)
     world.servers["n0"].keeps_fetches = True
@@ -219,7 +219,9 @@ async def test_a_long_poll_is_not_looked_after_as_often(world, monkeypatch):
     await ended(connection, waiting)
 
 
-async def test_a_prompt_request_beside_a_long_poll_is_looked_after_as_often(world, patient):
+async def test_a_server_is_checked_as_often_if_a_prompt_request_waits_beside_a_long_poll(
+    world, patient
+):
     world.servers["n0"].keeps_fetches = True
     connection = await opened(world)
     poll = connection.request(polling())
@@ -253,7 +255,7 @@ async def test_a_connection_that_nobody_uses_has_no_timer(world, patient):
     connection.close()
 
 
-async def test_what_was_given_up_still_tells_that_a_server_is_silent(world, patient):
+async def test_a_cancelled_request_still_shows_that_a_server_is_silent(world, patient):
     told = asyncio.Event()
     connection = await opened(world, lambda _: told.set())
     world.servers["n0"].is_frozen = True
@@ -271,7 +273,7 @@ async def test_what_was_given_up_still_tells_that_a_server_is_silent(world, pati
     await ended(connection, waiting)
 
 
-async def test_bytes_that_cannot_leave_do_not_hide_that_a_server_is_gone(world, quick):
+async def test_bytes_that_cannot_be_sent_do_not_hide_that_a_server_is_gone(world, quick):
     connection = await opened(world)
     for taken in world.servers["n0"].listener.connections:
         taken.pause_reading()
@@ -283,7 +285,7 @@ async def test_bytes_that_cannot_leave_do_not_hide_that_a_server_is_gone(world, 
     assert all("has not said anything" in str(error) for error in found)
 
 
-async def test_bytes_that_leave_slowly_are_no_silence(patient):
+async def test_bytes_that_are_sent_slowly_are_no_silence(patient):
     class Slow:
         is_open = True
         bytes_in = outbox_bytes = 0
@@ -312,7 +314,7 @@ async def test_bytes_that_leave_slowly_are_no_silence(patient):
     assert not connection._watch.has_progress(slow)
 
 
-async def test_what_was_given_up_before_anybody_asked_tells_nothing(world, patient):
+async def test_a_request_cancelled_before_a_ping_shows_nothing(world, patient):
     connection = await opened(world)
     connection.request(polling()).cancel()
     await asyncio.sleep(0)
@@ -322,7 +324,7 @@ async def test_what_was_given_up_before_anybody_asked_tells_nothing(world, patie
     connection.close()
 
 
-async def test_an_opening_can_be_given_up(patient):
+async def test_opening_a_connection_can_be_aborted(patient):
     told = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
@@ -348,7 +350,7 @@ async def test_nothing_is_sent_once_a_connection_ends(world):
         connection.request(*appending())
 
 
-async def test_an_opening_that_is_cancelled_leaves_no_connection(world, monkeypatch):
+async def test_a_cancelled_opening_leaves_no_connection(world, monkeypatch):
     made, connected = [], asyncio.Event()
 
     def connection_made(self, transport):
@@ -366,7 +368,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_connection(world, monkeypa
         transport.abort()
 
 
-async def test_a_handler_that_fails_in_the_end_still_lets_the_connection_go(world):
+async def test_a_connection_closes_even_if_its_handler_fails_at_the_end(world):
     lost = []
 
     class Failing:

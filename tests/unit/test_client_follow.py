@@ -102,7 +102,7 @@ async def test_a_watch_rides_out(world, planned):
 
 
 @pytest.mark.parametrize("planned", TOLD, ids=name_of)
-async def test_what_does_not_pass_is_told(world, planned):
+async def test_a_permanent_failure_is_raised(world, planned):
     async with Client(world.addresses, "g") as client:
         refuse(world, *[planned] * 3)
         with pytest.raises(TOLD[planned]):
@@ -112,7 +112,7 @@ async def test_what_does_not_pass_is_told(world, planned):
             await soon(anext(KV(client).watch(first_index=1)))
 
 
-async def test_entries_that_were_removed_meanwhile_are_told(world):
+async def test_removed_entries_are_an_error(world):
     async with Client(world.addresses, "g") as client:
         entries, events = client.read(0), KV(client).watch(first_index=0)
         await take(entries, 2)
@@ -130,7 +130,7 @@ async def test_entries_that_were_removed_meanwhile_are_told(world):
 # -- replicas that keep a question ----------------------------------------------------------------
 
 
-async def test_a_replica_that_keeps_a_watch_is_left_for_another(world, monkeypatch):
+async def test_a_watch_moves_to_another_replica_when_one_does_not_answer(world, monkeypatch):
     monkeypatch.setattr(kv_client, "WATCH_WAIT_MS", 50)
     async with Client(world.addresses, "g", timeout_ms=3_000) as client:
         for server in world.servers.values():
@@ -142,7 +142,7 @@ async def test_a_replica_that_keeps_a_watch_is_left_for_another(world, monkeypat
         assert (await soon(waiting)).index == 0  # asked anew, without an answer to the first
 
 
-async def test_a_question_asked_again_waits_for_what_is_left(world):
+async def test_a_repeated_query_waits_for_the_remaining_time(world):
     async with Client(world.addresses, "g", timeout_ms=60_000) as client:
         refuse(world, *[ResponseCode.TIMEOUT] * 2)
         world.stored = []
@@ -224,7 +224,7 @@ async def test_an_outage_that_is_over_before_it_is_noticed_is_none(code):
     await found.aclose()
 
 
-async def test_an_outage_that_lasts_is_told_by_the_second_attempt():
+async def test_a_lasting_outage_is_raised_by_the_second_attempt():
     served = Blocks(2, NoLeaderError("first"), NoLeaderError("second"))
     found = BlockReader(served.fetch, 0, None, follow=True).blocks()
     await anext(found)
@@ -233,7 +233,7 @@ async def test_an_outage_that_lasts_is_told_by_the_second_attempt():
         await anext(found)
 
 
-async def test_an_outage_while_the_reader_waits_is_told_at_once():
+async def test_an_outage_while_the_reader_waits_is_raised_at_once():
     served = Blocks(2, NoLeaderError("first"), 1)
     found = BlockReader(served.fetch, 0, None, follow=True).blocks()
     await anext(found)
@@ -268,7 +268,7 @@ async def test_a_group_that_was_found_once_is_not_unknown_in_an_outage(world):
             await producer.close(flush=False)
 
 
-async def test_a_group_that_nobody_ever_hosted_is_told_at_once(world):
+async def test_a_group_that_no_server_hosts_is_an_error_at_once(world):
     for server in world.servers.values():
         server.hosts_group = False
     async with Client(world.addresses, "g", timeout_ms=60_000) as client:

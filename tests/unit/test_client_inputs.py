@@ -105,7 +105,7 @@ async def test_one_body_names_the_call_that_takes_one():
         await producer.close(flush=False)
 
 
-async def test_an_attempt_is_not_told_before_all_of_it_is_flushed():
+async def test_an_attempt_is_not_returned_before_all_of_it_is_flushed():
     part = TransactionPart(bytes(16), 1, 0, 0)
     async with Client("127.0.0.1:1", "g") as client:
         producer = Producer(client, part=part)
@@ -116,7 +116,7 @@ async def test_an_attempt_is_not_told_before_all_of_it_is_flushed():
         await producer.close(flush=False)
 
 
-def test_an_attempt_of_a_sync_producer_is_not_told_before_all_of_it_is_flushed():
+def test_an_attempt_of_a_sync_producer_is_not_returned_before_all_of_it_is_flushed():
     producer = SyncProducer("127.0.0.1:1", "g", part=TransactionPart(bytes(16), 1, 0, 0))
     assert producer.attempt() is None
     producer.send(b"E1")
@@ -234,13 +234,13 @@ def used_again(count=5):
     buffer[:] = b"overwritten"[: len(buffer)]
 
 
-async def test_appends_of_one_buffer_store_what_it_had_at_each_call(world):
+async def test_appends_of_one_buffer_append_its_content_at_each_call(world):
     async with Client(world.addresses, "g") as client:
         await asyncio.gather(*[client.append(buffer) for buffer in used_again()])
         assert world.stored == contents()
 
 
-async def test_batches_of_one_buffer_store_what_it_had_at_each_call(world):
+async def test_batches_of_one_buffer_append_its_content_at_each_call(world):
     async with Client(world.addresses, "g") as client:
         calls = [client.append_batch([buffer]) for buffer in used_again()]
         for call in calls:
@@ -268,7 +268,7 @@ async def test_commands_of_one_buffer_are_sent_as_they_were(world, monkeypatch, 
         assert sorted(sent) == contents()
 
 
-async def test_sends_of_one_buffer_store_what_it_had_at_each_call(world):
+async def test_sends_of_one_buffer_append_its_content_at_each_call(world):
     async with Producer(world.addresses, "g", **PLAIN) as producer:
         for call in [producer.send(buffer) for buffer in used_again()]:
             await call
@@ -281,7 +281,7 @@ async def test_sends_of_one_buffer_store_what_it_had_at_each_call(world):
     assert world.stored == contents() * 4
 
 
-async def test_sends_of_one_buffer_from_a_script_store_what_it_had_at_each_call(world):
+async def test_sends_of_one_buffer_from_a_script_append_its_content_at_each_call(world):
     def script():
         with SyncProducer(world.addresses, "g", **PLAIN) as producer:
             for buffer in used_again():
@@ -309,7 +309,7 @@ def commands_of(monkeypatch, kv):
     return sent
 
 
-async def test_operations_of_one_buffer_keep_what_it_had(monkeypatch):
+async def test_operations_of_one_buffer_keep_its_content(monkeypatch):
     async with Client("127.0.0.1:1", "g") as client:
         kv = KV(client)
         sent = commands_of(monkeypatch, kv)

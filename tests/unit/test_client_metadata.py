@@ -80,7 +80,7 @@ async def test_appends_go_on_as_soon_as_another_leader_is_named(world):
     assert world.stored == [b"before", b"after"]
 
 
-async def test_a_silent_leader_is_waited_for_while_nobody_else_leads(world):
+async def test_a_client_waits_for_a_silent_leader_while_nobody_else_leads(world):
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
         await asked(world.servers["n1"], 5)
@@ -92,7 +92,7 @@ async def test_a_silent_leader_is_waited_for_while_nobody_else_leads(world):
             await soon(waiting)
 
 
-async def test_a_leader_of_an_older_term_is_no_reason(world):
+async def test_a_leader_of_an_older_term_does_not_replace_a_silent_leader(world):
     async with client_of(world) as client:
         world.term = 5
         waiting = await frozen_while_appending(world, client)
@@ -114,7 +114,7 @@ async def test_one_of_the_others_may_be_frozen_as_well(world, monkeypatch):
             await soon(waiting)
 
 
-async def test_a_check_that_hangs_is_ended_and_begun_again(world, monkeypatch):
+async def test_a_check_that_hangs_is_ended_and_started_again(world, monkeypatch):
     monkeypatch.setattr(clusters, "CHECK_S", 0.05)
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
@@ -129,7 +129,7 @@ async def test_a_check_that_hangs_is_ended_and_begun_again(world, monkeypatch):
             await soon(waiting)
 
 
-async def test_all_that_waits_at_a_silent_leader_is_let_go(world):
+async def test_all_requests_at_a_silent_leader_end_once_another_leads(world):
     n0 = world.servers["n0"]
     async with client_of(world) as client:
         await client.append(b"x")
@@ -146,7 +146,7 @@ async def test_all_that_waits_at_a_silent_leader_is_let_go(world):
         assert [entry.body for entry in found[4:]] == [b"x"] * 3  # what only reads is repeated
 
 
-async def test_a_request_that_came_late_to_a_leader_that_was_left_does_not_wait(world):
+async def test_a_late_request_to_a_former_leader_does_not_wait(world):
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
         own = await metadata_of(client).open(world.servers["n0"].address)
@@ -157,7 +157,7 @@ async def test_a_request_that_came_late_to_a_leader_that_was_left_does_not_wait(
             await soon(own.request(AppendRequest(group="g", count=1), [encode_block([b"y"])]))
 
 
-async def test_a_silent_follower_is_left_to_its_own_time(world):
+async def test_a_silent_follower_starts_no_search_for_the_leader(world):
     async with client_of(world) as client:
         await client.append(b"x")
         world.servers["n2"].is_frozen = True
@@ -173,7 +173,7 @@ async def test_a_silent_follower_is_left_to_its_own_time(world):
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_a_leader_that_speaks_again_in_time_keeps_its_requests(world):
+async def test_a_leader_that_answers_again_in_time_keeps_its_requests(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
@@ -196,7 +196,7 @@ async def test_a_leader_that_speaks_again_in_time_keeps_its_requests(world):
         waiting.cancel()
 
 
-async def test_a_leader_that_does_not_even_shake_hands_is_left(world, mute):
+async def test_a_leader_that_does_not_finish_the_handshake_is_abandoned(world, mute):
     world.elsewhere = {"n0": address_of(mute)}
     n1 = world.servers["n1"]
     async with client_of(world, n1.address) as client:
@@ -208,7 +208,7 @@ async def test_a_leader_that_does_not_even_shake_hands_is_left(world, mute):
     assert world.stored == [b"x"]
 
 
-async def test_those_who_wait_for_a_connection_do_not_try_one_after_the_other(world, mute):
+async def test_callers_that_wait_for_a_connection_do_not_try_one_after_the_other(world, mute):
     world.elsewhere = {"n0": address_of(mute)}
     async with client_of(world, world.servers["n1"].address) as client:
         leaders = [asyncio.ensure_future(metadata_of(client).leader()) for _ in range(10)]
@@ -221,7 +221,7 @@ async def test_those_who_wait_for_a_connection_do_not_try_one_after_the_other(wo
             mute.accept()
 
 
-async def test_a_producer_stores_everything_once_across_a_freeze(world):
+async def test_a_producer_appends_everything_once_across_a_freeze(world):
     bodies = [f"{number:06d}".encode() for number in range(500)]
     world.script(None, None, None, FREEZE)
     async with client_of(world) as client:
@@ -320,7 +320,7 @@ async def test_many_candidates_are_asked_a_few_at_a_time(monkeypatch):
     assert questions["b"].cancelled()
 
 
-async def test_who_named_no_leader_is_not_asked_again_at_once(world, mute, monkeypatch):
+async def test_a_server_that_named_no_leader_is_not_asked_again_at_once(world, mute, monkeypatch):
     monkeypatch.setattr(leader_discovery, "ASK_AGAIN_S", 1_000.0)
     world.leader_id, n1 = None, world.servers["n1"]
     async with client_of(world, address_of(mute), n1.address) as client:
@@ -332,14 +332,14 @@ async def test_who_named_no_leader_is_not_asked_again_at_once(world, mute, monke
         waiting.cancel()
 
 
-async def test_a_search_that_is_given_up_leaves_nothing(world, mute):
+async def test_a_cancelled_search_leaves_no_task(world, mute):
     async with client_of(world, address_of(mute)) as client:
         with pytest.raises(NoLeaderError):
             await client.append(b"x", timeout_ms=50)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_client_that_is_closed_during_a_check_leaves_nothing(world):
+async def test_a_client_that_is_closed_during_a_check_leaves_no_task(world):
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
         for node_id in ("n1", "n2"):
@@ -351,7 +351,7 @@ async def test_a_client_that_is_closed_during_a_check_leaves_nothing(world):
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_everybody_who_was_asked_is_named(world, mute, monkeypatch):
+async def test_the_error_names_every_server_that_was_asked(world, mute, monkeypatch):
     monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 0.2)
     n0, n1, _ = world.servers.values()
     world.leader_id = None
@@ -365,7 +365,7 @@ async def test_everybody_who_was_asked_is_named(world, mute, monkeypatch):
     assert f"{n1.address}: node does not host group" in text
 
 
-async def test_a_group_is_unknown_if_nobody_who_answers_hosts_it(world, mute, monkeypatch):
+async def test_a_group_is_unknown_if_no_server_that_answers_hosts_it(world, mute, monkeypatch):
     monkeypatch.setattr(connection_pool, "CONNECT_TIMEOUT_S", 0.2)
     for server in world.servers.values():
         server.hosts_group = False
@@ -400,7 +400,7 @@ async def test_a_stale_follower_is_not_believed(world):
         await soon(client.append(b"after"))
 
 
-async def test_what_a_suspect_says_itself_is_believed(world):
+async def test_an_unresponsive_server_that_says_itself_that_it_leads_is_believed(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         await left_n0(world, client)
@@ -411,7 +411,7 @@ async def test_what_a_suspect_says_itself_is_believed(world):
         assert (await soon(metadata_of(client).leader())).address == n0.address
 
 
-async def test_a_suspect_that_a_newer_term_names_is_believed(world):
+async def test_an_unresponsive_server_named_in_a_newer_term_is_believed(world):
     n0, n1, n2 = world.servers.values()
     async with client_of(world, n2.address, n1.address) as client:
         await left_n0(world, client)
@@ -431,7 +431,7 @@ async def test_a_leader_that_cannot_be_reached_is_not_believed_of_others(world, 
             await metadata_of(client).leader()
 
 
-async def test_any_answer_ends_a_suspicion(world):
+async def test_any_answer_makes_a_server_responsive_again(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         await client.append(b"x")
@@ -441,7 +441,7 @@ async def test_any_answer_ends_a_suspicion(world):
         assert (await client._requester.any_server()).address == n0.address
 
 
-async def test_few_suspects_are_remembered(world, monkeypatch):
+async def test_few_unresponsive_servers_are_remembered(world, monkeypatch):
     monkeypatch.setattr(connection_pool, "UNRESPONSIVE_MAX", 2)
     async with client_of(world) as client:
         for address in ("h:1", "h:2", "h:1", "h:3"):

@@ -47,7 +47,7 @@ async def test_157_a_leader_change_is_followed(world, client):
     assert world.stored == [b"one", b"two"]
 
 
-async def test_158_no_leader_is_told_with_who_said_what(world):
+async def test_158_the_error_for_no_leader_says_what_each_server_answered(world):
     world.leader_id = None
     async with Client(world.addresses, "g", timeout_ms=400) as client:
         with pytest.raises(NoLeaderError) as caught:
@@ -135,7 +135,7 @@ async def produce(world, count, **options):
     return bodies, places, producer.stats
 
 
-async def test_entries_are_stored_in_order_and_each_learns_its_place(world):
+async def test_entries_are_appended_in_order_and_each_learns_its_index(world):
     bodies, places, stats = await produce(world, 1_000)
     assert world.stored == bodies
     assert [place.index for place in places] == list(range(1_000))
@@ -282,7 +282,7 @@ async def test_a_block_grows_while_all_slots_are_taken(world, sizes):
     assert [(await delivery).index for delivery in deliveries] == list(range(200))
 
 
-async def test_a_block_that_can_leave_does_not_grow(world, sizes):
+async def test_a_block_that_can_be_sent_does_not_grow(world, sizes):
     async with Producer(world.addresses, "g", idempotent=False, linger_ms=60_000) as producer:
         for number in range(40):
             await producer.send(bytes(16 * KIB))
@@ -301,7 +301,7 @@ async def test_a_size_that_is_asked_for_is_the_bound(world, sizes):
 
 @pytest.mark.parametrize("buffer_bytes", [256 * KIB, 300 * KIB, 1_100 * KIB])
 @pytest.mark.parametrize("in_flight_blocks", [1, 8])
-async def test_a_small_buffer_never_holds_up_what_is_in_it(world, buffer_bytes, in_flight_blocks):
+async def test_a_small_buffer_never_delays_what_is_in_it(world, buffer_bytes, in_flight_blocks):
     bodies = [number.to_bytes(2, "big") * (5 * KIB) for number in range(500)]
     async with Producer(
         world.addresses,
@@ -317,7 +317,7 @@ async def test_a_small_buffer_never_holds_up_what_is_in_it(world, buffer_bytes, 
     assert world.stored == bodies
 
 
-async def test_what_waited_long_enough_leaves_when_a_session_ends_with_nothing_else_to_send(world):
+async def test_a_block_that_is_due_is_sent_when_a_session_ends_with_nothing_else_to_send(world):
     world.script(LOSE_ANSWER, None)
     async with Producer(
         world.addresses, "g", in_flight_blocks=1, idempotent=False, linger_ms=1

@@ -57,7 +57,7 @@ async def test_a_wrong_type_is_refused_by_the_send_itself_and_nothing_else_is_lo
     assert world.stored == bodies
 
 
-async def test_the_next_call_tells_how_many_were_not_stored_and_which(world):
+async def test_the_next_call_says_how_many_were_not_appended_and_which(world):
     world.script(None, ResponseCode.PRODUCER_FENCED)
 
     def script():
@@ -93,7 +93,7 @@ async def test_the_next_call_tells_how_many_were_not_stored_and_which(world):
     assert errors[-1].undelivered.count <= 30
 
 
-async def test_what_has_an_unknown_outcome_is_told_apart_from_what_was_not_stored(world):
+async def test_entries_of_unknown_outcome_are_distinguished_from_those_not_appended(world):
     world.script(LOSE_ANSWER)
     producer = Producer(
         world.addresses,
@@ -258,7 +258,7 @@ def test_a_producer_whose_loop_ends_says_what_is_missing(caplog):
     assert all(delivery.done() for delivery in deliveries)
 
 
-async def test_a_time_out_while_nobody_looks_is_raised_by_the_next_send(world):
+async def test_a_time_out_between_calls_is_raised_by_the_next_send(world):
     world.leader_id = None
 
     def script():
@@ -308,7 +308,7 @@ async def process(script, *arguments):
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise SystemExit(0)", "global_ = 1 / 0"])
-async def test_at_exit_what_was_sent_is_stored(world, end):
+async def test_at_exit_what_was_sent_is_appended(world, end):
     errors, _ = await process(
         f"""
         producer = SyncProducer(servers, "g", **PLAIN)
@@ -321,7 +321,7 @@ async def test_at_exit_what_was_sent_is_stored(world, end):
     assert world.stored == bodies_of(500), errors
 
 
-async def test_at_exit_it_is_said_how_many_could_not_be_stored(world):
+async def test_at_exit_it_is_logged_how_many_could_not_be_appended(world):
     world.script(*[SILENT] * 10)
     errors, status = await process(
         """
@@ -367,7 +367,7 @@ async def test_a_reader_that_nobody_closes_does_not_hold_up_the_end(world):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-async def test_a_process_of_multiprocessing_stores_what_it_sent(world, method, tmp_path):
+async def test_a_process_of_multiprocessing_appends_what_it_sent(world, method, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
@@ -468,7 +468,7 @@ async def test_in_a_forked_child_every_use_is_refused_at_once_and_the_parent_goe
 
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "pass"])
-async def test_a_child_that_uses_nothing_ends_and_leaves_the_parents_entries_alone(world, end):
+async def test_a_child_that_uses_nothing_ends_and_does_not_touch_the_parents_entries(world, end):
     errors, status = await process(
         f"""
         producer = SyncProducer(servers, "g", **PLAIN)

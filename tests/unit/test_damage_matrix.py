@@ -62,7 +62,7 @@ def test_the_group_has_a_history():
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_whatever_is_damaged_of_one_file_is_made_good(kind):
+def test_damage_to_any_one_file_is_repaired(kind):
     stopped = three_members()
     for path in stopped.paths():
         cluster = stopped.started_after((VICTIM, path, kind))
@@ -132,7 +132,7 @@ def test_what_can_be_derived_is_rebuilt_without_any_copy_and_said(name, kind, ca
     )
 
 
-def test_without_checkpoint_and_hint_a_log_begins_with_its_first_file(caplog):
+def test_without_checkpoint_and_hint_a_log_starts_with_its_first_file(caplog):
     stopped = three_members()
     damages = [*both("quorumlog.checkpoint"), (VICTIM, "/node/g/quorumlog.durable", "emptied")]
     check_all_is_well(stopped, stopped.started_after(*damages))
@@ -140,7 +140,7 @@ def test_without_checkpoint_and_hint_a_log_begins_with_its_first_file(caplog):
 
 
 @pytest.mark.parametrize("kind", ["bit in the middle", "emptied", "deleted"])
-def test_who_lost_the_sessions_asks_a_peer_and_does_not_lead_before(kind, caplog):
+def test_a_replica_that_lost_the_sessions_asks_a_peer_and_does_not_lead_before(kind, caplog):
     stopped = three_members()
     cluster = stopped.started_after(*both("quorumlog.sessions", kind), down=("n0", "n2", "n3"))
     victim = cluster.nodes[VICTIM]
@@ -158,7 +158,7 @@ def test_who_lost_the_sessions_asks_a_peer_and_does_not_lead_before(kind, caplog
     assert not victim.running.sessions.is_lost
 
 
-def test_a_group_in_which_nobody_knows_what_producers_stored_says_so_and_goes_on(caplog):
+def test_a_group_in_which_no_replica_has_the_sessions_says_so_and_continues(caplog):
     stopped = three_members()
     lost = [
         part for n in ("n0", "n1", "n2", "n3") for part in both("quorumlog.sessions", node_id=n)
@@ -169,7 +169,7 @@ def test_a_group_in_which_nobody_knows_what_producers_stored_says_so_and_goes_on
     assert all(not node.running.sessions.is_incomplete for node in cluster.nodes.values())
 
 
-def test_a_group_of_one_that_lost_them_says_so_and_goes_on(caplog):
+def test_a_group_of_one_that_lost_the_sessions_says_so_and_continues(caplog):
     stopped = one_member()
     assert stopped.begin > 0
     cluster = stopped.started_after(*both("quorumlog.sessions", node_id="n0"), down=("n1",))
@@ -202,7 +202,7 @@ def test_a_directory_of_an_earlier_version_gets_its_copies():
     assert {path.rsplit("/")[-1] for path in copies} <= set(found)
 
 
-def test_the_hint_of_an_earlier_version_tells_where_a_log_begins(caplog):
+def test_the_hint_of_an_earlier_version_says_where_a_log_starts(caplog):
     """It lacked term and chain CRC of the entry before the first."""
     stopped = three_members()
     cluster = stopped.started_after(*both("quorumlog.checkpoint"), down=(VICTIM,))
@@ -217,7 +217,7 @@ def test_the_hint_of_an_earlier_version_tells_where_a_log_begins(caplog):
     check_all_is_well(stopped, cluster)
 
 
-def test_what_is_strange_in_a_directory_is_named_and_ignored(caplog):
+def test_unknown_files_in_a_directory_are_named_and_ignored(caplog):
     stopped = three_members()
     for directory in ("/node/g", "/node/g/data", "/node/g/index"):
         for put, name in ((put_file, "notes.txt"), (put_directory, "old")):

@@ -36,7 +36,7 @@ def test_every_key_is_in_a_table():
     assert keys_of(NodeConfig, GroupConfig, Limits) - {"limits"} <= quoted(rows)
 
 
-def test_the_keys_told_to_be_dledgers_are_keys():
+def test_the_keys_documented_as_dledgers_exist():
     told, table = OF_DLEDGER.split("Four of them")[0], OF_DLEDGER.split("| --- | --- |")[1]
     shared = quoted(told)
     assert len(shared) == 26
@@ -57,7 +57,7 @@ def test_a_key_of_dledger_that_is_refused_says_what_to_do(key, tmp_path):
     assert key not in keys_of(NodeConfig, GroupConfig, Limits)
 
 
-def test_a_key_of_nobody_is_refused_by_its_name(tmp_path):
+def test_an_unknown_key_is_refused_by_its_name(tmp_path):
     path = tmp_path / "n0.toml"
     path.write_text(f"{NODE}noSuchKey = 1\n")
     with pytest.raises(ConfigError, match="unknown key `noSuchKey` in"):

@@ -55,7 +55,7 @@ def test_a_log_that_explains_everything_passes():
     check(good(), good_log())
 
 
-def test_an_append_of_unknown_fate_may_be_there_or_not():
+def test_an_append_of_unknown_outcome_may_be_there_or_not():
     check(good(), log_of(None, b"a", b"d", b"b"))
     check(good(), log_of(None, b"a", b"d", b"b", b"e", b"f"))
     check(good(), log_of(None, b"a", b"d", b"b", b"f", b"e"))
@@ -218,7 +218,7 @@ class Answers:
         yield Entry(start + 1, 1, 0, b"", channel=0xFFFF_FFFF)
 
 
-async def test_the_recorder_writes_down_fates_times_and_what_was_read():
+async def test_the_recorder_records_outcomes_times_and_what_was_read():
     ticks = iter(range(100))
     recorder = Recorder(clock=lambda: next(ticks))
     client = Answers(5, NoLeaderError("none"), DeadlineExceededError("late"))

@@ -161,5 +161,5 @@ ELECTING = told(g={})
         (None, COPY, False),
     ],
 )
-def test_who_is_copied_or_failed_is_not_waited_for(own, other, expected):
+def test_a_copied_or_failed_node_is_not_waited_for(own, other, expected):
     assert _needs_help(own, {"n0": own, "n1": other}) is expected

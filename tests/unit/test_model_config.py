@@ -167,7 +167,7 @@ GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
         (f"{HEAD}groups = 7\n", "Expected `array`, got `int` - at `$.groups`"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_the_words_of_the_file(tmp_path, text, told):
+def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, told):
     path = tmp_path / "n0.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:

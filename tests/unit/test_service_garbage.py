@@ -40,7 +40,7 @@ def collection():
     assert gc.get_threshold() == before
 
 
-def test_all_objects_are_looked_at_only_when_a_minute_is_over(collection):
+def test_a_full_collection_runs_only_once_a_minute(collection):
     knot = Knot()
     gc.collect(1)  # it is old now
     seen = weakref.ref(knot)
@@ -55,7 +55,7 @@ def test_all_objects_are_looked_at_only_when_a_minute_is_over(collection):
     assert len(kept) == 200_000
 
 
-def test_what_a_node_keeps_of_an_entry_is_not_looked_at():
+def test_what_a_node_keeps_of_an_entry_is_not_tracked_by_the_collector():
     data = memoryview(bytearray(encode_block([b"body"])))
     block = parse_block(data, count=1, entry_bytes_max=1_000)
     run = CachedRun(0, block, bytes(32))

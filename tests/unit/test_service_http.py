@@ -85,7 +85,7 @@ def test_pages_and_what_is_none(opened):
     assert asked(port, "/other") == (404, "try /metrics or /health\n")
 
 
-def test_who_comes_when_all_places_are_taken_gets_that_of_the_oldest(opened):
+def test_a_connection_beyond_the_bound_replaces_the_oldest(opened):
     port = opened()
     idle = [connected(port) for _ in range(CONNECTIONS_MAX + 3)]
     for connection in idle[:3]:
@@ -107,7 +107,7 @@ def test_any_number_of_connections_takes_no_more_than_those_places(opened):
 
 
 @pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.0\r\nHost: slow\r\n"])
-def test_a_request_that_does_not_come_to_an_end_is_ended(opened, monkeypatch, begun):
+def test_a_request_that_takes_too_long_is_cut_off(opened, monkeypatch, begun):
     monkeypatch.setattr(admin_http, "REQUEST_SECONDS", 0.0)
     connection = connected(opened())
     connection.sendall(begun)
@@ -121,7 +121,7 @@ def test_a_request_that_does_not_come_to_an_end_is_ended(opened, monkeypatch, be
         b"GET / HTTP/1.0\r\n" + b"A: b\r\n" * 101 + b"\r\n",
     ],
 )
-def test_a_request_without_measure_is_refused(opened, request_sent):
+def test_an_oversized_request_is_refused(opened, request_sent):
     connection = connected(opened())
     connection.sendall(request_sent)
     assert ended(connection).split()[1] in {b"414", b"431"}

@@ -137,7 +137,7 @@ def test_a_fetch_of_a_busy_client_is_answered_in_parts_while_prompt_ones_ask():
     assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (BUSY_FETCH_BYTES_MAX, 7, 9)]
 
 
-def test_of_many_groups_a_few_are_named_to_who_asks_for_another():
+def test_a_client_that_asks_for_an_unknown_group_is_told_a_few_of_many():
     client = Client()
     client.node.replicas = {f"group-{number}": client.replica for number in range(1_000)}
     refused = client.answers[client.ask(StatusRequest(group="none"))]
@@ -156,7 +156,7 @@ def test_too_many_other_requests_are_read_again_once_half_of_them_are_answered()
     assert len(client.replica.waiting) == LIMITS.requests_in_flight_max // 2 - 1
 
 
-def test_the_requests_of_a_client_that_left_are_freed_at_once():
+def test_the_requests_of_a_disconnected_client_are_freed_at_once():
     client = Client()
     client.ask(StatusRequest(group="none"))
     requests_of_it = weakref.ref(client.handler)
@@ -180,11 +180,11 @@ def append_until_paused(client, size):
 QUARTER = SHARED_BYTES // 4
 
 
-def test_a_client_that_appends_alone_may_have_all_under_way():
+def test_a_client_that_appends_alone_may_have_all_requests_in_flight():
     assert append_until_paused(Client(), SHARED_BYTES) == LIMITS.requests_in_flight_max
 
 
-def test_of_several_busy_ones_that_append_each_has_its_share_under_way_and_always_one_block():
+def test_each_of_several_busy_clients_has_its_share_and_always_one_block_in_flight():
     first = Client()
     others = [Client(node=first.node) for _ in range(3)]
     for client in (first, *others):
@@ -206,7 +206,7 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
     assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
 
 
-def test_who_has_not_appended_for_a_while_has_no_share_nor_has_who_left():
+def test_a_client_that_is_idle_or_disconnected_has_no_share():
     first = Client()
     first.is_busy = True
     second, third = Client(node=first.node), Client(node=first.node)
@@ -221,7 +221,7 @@ def test_who_has_not_appended_for_a_while_has_no_share_nor_has_who_left():
     assert append_until_paused(first, SHARED_BYTES) == LIMITS.requests_in_flight_max
 
 
-def test_appends_of_a_client_that_left_are_freed_with_it():
+def test_appends_of_a_disconnected_client_are_freed_with_it():
     client = Client()
     node, handler = client.node, weakref.ref(client.handler)
     client.append(1)

@@ -6,14 +6,14 @@ from quorumlog.model.errors import OutOfOrderError, UnexpectedArgumentError
 from quorumlog.service.streams import OrderedStreams
 
 
-def test_blocks_in_order_are_taken():
+def test_blocks_in_order_are_accepted():
     streams = OrderedStreams(2)
     for sequence in range(3):
         streams.accept(1, sequence)
     streams.accept(2, 0)
 
 
-def test_blocks_behind_a_refused_one_are_refused_until_it_comes_again():
+def test_blocks_after_a_refused_one_are_refused_until_it_comes_again():
     streams = OrderedStreams(2)
     streams.accept(1, 0)
     streams.accept(1, 1)

@@ -91,7 +91,7 @@ def findings(process, path):
 
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
-def test_a_loop_that_stands_still_is_found_with_its_place(begun, name):
+def test_a_blocked_loop_is_found_with_its_place_in_the_code(begun, name):
     found = findings(*begun(f"async def work():\n    {name}()"))
     what = "was blocked for" if name.startswith("sleep") else "used the processor for"
     assert f"the loop {what} 0." in found
@@ -99,7 +99,7 @@ def test_a_loop_that_stands_still_is_found_with_its_place(begun, name):
 
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
-def test_it_is_found_on_a_busy_machine_as_well(begun, busy, name):
+def test_a_blocked_loop_is_found_on_a_busy_machine_as_well(begun, busy, name):
     work = f"""
 async def work():
     for _ in range(3):

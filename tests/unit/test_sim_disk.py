@@ -311,7 +311,7 @@ def test_other_calls_happened_or_not_when_it_crashes():
 # errors
 
 
-def test_a_planned_failure_is_told_as_the_real_one_tells_it():
+def test_a_planned_failure_raises_the_error_that_the_real_disk_raises():
     disk = disk_of()
     file = write(disk, "/d/a", OLD)
     disk.fail(disk.calls + 1, "ENOSPC")

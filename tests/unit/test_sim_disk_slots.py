@@ -91,7 +91,7 @@ def test_a_mirrored_one_does_so_too(monkeypatch, end):
         (SimulatedFileSystem, "sync_directory", AssertionError),
     ],
 )
-def test_a_slot_file_that_forgets_a_step_is_found_out(monkeypatch, owner, forgotten, error):
+def test_a_slot_file_that_skips_a_step_is_detected(monkeypatch, owner, forgotten, error):
     monkeypatch.setattr(owner, forgotten, lambda *_: None)
     with pytest.raises(error):
         test_a_slot_file_holds_the_old_or_the_new_value_wherever_it_crashes("random", "power_loss")

@@ -131,7 +131,7 @@ def test_rejected_entries_of_transactions_are_no_rows(directory):
     assert seen == [index for index in range(20) if index not in {3, 4, 5, 9}]
 
 
-def test_a_log_whose_begin_was_removed_before_the_first_run_is_archived_from_there(directory):
+def test_a_log_whose_start_was_removed_before_the_first_run_is_archived_from_there(directory):
     log = LogInMemory().append(*bodies(40))
     log.begin = 12
     result = archive(log, directory)
@@ -162,7 +162,7 @@ def test_files_of_a_day_are_in_its_directory(directory, tmp_path):
 # -- what must not be ------------------------------------------------------------------------------
 
 
-def test_a_directory_is_one_groups_and_stays_as_it_was_begun(directory):
+def test_an_archive_is_of_one_group_and_keeps_its_options(directory):
     archive(LogInMemory().append(b"x"), directory)
     with pytest.raises(PipelineError, match="group g, not other"):
         archive(LogInMemory(group="other").append(b"x"), directory)
@@ -193,7 +193,7 @@ def test_damage_on_the_way_is_found(directory):
     assert load_manifest(FILES, directory).files == ()
 
 
-def test_a_damaged_or_missing_file_is_told_when_it_is_read(directory, tmp_path):
+def test_a_damaged_or_missing_file_is_an_error_when_it_is_read(directory, tmp_path):
     log = LogInMemory().append(*bodies(5))
     archive(log, directory)
     (path,) = tmp_path.glob("archive/*.parquet")
@@ -403,7 +403,7 @@ def test_a_manifest_with_a_hole_or_two_histories_is_not_saved(directory):
     assert load_manifest(FILES, directory) == manifest
 
 
-def test_strangers_files_are_left_alone_and_leftovers_are_not(directory, tmp_path):
+def test_unknown_files_are_ignored_and_files_of_killed_runs_are_removed(directory, tmp_path):
     log = LogInMemory().append(*bodies(5))
     archive(log, directory)
     root = tmp_path / "archive"
@@ -436,7 +436,7 @@ def test_ranges_are_as_long_as_asked_and_enough_for_all_cores():
     assert plan_ranges(log, 10, 10, 2_500, 4) == [(10, 10)]
 
 
-def test_pieces_travel_to_executors():
+def test_tasks_of_an_archive_can_be_pickled():
     source = ClusterSource("h:1", "g")
     piece = FetchRange(source, FILES, "/a", "", "2026-03-01", 0, 9)
     assert pickle.loads(pickle.dumps(piece)).source == source

@@ -285,7 +285,7 @@ def test_a_replica_that_lost_its_end_is_missing_what_was_durable(stores, range_b
 
 
 @both_ways
-def test_a_rewritten_term_differs_and_so_do_the_chain_crcs_behind_it(stores, range_bytes):
+def test_a_rewritten_term_differs_and_so_do_the_chain_crcs_after_it(stores, range_bytes):
     rewrite(stores[1], 30, term=1)
     report, findings = audit(stores, range_bytes)
     told = [(one.kind, one.first, one.last, one.reason) for one in findings]
@@ -315,7 +315,7 @@ def test_another_entry_of_the_same_term_differs(stores, range_bytes):
     ]
 
 
-def test_without_crcs_the_majority_tells_which_replica_differs(original):
+def test_without_crcs_the_majority_shows_which_replica_differs(original):
     stores = original("multi-term")
     entry, path, offset = places(stores[0])[250]
     flip(path, offset + 48 + len(entry.body) // 2)

@@ -180,7 +180,7 @@ def test_files_that_are_gone_or_no_parquet(store, archive, range_bytes):
 
 
 @both_ways
-def test_rows_behind_the_end_of_the_log(store, archive, range_bytes):
+def test_rows_after_the_end_of_the_log(store, archive, range_bytes):
     files = list(load_manifest(FILES, str(archive)).files)
     row = {**rows_of(store)[-1]}
     rows = [{**row, "index": index} for index in (80, 81, 82)]

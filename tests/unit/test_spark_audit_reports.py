@@ -60,7 +60,7 @@ def deposed(tmp_path):
 
 
 @both_ways
-def test_what_a_succeeded_leader_did_not_commit_is_no_fault(deposed, range_bytes):
+def test_uncommitted_entries_of_a_former_leader_are_no_fault(deposed, range_bytes):
     report, findings = audit(deposed, range_bytes)
     told = [(one.kind, one.replica, one.first, one.last) for one in findings]
     assert told == [("uncommitted", "n0", 25, 49), ("extra", "n0", 50, 74)]
@@ -84,7 +84,7 @@ def test_stores_of_the_original_do_not_say_what_was_committed(original):
     assert report.is_clean
 
 
-def test_a_torn_tail_is_told_and_no_fault(stores):
+def test_a_torn_tail_is_reported_and_no_fault(stores):
     opened = Opened(stores[0], self_id="n0", data_file=DATA_FILE, index_file=INDEX_FILE)
     end = places(stores[0])[-1]
     opened.close()
@@ -186,7 +186,7 @@ def test_a_machine_that_does_not_see_the_stores_says_so(stores, tmp_path):
         compare_stores(OsFileSystem(), stores, AuditRequest(), elsewhere)
 
 
-def test_what_cannot_be_audited_is_told(stores, tmp_path):
+def test_what_cannot_be_audited_is_refused_with_the_reason(stores, tmp_path):
     with pytest.raises(PipelineError, match="no store is given"):
         audit([])
     with pytest.raises(PipelineError, match=r"n0 is given twice"):

@@ -72,7 +72,7 @@ async def test_a_replica_that_is_behind_is_asked_again():
     assert await servers.read(5, 9, leader_only=False) == [(5, 4), (9, 1)]
 
 
-async def test_a_replica_that_stays_behind_is_given_up_after_a_while():
+async def test_a_replica_that_keeps_lagging_is_abandoned_after_a_while():
     servers = Servers((5, 4), *[(9, 0)] * 100)
     with pytest.raises(IndexOutOfRangeError, match="9 could not be had for 10000 ms"):
         await servers.read(5, 9)
@@ -113,7 +113,7 @@ async def test_an_outage_that_is_over_before_it_is_noticed_is_none():
     assert [each.first_index async for each in found] == [5]
 
 
-async def test_a_reader_that_leaves_early_leaves_nothing_running():
+async def test_a_reader_that_stops_early_leaves_nothing_running():
     servers = Servers((0, 5), (5, 5))
     found = blocks_of("g", servers.fetch, 0, 9, leader_only=True, patience_ms=1_000)
     await anext(found)

@@ -66,13 +66,13 @@ def log_piece(log, index):
     return run.data, run.records
 
 
-def test_129_noops_are_left_out():
+def test_129_noops_are_no_rows():
     data, records = joined(log_with([b"a", b"b", b"c"], noop_after=1))
     rows = rows_in(decode(data, records, ("index", "body"), verify_crc=True))
     assert [(row["index"], row["body"]) for row in rows] == [(0, b"a"), (1, b"b"), (3, b"c")]
 
 
-def test_rejected_entries_are_left_out():
+def test_rejected_entries_are_no_rows():
     data, records = joined(log_with([b"a", b"b", b"c", b"d"]))
     rows = rows_in(decode(data, records, ("body",), verify_crc=False, rejected=[(1, 2)]))
     assert [row["body"] for row in rows] == [b"a", b"d"]

@@ -125,7 +125,7 @@ def test_a_part_of_the_log_is_exported(log, tmp_path):
     assert [index for index, *_ in places(json_rows(tmp_path / "out"))] == list(range(10, 20))
 
 
-def test_rejected_entries_of_transactions_are_left_out(log, tmp_path):
+def test_rejected_entries_of_transactions_are_not_exported(log, tmp_path):
     log.rejected = [(5, 8)]
     assert export(log, tmp_path / "out").rows == 56
 
@@ -169,7 +169,7 @@ def test_only_what_an_export_made_is_overwritten(log, tmp_path):
 
 
 @pytest.mark.parametrize("single_file", [True, False])
-def test_a_path_that_appears_meanwhile_is_left_alone(log, tmp_path, single_file):
+def test_a_path_that_appears_meanwhile_is_not_replaced(log, tmp_path, single_file):
     path = tmp_path / "out"
 
     def late(pieces):
@@ -247,7 +247,9 @@ def test_a_directory_that_is_not_shared_with_the_tasks_is_noticed(log, tmp_path)
         ({"last": 62}, IndexOutOfRangeError),
     ],
 )
-def test_what_cannot_be_exported_is_told_before_anything_is_written(log, tmp_path, options, error):
+def test_what_cannot_be_exported_is_refused_before_anything_is_written(
+    log, tmp_path, options, error
+):
     log.begin = 3
     with pytest.raises(error):
         export(log, tmp_path / "out", **options)

@@ -93,12 +93,12 @@ def test_entries_that_are_no_rows_travel_as_none():
         (10, 1, {"maxEntriesPerPartition": "5"}),
     ],
 )
-def test_larger_batches_are_left_to_tasks(entries, size, options):
+def test_larger_batches_are_read_by_tasks(entries, size, options):
     reader = reader_of(FakeCluster(g=filled(entries, size=size)), **options)
     assert planned(reader, at(0), at(entries))[1] is None
 
 
-def test_a_batch_that_cannot_be_read_now_is_left_to_a_task(caplog):
+def test_a_batch_that_cannot_be_read_now_is_read_by_a_task(caplog):
     cluster = FakeCluster(g=filled(10))
 
     def fail(block):

@@ -62,7 +62,7 @@ def test_lag_is_what_is_there_less_what_was_read_in_each_group():
     assert lags == [GroupLag("q", "a", 10, 15), GroupLag("q", "b", 5, 0)]
 
 
-def test_other_sources_are_left_alone():
+def test_other_sources_are_ignored():
     for end, latest in ((None, None), ("", ""), ("7", "9"), ('{"t":{"0":5}}', '{"t":{"0":9}}')):
         assert lags_of("q", end, latest) == []
 

@@ -113,7 +113,7 @@ def test_entries_that_were_removed_meanwhile_are_not_taken_for_damaged(
     assert caplog.records == []
 
 
-def test_what_was_rejected_is_told_with_the_blocks_it_lies_in(opened, tmp_path):
+def test_rejected_ranges_come_with_the_blocks_that_contain_them(opened, tmp_path):
     rejected_ranges = [(3, 3), (10, 60), (399, 500)]
     blocks = read(tmp_path / "g", rejected=rejected_ranges)
     for each in blocks:
@@ -124,7 +124,7 @@ def test_what_was_rejected_is_told_with_the_blocks_it_lies_in(opened, tmp_path):
     assert {one for each in blocks for one in each.rejected} == set(rejected_ranges)
 
 
-def test_a_damaged_entry_is_never_given_out(opened, tmp_path):
+def test_a_damaged_entry_is_never_returned(opened, tmp_path):
     flip(tmp_path / "g", opened.entries(200)[0].pos + 60)
     blocks, found = read_located(*located(tmp_path / "g"), headers_only=False), []
     with pytest.raises(CorruptionError) as error:
@@ -192,7 +192,7 @@ def read_by(opened, monkeypatch):
     return reading
 
 
-def test_nothing_is_sent_of_what_can_be_read_here(read_by, tmp_path):
+def test_servers_send_nothing_that_can_be_read_locally(read_by, tmp_path):
     here = place(tmp_path / "g")
     servers = read_by([(COUNT, here)])
     assert servers.served == []
@@ -200,7 +200,7 @@ def test_nothing_is_sent_of_what_can_be_read_here(read_by, tmp_path):
     assert servers.served == [] == servers.answers
 
 
-def test_what_is_not_in_files_yet_or_not_here_is_sent(read_by, tmp_path):
+def test_servers_send_what_is_not_in_files_yet_or_not_on_this_machine(read_by, tmp_path):
     here = place(tmp_path / "g")
     elsewhere = type(here)("another machine", here.directories)
     assert read_by([(1, None)]).served[0][0] == 0
@@ -214,7 +214,7 @@ def test_a_replica_that_cannot_say_is_asked_for_the_entries_themselves(read_by, 
 
 
 @pytest.mark.parametrize("count", [0, COUNT + 1])
-def test_a_server_that_tells_of_what_was_not_asked_for_is_refused(opened, tmp_path, count):
+def test_a_server_that_locates_what_was_not_requested_is_refused(opened, tmp_path, count):
     answer, location = located(tmp_path / "g")
     wrong = replace(answer, count=count, location=location)
     found = local_blocks(lambda *asked, **options: wrong, "g", 0, COUNT - 1, headers_only=False)
@@ -223,7 +223,7 @@ def test_a_server_that_tells_of_what_was_not_asked_for_is_refused(opened, tmp_pa
 
 
 @pytest.mark.parametrize("headers_only", [False, True])
-def test_a_blank_that_comes_over_what_was_read_is_seen(opened, tmp_path, headers_only):
+def test_a_blank_written_over_what_was_read_is_detected(opened, tmp_path, headers_only):
     """It may come when the begin of a file has just been checked."""
     first = next(e for e in opened.entries() if e.index and e.pos % SIZES["data_file"] == 0)
     path, _ = file_of(tmp_path / "g", first.pos)
@@ -242,7 +242,7 @@ def test_a_blank_that_comes_over_what_was_read_is_seen(opened, tmp_path, headers
             next(found)
 
 
-def test_local_reads_can_be_left_out(read_by):
+def test_local_reads_can_be_turned_off(read_by):
     assert read_by([], local_reads=False).served[0][0] == 0
 
 
@@ -255,7 +255,7 @@ def a_lost_file(directory, position):
 
 
 @pytest.mark.parametrize("harm", [a_flipped_bit, a_lost_file])
-def test_behind_what_is_damaged_here_the_servers_are_asked(read_by, opened, tmp_path, caplog, harm):
+def test_from_a_damaged_entry_on_the_servers_are_asked(read_by, opened, tmp_path, caplog, harm):
     caplog.set_level(logging.WARNING)
     shutil.copytree(tmp_path / "g", tmp_path / "harmed")
     harm(tmp_path / "harmed", opened.entries(200)[0].pos + 60)
@@ -265,7 +265,7 @@ def test_behind_what_is_damaged_here_the_servers_are_asked(read_by, opened, tmp_
     assert f"entries of g from {servers.served[0][0]} on are fetched: " in record.message
 
 
-def test_a_store_that_does_not_say_where_it_begins_is_not_read(read_by, tmp_path, caplog):
+def test_a_store_that_does_not_say_where_it_starts_is_not_read(read_by, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     for room in ("data", "index"):
         shutil.copytree(tmp_path / "g" / room, tmp_path / "bare" / room)

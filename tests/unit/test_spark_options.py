@@ -117,7 +117,7 @@ def test_wrong_options_are_named(options, message):
         parse_options(options)
 
 
-def test_options_of_streams_and_batches_are_told_apart():
+def test_options_of_streams_and_batches_are_distinguished():
     for name in ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"):
         options = parse_options({**REQUIRED, name: "5"})
         assert options.for_stream() is options

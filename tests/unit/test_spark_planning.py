@@ -233,7 +233,7 @@ def test_rejected_entries_and_noops_are_no_rows():
         ),
     ],
 )
-def test_what_is_not_there_is_told_before_the_job_starts(options, error, message):
+def test_missing_entries_are_an_error_before_the_job_starts(options, error, message):
     group = filled(10)
     group.purge_before(3)
     with pytest.raises(error, match=message):
@@ -255,7 +255,7 @@ def test_entries_that_are_gone_may_be_skipped_and_are_counted(caplog):
     assert "group g: entries 1 to 2 (2 of them) were removed" in caplog.text
 
 
-def test_several_groups_are_read_together_and_told_apart():
+def test_several_groups_are_read_together_and_distinguished():
     cluster = FakeCluster(a1=filled(3), a2=filled(2), b=filled(5))
     reader = reader_of(cluster, ("group", "index"), groupPattern="a.")
     rows = rows_of(reader, reader.partitions())

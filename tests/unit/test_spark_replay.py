@@ -82,7 +82,7 @@ def test_a_second_replay_only_compares(directory, log):
     assert content(target) == content(log)
 
 
-def test_what_the_archive_got_meanwhile_is_appended(directory, log):
+def test_entries_archived_meanwhile_are_appended(directory, log):
     target = TargetInMemory()
     replay(directory, target)
     log.append(b"later", b"and later", term=2)
@@ -92,7 +92,7 @@ def test_what_the_archive_got_meanwhile_is_appended(directory, log):
 
 
 @pytest.mark.parametrize(("moment", "repeated"), [("before_append", 1), ("after_append", 0)])
-def test_a_replay_killed_at_any_block_goes_on_there(directory, log, moment, repeated):
+def test_a_replay_killed_at_any_block_continues_there(directory, log, moment, repeated):
     whole = TargetInMemory()
     replay(directory, whole)
     for killed_at in range(whole.appends):
@@ -112,7 +112,7 @@ def test_a_replay_killed_at_any_block_goes_on_there(directory, log, moment, repe
         assert target.appends == whole.appends + repeated
 
 
-def test_a_block_of_a_dead_replay_that_arrives_late_is_stored_once(directory, log):
+def test_a_block_of_a_dead_replay_that_arrives_late_is_appended_once(directory, log):
     """The dead one's block comes after the next replay has looked, before it appends."""
     target, late = TargetInMemory(), []
 
@@ -150,7 +150,7 @@ def test_a_block_of_which_only_a_part_is_committed_is_read_to_its_end(directory,
     assert result.found_entries == end - 3  # four blocks have a session entry each
 
 
-def test_a_producer_that_the_group_forgot_begins_anew_and_goes_on_after_a_kill(directory, log):
+def test_a_producer_that_the_group_forgot_starts_again_and_continues_after_a_kill(directory, log):
     target = TargetInMemory()
 
     def kill_and_forget(number):
@@ -166,7 +166,7 @@ def test_a_producer_that_the_group_forgot_begins_anew_and_goes_on_after_a_kill(d
     assert content(target) == content(log)
 
 
-def test_another_replay_at_the_same_time_is_told_and_stores_nothing_twice(directory, log):
+def test_another_replay_at_the_same_time_fails_and_appends_nothing_twice(directory, log):
     target = TargetInMemory()
 
     def overtake(number):
@@ -183,7 +183,7 @@ def test_another_replay_at_the_same_time_is_told_and_stores_nothing_twice(direct
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def test_a_group_that_holds_something_else_is_left_as_it_is(directory):
+def test_a_group_that_holds_something_else_is_not_changed(directory):
     target = TargetInMemory().append(*BODIES[:10], channel=3).append(b"stranger")
     with pytest.raises(PipelineError, match="entry 10 is not row 10 of the archive"):
         replay(directory, target)
@@ -202,7 +202,7 @@ def test_a_group_that_holds_more_is_refused(directory):
         replay(directory, target)
 
 
-def test_a_group_with_the_begin_of_the_archive_from_elsewhere_is_gone_on_with(directory, log):
+def test_a_group_that_has_the_first_entries_of_the_archive_gets_the_rest(directory, log):
     target = TargetInMemory().append(*BODIES[:10], channel=3)
     assert replay(directory, target).found_entries == 10
     assert content(target) == content(log)

@@ -36,7 +36,7 @@ def test_executors_elsewhere_find_the_driver_by_its_own_address(environment):
     assert own_address() == "192.0.2.7"
 
 
-def test_a_machine_whose_name_has_no_address_is_told_what_to_set(environment):
+def test_a_machine_whose_name_has_no_address_is_an_error_that_says_what_to_set(environment):
     def unresolvable(name):
         raise OSError("no such name")
 
@@ -115,7 +115,7 @@ def test_an_archive_of_classes_is_made_once_for_each_java_and_spark(maker, tmp_p
     assert len(maker.made) == 1
 
 
-def test_a_java_that_makes_no_archive_is_told_of_and_leaves_nothing(maker, tmp_path):
+def test_a_java_that_makes_no_archive_is_an_error_and_leaves_no_file(maker, tmp_path):
     maker.leaves = lambda path: None
     with pytest.raises(ConfigError, match=r"made no class archive; .*no such option"):
         class_archive.class_archive_options(tmp_path, JAVA)

@@ -87,7 +87,7 @@ def test_a_store_is_counted(store, monkeypatch, range_bytes):
     assert found.damaged == 0
 
 
-def test_the_index_files_alone_tell_nearly_as_much(store):
+def test_the_index_files_alone_give_nearly_the_same_counts(store):
     found = of_store(store, quick=True)
     check(found)
     for path in (store / "data").iterdir():
@@ -167,7 +167,7 @@ def test_many_files_are_few_periods(store, monkeypatch):
     assert sum(one.bytes for one in found) == sum(one.bytes for one in whole)
 
 
-def test_files_that_were_copied_tell_no_time(store):
+def test_copied_files_give_no_rates(store):
     for path in (store / "data").iterdir():
         os.utime(path, (1_000, 1_000))
     found = of_store(store)
@@ -175,7 +175,7 @@ def test_files_that_were_copied_tell_no_time(store):
     assert "data files' times" not in found.text()
 
 
-def test_a_store_of_the_original_tells_its_vote(tmp_path):
+def test_a_store_of_the_original_shows_its_vote(tmp_path):
     with tarfile.open(FIXTURES / "multi-term.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     found = of_store(tmp_path / "multi-term" / "dledger-n0")

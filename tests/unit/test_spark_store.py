@@ -155,7 +155,7 @@ def test_file_and_pos_are_where_the_entry_begins(ours):
         assert row["header_pos"] == int(path.name) + pos
 
 
-def test_a_log_that_was_cut_at_its_begin_is_read_from_there(tmp_path):
+def test_a_log_whose_start_was_removed_is_read_from_there(tmp_path):
     opened = Opened(tmp_path / "g", data_file=4_096, index_file=1_024)
     for body in BODIES:
         opened.append([body])
@@ -185,7 +185,7 @@ def test_a_follower_after_a_snapshot_has_entries_at_other_places_than_the_leader
     assert any(row["header_pos"] != int(place_of(row)[0].name) + row["pos"] for row in rows)
 
 
-def test_several_terms_are_told_apart_also_without_headers(tmp_path):
+def test_several_terms_are_distinguished_also_without_headers(tmp_path):
     opened = Opened(tmp_path / "g", data_file=4_096, index_file=1_024)
     for number, body in enumerate(BODIES):
         opened.append([body], term=1 + number // 7)
@@ -216,7 +216,7 @@ def test_uncommitted_entries_are_read_on_request_only(tmp_path):
         indexes_of(directory, endingIndex="42")
 
 
-def test_nothing_committed_is_nothing_read_and_said(tmp_path, caplog):
+def test_if_nothing_is_committed_nothing_is_read_and_a_warning_says_so(tmp_path, caplog):
     directory = build(tmp_path / "g", BODIES, committed=-1)
     assert indexes_of(directory) == []
     assert "no entries that are known to be committed" in caplog.text

@@ -129,7 +129,7 @@ def test_a_damaged_body_is_an_error_that_names_file_and_index(ours):
     assert len(indexes_of(ours, startingIndex="34")) == 26
 
 
-def test_a_damaged_body_is_given_as_found_to_who_sees_that_it_is(ours):
+def test_a_damaged_body_is_returned_as_found_if_crc_ok_is_selected(ours):
     row = rows_of(ours)[33]
     path, pos = place_of(row)
     flip(path, pos + 48 + 20)
@@ -142,7 +142,7 @@ def test_a_damaged_body_is_given_as_found_to_who_sees_that_it_is(ours):
 
 
 @pytest.mark.parametrize("entry", [0, 1, 12, 58, 59])
-def test_of_a_damaged_header_the_index_tells_place_and_term(ours, entry):
+def test_of_a_damaged_header_the_index_gives_place_and_term(ours, entry):
     good = rows_of(ours)
     path, pos = place_of(good[entry])
     overwrite(path, pos, bytes(48))
@@ -177,7 +177,7 @@ def test_of_a_damaged_header_and_index_record_only_the_place_is_known(ours):
             path.write_bytes(raw)
 
 
-def test_damage_is_passed_also_without_an_index(ours):
+def test_damage_is_skipped_also_without_an_index(ours):
     good = rows_of(ours)
     for path in (ours / "index").iterdir():
         path.unlink()
@@ -194,7 +194,7 @@ def test_damage_is_passed_also_without_an_index(ours):
     assert len(rows) == 60
 
 
-def test_a_stretch_of_zeros_over_several_entries_is_passed(ours):
+def test_zeros_over_several_entries_are_skipped(ours):
     good = rows_of(ours)
     path, pos = place_of(good[6])
     path_end, end = place_of(good[8])
@@ -227,7 +227,7 @@ def test_of_a_data_file_that_is_gone_every_entry_is_a_row(ours, is_cut):
         )
 
 
-def test_entries_that_the_replica_has_quarantined_are_told(ours):
+def test_entries_that_the_replica_has_quarantined_are_damaged_rows(ours):
     notes = DamageFile(OsFileSystem(), str(ours))
     notes.save(DamagedRanges([(7, 8), (30, 30)]))
     notes.close()
@@ -260,7 +260,7 @@ def test_the_first_entry_of_a_partition_is_checked_against_the_one_before(ours):
         flip(path, pos + 35)
 
 
-def test_entries_without_crcs_behind_entries_with_them_are_told(ours):
+def test_entries_without_crcs_after_entries_with_them_are_refused(ours):
     rows = rows_of(ours)
     path, pos = place_of(rows[-1])
     foreign = bytearray(encode_block([b"by another program"]))
@@ -292,7 +292,7 @@ def test_terms_of_the_original_that_differ_are_in_doubt(original):
 
 
 @pytest.mark.parametrize("entry", [0, 250, 498])
-def test_damaged_headers_of_the_original_are_passed(original, entry):
+def test_damaged_headers_of_the_original_are_skipped(original, entry):
     good = rows_of(original, includeAll="true")
     stated = manifest_of(original.parent, "dledger-n0")
     path, pos = place_of(good[entry])
@@ -305,7 +305,7 @@ def test_damaged_headers_of_the_original_are_passed(original, entry):
     assert rows[:entry] + rows[entry + 1 :] == good[:entry] + good[entry + 1 :]
 
 
-def test_a_file_that_went_after_the_job_was_planned_is_told(ours):
+def test_a_file_removed_after_the_job_was_planned_is_an_error(ours):
     reader, parts = parts_of(ours)
     for path in (ours / "data").iterdir():
         path.unlink()
@@ -313,7 +313,7 @@ def test_a_file_that_went_after_the_job_was_planned_is_told(ours):
         list(reader.read(parts[-1]))
 
 
-def test_a_long_stretch_of_lost_entries_is_told_in_pieces(ours, monkeypatch):
+def test_many_lost_entries_are_rows_of_several_batches(ours, monkeypatch):
     good = rows_of(ours)
     victim = sorted((ours / "data").iterdir())[1]
     lost = [row["index"] for row in good if row["file"] == str(victim)]

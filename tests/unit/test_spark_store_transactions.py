@@ -97,7 +97,7 @@ def test_what_is_open_at_the_committed_end_is_not_read_yet(tmp_path):
     assert len(indexes_of(tmp_path / "g", isolationLevel="read_uncommitted")) == 7
 
 
-def test_a_run_that_was_succeeded_holds_nobody_back(tmp_path):
+def test_a_fenced_run_does_not_block_readers(tmp_path):
     store = Store(tmp_path / "g")
     store.scenes(lambda: None)
     store.begin(run=b"2" * 16)

@@ -71,7 +71,7 @@ class Query:
 # -- where it begins ------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_with_what_comes_after_it():
+def test_a_stream_starts_with_what_is_appended_after_it():
     cluster = FakeCluster(g=filled(10))
     query = Query(cluster).start()
     assert query.offset == at(10)
@@ -91,7 +91,7 @@ def test_a_stream_begins_with_what_comes_after_it():
         ('{"g": 10}', at(10)),
     ],
 )
-def test_a_stream_begins_where_it_is_told(starting, expected):
+def test_a_stream_starts_at_the_given_position(starting, expected):
     group = filled(10)
     group.purge_before(3)
     assert Query(FakeCluster(g=group), startingOffsets=starting).start().offset == expected
@@ -105,7 +105,7 @@ def test_a_stream_begins_where_it_is_told(starting, expected):
         ({"group": "nope"}, UnknownGroupError, "does not host group 'nope'"),
     ],
 )
-def test_what_is_not_there_is_told_at_once(options, error, message):
+def test_missing_entries_are_an_error_at_once(options, error, message):
     group = filled(10)
     group.purge_before(3)
     cluster = FakeCluster(g=group)
@@ -134,7 +134,7 @@ def unreachable_bounds(group, isolation):
     raise NoLeaderError("nobody answers")
 
 
-def test_an_empty_group_is_waited_for():
+def test_a_stream_waits_for_an_empty_group():
     cluster = FakeCluster(g=FakeGroup())
     query = Query(cluster, startingIndex="earliest").start()
     assert query.offset == at(0, -1)
@@ -146,7 +146,7 @@ def test_an_empty_group_is_waited_for():
 # -- restarts -------------------------------------------------------------------------------------
 
 
-def test_a_restarted_query_goes_on_exactly_where_it_was():
+def test_a_restarted_query_continues_exactly_where_it_was():
     cluster = FakeCluster(g=filled(10))
     first = Query(cluster, startingIndex="earliest", maxEntriesPerTrigger="4").start()
     seen = [first.batch()]
@@ -157,7 +157,7 @@ def test_a_restarted_query_goes_on_exactly_where_it_was():
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_a_checkpoint_of_another_source_is_told():
+def test_a_checkpoint_of_another_source_is_an_error():
     query = Query(FakeCluster(g=filled(1)), checkpoint={"topic": {"0": 17}})
     with pytest.raises(QuorumlogError, match="was the checkpoint written by another one"):
         query.latest()
@@ -232,7 +232,7 @@ def test_both_limits_hold_together():
     assert len(query.batch()) == 2
 
 
-def test_a_batch_waits_for_enough_entries_but_not_for_ever():
+def test_a_batch_waits_for_enough_entries_but_not_forever():
     cluster = FakeCluster(g=filled(0))
     query = Query(
         cluster, startingIndex="earliest", minEntriesPerTrigger="5", maxTriggerDelay="10s"
@@ -293,7 +293,7 @@ def test_an_idle_stream_asks_the_cluster_ten_times_a_second_only():
     assert cluster.calls["record"] == cluster.calls["groups"] == 0
 
 
-def test_progress_tells_how_far_behind_the_stream_is():
+def test_progress_says_how_far_behind_the_stream_is():
     query = Query(
         FakeCluster(g=filled(10)), startingIndex="earliest", maxEntriesPerTrigger="4"
     ).start()
@@ -358,7 +358,7 @@ def test_entries_purged_before_they_were_read_may_be_skipped_and_are_counted(cap
     assert caplog.text.count("entries 2 to 4 (3 of them) were removed") == 1
 
 
-def test_a_log_of_which_nothing_unread_is_left_is_gone_on_with(caplog):
+def test_a_stream_continues_when_all_unread_entries_are_removed(caplog):
     group = filled(10)
     query = Query(FakeCluster(g=group), checkpoint=at(2), failOnDataLoss="false")
     group.purge_before(10)
@@ -377,7 +377,7 @@ def test_a_log_that_ends_before_what_was_read_is_an_error():
             getattr(query.reader, method)(at(8), argument)
 
 
-def test_a_log_that_ends_before_what_was_read_may_be_gone_on_with(caplog):
+def test_a_log_that_ends_before_what_was_read_may_be_read_on(caplog):
     group = filled(5)
     query = Query(FakeCluster(g=group), checkpoint=at(8), failOnDataLoss="false")
     assert query.batches() == [[]]
@@ -387,7 +387,7 @@ def test_a_log_that_ends_before_what_was_read_may_be_gone_on_with(caplog):
     assert query.batch() == [5]
 
 
-def test_a_rewritten_log_is_told_by_its_terms():
+def test_a_rewritten_log_is_recognised_by_its_terms():
     rewritten = FakeGroup().append(*[b"x"] * 5).append(*[b"y"] * 5, term=3)
     query = Query(FakeCluster(g=rewritten), checkpoint=at(7, term=1))
     message = "group g was rewritten: entry 6 was read in term 1 and is of term 3 now"
@@ -397,7 +397,7 @@ def test_a_rewritten_log_is_told_by_its_terms():
         query.reader.partitions(at(3), at(7))
 
 
-def test_a_rewritten_log_may_be_gone_on_with(caplog):
+def test_a_rewritten_log_may_be_read_on(caplog):
     rewritten = FakeGroup().append(*[b"x"] * 5).append(*[b"y"] * 5, term=3)
     query = Query(FakeCluster(g=rewritten), checkpoint=at(7, term=1), failOnDataLoss="false")
     assert query.batches() == [[7, 8, 9]]
@@ -422,7 +422,7 @@ def test_new_groups_that_match_are_read_from_their_first_entry():
     assert query.offset == at(2, group="a-1") | at(4, group="a-2")
 
 
-def test_a_new_group_is_read_again_from_where_it_began_after_a_restart():
+def test_a_new_group_is_read_again_from_its_first_entry_after_a_restart():
     cluster = FakeCluster(a=filled(2))
     query = Query(cluster, groupPattern=".", startingIndex="earliest").start()
     query.batch()
@@ -435,7 +435,7 @@ def test_a_new_group_is_read_again_from_where_it_began_after_a_restart():
         Query(cluster, groupPattern=".").reader.partitions(*planned)
 
 
-def test_a_group_that_vanished_is_an_error_or_left_out(caplog):
+def test_a_group_that_vanished_is_an_error_or_skipped(caplog):
     cluster = FakeCluster(a=filled(2), b=filled(2))
     checkpoint = at(1, group="a") | at(2, group="b")
     del cluster.content["b"]
@@ -470,7 +470,7 @@ def test_a_group_added_to_the_options_is_read_from_its_first_entry():
         Query(cluster, query.offset, group="a").latest()
 
 
-def test_a_query_tells_the_log_how_far_it_has_come():
+def test_a_query_reports_how_far_it_has_come():
     cluster = FakeCluster(g=filled(10))
     reader = Query(cluster, readerName="my query").reader
     reader.commit(at(7))
@@ -479,7 +479,7 @@ def test_a_query_tells_the_log_how_far_it_has_come():
     assert cluster.reports == [("g", "my query", 7)]
 
 
-def test_a_reader_without_a_name_leaves_reports_to_the_listener_and_says_where_to():
+def test_a_reader_without_a_name_lets_the_listener_report_and_says_where():
     cluster = FakeCluster(g=filled(10))
     query = Query(cluster, startingIndex="earliest").start()
     query.batch()

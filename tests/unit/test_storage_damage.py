@@ -113,7 +113,7 @@ def test_a_data_file_that_is_gone_is_made_again_and_its_entries_quarantined(stor
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("position", [2_000, 4_000])
-def test_a_data_file_cut_short_loses_what_lay_behind(tmp_path, position, checkpoint):
+def test_a_data_file_cut_short_loses_what_lay_after_the_cut(tmp_path, position, checkpoint):
     places = filled(tmp_path / "g", checkpoint=checkpoint)
     filled(tmp_path / "other")
     path, _ = file_of(tmp_path / "g", position)
@@ -144,7 +144,7 @@ def test_58_an_index_file_that_is_gone_is_made_again_from_the_data(tmp_path, num
     assert path.read_bytes() == before
 
 
-def test_a_data_file_and_its_index_gone_together_is_beyond_this_replica(store):
+def test_a_data_file_and_its_index_gone_together_cannot_be_recovered_here(store):
     directory, _ = store
     file_of(directory, 4_000)[0].unlink()
     file_of(directory, 256 * 2, "index")[0].unlink()
@@ -173,7 +173,7 @@ def test_damage_below_the_checkpoint_is_found_by_reading_and_by_verifying(tmp_pa
 
 @pytest.mark.parametrize("byte", range(32))
 @pytest.mark.parametrize("entry", [0, 20, 33, 59])
-def test_a_damaged_index_record_is_mended_from_the_entry(tmp_path, entry, byte):
+def test_a_damaged_index_record_is_repaired_from_the_entry(tmp_path, entry, byte):
     filled(tmp_path / "g", checkpoint=True)
     path, _ = file_of(tmp_path / "g", 32 * entry, "index")
     before = path.read_bytes()
@@ -233,7 +233,7 @@ def test_a_truncation_takes_damaged_entries_away(store):
     again.close()
 
 
-def test_truncating_just_behind_a_damaged_entry(store):
+def test_truncating_just_after_a_damaged_entry(store):
     directory, places = store
     flip(directory, places[54][0] + 50)
     opened = Opened(directory, **SIZES)
@@ -247,7 +247,7 @@ def test_truncating_just_behind_a_damaged_entry(store):
     again.close()
 
 
-def test_entries_of_another_program_behind_ours_are_not_cut_silently(tmp_path):
+def test_entries_of_another_program_after_ours_are_not_cut_silently(tmp_path):
     opened = Opened(tmp_path / "g")
     opened.append([b"ours"] * 5)
     end = 5 * 52
@@ -299,7 +299,7 @@ def verify_all_from(log, first):
         first = log.verify(first, log.end_index, 700) + 1
 
 
-def test_59_index_files_behind_the_end_are_removed(tmp_path):
+def test_59_index_files_after_the_end_are_removed(tmp_path):
     filled(tmp_path / "g")
     index = tmp_path / "g" / "index"
     longest = max(index.iterdir())
@@ -384,7 +384,7 @@ def test_a_late_report_of_damage_does_not_touch_what_was_removed_since(tmp_path)
     opened.close()
 
 
-def test_a_repair_under_way_is_not_noted_as_damage_by_what_is_staged_behind_it(store):
+def test_a_repair_in_progress_is_not_recorded_as_damage_by_what_is_staged_after_it(store):
     directory, places = store
     for index in (10, 30):
         flip(directory, places[index][0] + 50)
@@ -430,7 +430,7 @@ def test_a_bad_file_is_quarantined_as_a_whole(tmp_path):
     opened.close()
 
 
-def test_75_a_state_file_that_is_gone_is_a_loss_not_a_beginning(store):
+def test_75_a_missing_state_file_is_a_loss_not_a_new_replica(store):
     directory, _ = store
     (directory / "quorumlog.state").unlink()
     Opened(directory, **SIZES).close()  # its copy is there

@@ -125,7 +125,7 @@ def test_entries_found_at_start_are_fsynced_and_read_from_the_disk(tmp_path, see
     assert dropped == [str(tmp_path / "g" / room / f"{0:020d}") for room in ("data", "index")]
 
 
-def test_a_checkpoint_without_room_for_the_sessions_is_put_off(tmp_path, monkeypatch):
+def test_a_checkpoint_without_room_for_the_sessions_is_postponed(tmp_path, monkeypatch):
     """The one before holds as well; the sessions are saved with the next one, changed or not."""
 
     def full(self, value):
@@ -145,7 +145,7 @@ def test_a_checkpoint_without_room_for_the_sessions_is_put_off(tmp_path, monkeyp
     opened.close()
 
 
-def test_a_removal_behind_a_checkpoint_without_room_saves_the_sessions_first(tmp_path, monkeypatch):
+def test_a_removal_after_a_checkpoint_without_room_saves_the_sessions_first(tmp_path, monkeypatch):
     """The removal is planned before it is known that the checkpoint could not save them."""
     saves = [NoSpaceError("no room")]
     real = SessionFile.save

@@ -51,7 +51,7 @@ def test_48_ten_entries_of_504_bytes_take_ten_files_of_512(tmp_path):
     log.close()
 
 
-def test_49_after_a_truncation_to_1536_writes_go_on_there(three, tmp_path):
+def test_49_after_a_truncation_to_1536_writes_continue_there(three, tmp_path):
     assert data_files(tmp_path) == [0, 512, 1_024]
     ((index, position),) = three.append([BODY], term=2)
 
@@ -91,7 +91,7 @@ def test_52_everything_can_be_removed(three, tmp_path):
     assert [(entry.term, entry.magic) for entry in three.entries()] == [(3, Magic.NORMAL)]
 
 
-def test_a_file_that_is_not_made_yet_holds_nothing(three):
+def test_a_file_that_does_not_exist_yet_holds_nothing(three):
     """A wrong index record may tell of a place in it: that is no file that cannot be opened."""
     data = three.log._data
     planned = data.file_starting(max(data.made_starts) + FILE)

@@ -35,7 +35,7 @@ def repaired_and_closed(opened, directory, begin=0):
 
 
 @pytest.mark.parametrize("field", ["chain CRC", "channel"])
-def test_damage_that_hides_behind_damage_is_told_by_the_repair(store, field):
+def test_damage_hidden_by_damage_is_found_by_the_repair(store, field):
     """What only the chain tells of a header is not seen while the entry before it is damaged."""
     directory, places = store
     flip(directory, places[30][0] + HEADER_FIELDS["term"])
@@ -64,7 +64,7 @@ def test_what_nothing_proves_is_not_served(store, field):
 
 
 @pytest.mark.parametrize("field", HEADER_FIELDS)
-def test_behind_one_damaged_field_an_entry_is_still_proven(store, field):
+def test_after_one_damaged_field_the_next_entry_is_still_proven(store, field):
     """By the chain CRC that the damaged one states, or by the one that it should state."""
     directory, places = store
     opened = Opened(directory, **{**SIZES, "cache": 1})
@@ -102,7 +102,7 @@ def test_the_first_entry_of_a_log_is_quarantined_with_the_one_that_does_not_foll
 
 
 @pytest.mark.parametrize("field", ["chain CRC", "channel"])
-def test_damage_that_hides_behind_damage_is_repaired_offline(store, field):
+def test_damage_hidden_by_damage_is_repaired_offline(store, field):
     directory, places = store
     for entry in (30, 31, 32, 35):
         flip(directory, places[entry][0] + HEADER_FIELDS["term" if entry == 30 else field])
