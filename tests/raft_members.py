@@ -134,8 +134,8 @@ def no_message(message):
     return False
 
 
-def begun(count=3, seed=0, **options):
-    """A group that has begun, all in step, and its leader."""
+def started_group(count=3, seed=0, **options):
+    """A group that has started, all in step, and its leader."""
     group = Group(count, seed, **options).start()
     leader = group.elect()
     group.converge()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.membership import Member, Membership
 from quorumlog.raft.quorum import has_quorum, majority
-from raft_members import begun, carries_entries, entries_but_to, no_message
+from raft_members import carries_entries, entries_but_to, no_message, started_group
 
 IDS = [f"n{number}" for number in range(7)]
 SOME = st.lists(st.sampled_from(IDS), min_size=1, unique=True)
@@ -44,7 +44,7 @@ def test_who_decides_in_the_joint_membership_meets_who_decides_before_and_after(
 
 def promoting():
     """n3 caught up as a learner; its promotion is asked for and reaches nobody yet."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
     group.converge()
@@ -68,7 +68,7 @@ def test_a_server_uses_the_latest_configuration_in_its_log_committed_or_not():
 
 
 def test_entries_are_replicated_to_all_servers_in_both_configurations():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     gone = group.followers()[0]
     before = group.core(leader).end_index
     group.drop = lambda m: carries_entries(m) and m.remote_id not in (leader, gone)
@@ -101,7 +101,7 @@ def test_any_server_from_either_configuration_may_lead(elected):
 
 
 def test_client_requests_are_served_throughout_the_change():
-    group, _ = begun(3)
+    group, _ = started_group(3)
     group.start_stranger("n3")
     answers = []
     number = group.add("n3", joining=True)
@@ -115,7 +115,7 @@ def test_client_requests_are_served_throughout_the_change():
 
 def test_the_change_is_over_when_the_new_configuration_is_committed_by_its_own_rules():
     """Two of three removed one by one: the last is alone and commits alone."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     for follower in group.followers():
         assert group.outcome(group.remove(follower)) is ResponseCode.SUCCESS
         group.run_for(200)
@@ -126,7 +126,7 @@ def test_the_change_is_over_when_the_new_configuration_is_committed_by_its_own_r
 
 
 def test_new_servers_first_join_as_non_voting_members():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.propose(leader, count=1_500)
     group.converge()
     group.start_stranger("n3")
@@ -142,7 +142,7 @@ def test_new_servers_first_join_as_non_voting_members():
 
 
 def test_a_leader_that_is_not_part_of_the_new_configuration_steps_down_once_it_is_committed():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     others = group.followers()
     committed = group.core(leader).committed_index
     group.drop = lambda m: carries_entries(m) and m.last_index > committed + 1
@@ -157,7 +157,7 @@ def test_a_leader_that_is_not_part_of_the_new_configuration_steps_down_once_it_i
 
 
 def test_while_it_does_it_does_not_count_itself():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     one = group.followers()[0]
     committed = group.core(leader).committed_index
     group.drop = lambda m: (
@@ -171,7 +171,7 @@ def test_while_it_does_it_does_not_count_itself():
 
 
 def test_removed_servers_do_not_disrupt_the_cluster():
-    group, leader = begun(4)
+    group, leader = started_group(4)
     gone = group.followers()[0]
     group.cut(leader, gone, both=False)
     assert group.outcome(group.remove(gone)) is ResponseCode.SUCCESS

@@ -4,11 +4,11 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse
-from raft_members import begun, carries_entries, no_message
+from raft_members import carries_entries, no_message, started_group
 
 
 def test_a_server_that_is_not_the_leader_rejects_the_request_and_names_the_leader():
-    group, leader = begun()
+    group, leader = started_group()
     follower = group.followers()[0]
     append, read = group.propose(follower), group.read(follower)
 
@@ -18,7 +18,7 @@ def test_a_server_that_is_not_the_leader_rejects_the_request_and_names_the_leade
 
 
 def test_a_client_of_a_crashed_leader_finds_another_that_serves():
-    group, leader = begun()
+    group, leader = started_group()
     group.crash(leader)
     group.elect()
 
@@ -27,7 +27,7 @@ def test_a_client_of_a_crashed_leader_finds_another_that_serves():
 
 
 def test_a_read_only_request_writes_nothing():
-    group, leader = begun()
+    group, leader = started_group()
     before = group.core(leader).end_index
     for _ in range(20):
         group.outcome(group.read())
@@ -37,7 +37,7 @@ def test_a_read_only_request_writes_nothing():
 
 
 def test_each_leader_has_a_no_op_committed_before_it_serves_reads():
-    group, leader = begun()
+    group, leader = started_group()
     group.propose(leader, count=3)
     group.converge()
     group.crash(leader)
@@ -54,7 +54,7 @@ def test_each_leader_has_a_no_op_committed_before_it_serves_reads():
 
 
 def test_a_leader_exchanges_heartbeats_with_a_majority_before_it_answers_a_read():
-    group, _ = begun(5)
+    group, _ = started_group(5)
     group.drop = lambda m: isinstance(m, HeartBeatResponse)
     number = group.read()
     group.run_for(300)
@@ -65,7 +65,7 @@ def test_a_leader_exchanges_heartbeats_with_a_majority_before_it_answers_a_read(
 
 
 def test_a_leader_deposed_without_knowing_it_answers_no_read():
-    group, old = begun(5)
+    group, old = started_group(5)
     one = group.followers()[0]
     group.split([old, one], [node_id for node_id in group.ids if node_id not in (old, one)])
     number = group.read(old)
@@ -83,7 +83,7 @@ def test_a_leader_deposed_without_knowing_it_answers_no_read():
 
 def test_thesis_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked():
     """Entries committed between the question and the proof may be seen; none before is missed."""
-    group, leader = begun()
+    group, leader = started_group()
     group.propose(leader, count=4)
     group.converge()
     group.drop = lambda m: isinstance(m, HeartBeatResponse)
@@ -97,7 +97,7 @@ def test_thesis_6_4_the_read_index_is_the_commit_index_when_the_read_was_asked()
 
 @pytest.mark.parametrize("reads", [1, 10, 500])
 def test_thesis_6_4_one_round_of_heartbeats_serves_all_reads_that_have_accumulated(reads):
-    group, _ = begun()
+    group, _ = started_group()
     group.drop = lambda m: isinstance(m, HeartBeatResponse)
     numbers = [group.read() for _ in range(reads)]
     group.sent.clear()

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
-from raft_members import begun, carries_entries, entries_to, no_message
+from raft_members import carries_entries, entries_to, no_message, started_group
 
 
 def is_word(message):
@@ -12,7 +12,7 @@ def is_word(message):
 
 
 def test_the_prior_leader_stops_accepting_new_client_requests():
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = is_word
     group.transfer(group.followers()[0])
     number = group.propose(leader)
@@ -21,7 +21,7 @@ def test_the_prior_leader_stops_accepting_new_client_requests():
 
 
 def test_it_fully_updates_the_targets_log_before_it_sends_the_word():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     group.drop = entries_to(target)
     group.propose(leader, count=20)
@@ -37,7 +37,7 @@ def test_it_fully_updates_the_targets_log_before_it_sends_the_word():
 
 
 def test_the_target_starts_an_election_at_once_without_a_pre_vote():
-    group, leader = begun()
+    group, leader = started_group()
     target, term = group.followers()[0], group.core(leader).term
     group.sent.clear()
     group.transfer(target)
@@ -52,7 +52,7 @@ def test_the_target_starts_an_election_at_once_without_a_pre_vote():
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_the_target_is_very_likely_to_lead_before_any_other_times_out(count):
     for seed in range(5):
-        group, _ = begun(count, seed)
+        group, _ = started_group(count, seed)
         target, asked = group.followers()[-1], group.now
         assert group.outcome(group.transfer(target)) is ResponseCode.SUCCESS
         assert group.leader == target
@@ -60,7 +60,7 @@ def test_the_target_is_very_likely_to_lead_before_any_other_times_out(count):
 
 
 def test_the_prior_leader_steps_down_when_it_hears_of_the_new_term():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     assert group.outcome(group.transfer(target)) is ResponseCode.SUCCESS
 
@@ -69,7 +69,7 @@ def test_the_prior_leader_steps_down_when_it_hears_of_the_new_term():
 
 
 def test_without_success_within_the_time_out_it_resumes_accepting_requests():
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = is_word
     number, asked = group.transfer(group.followers()[0]), group.now
     assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
@@ -81,7 +81,7 @@ def test_without_success_within_the_time_out_it_resumes_accepting_requests():
 
 def test_a_word_that_arrives_after_the_leader_gave_up_unseats_it_but_loses_nothing():
     """At worst there is one more election."""
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     words = []
     group.drop = lambda m: is_word(m) and (words.append(m) or True)
@@ -98,7 +98,7 @@ def test_a_word_that_arrives_after_the_leader_gave_up_unseats_it_but_loses_nothi
 
 
 def test_entries_sent_before_the_hand_over_are_kept():
-    group, leader = begun()
+    group, leader = started_group()
     target, other = group.followers()
     numbers = [group.propose(leader, count=3) for _ in range(4)]
     group.drop = lambda m: carries_entries(m) and m.remote_id == other

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from quorumlog.raft import events as ev
-from raft_members import begun
+from raft_members import started_group
 
 SEEDS = 150
 BATCH = 25
@@ -204,7 +204,7 @@ def members_are_in_step(group):
 
 
 def run_seed(seed):
-    group, _ = begun(2 + seed % 3, seed)
+    group, _ = started_group(2 + seed % 3, seed)
     for number in range(len(group.ids), MEMBERS):
         group.start_stranger(f"n{number}")
     requests = Requests(group, seed)

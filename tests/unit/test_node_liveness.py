@@ -247,7 +247,7 @@ def test_a_peer_that_is_silent_while_its_node_answers_keeps_the_leader_awake():
     """Found by the simulator (seed 8600321): nobody would have asked it where it is."""
     world = World("g", members=("a", "b", "c"))
     world.pass_beats(5)
-    assert world.is_quiescent == [False, True], "c was not heard of, its node is"
+    assert world.is_quiescent == [False, True], "c was not heard from, its node is"
     world.drop = lambda message: "c" in (message.local_id, message.remote_id)
     world.pass_beats(10)
     assert world.is_quiescent == [True, True], "its node is silent, too"

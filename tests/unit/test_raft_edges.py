@@ -9,7 +9,7 @@ from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.leadership import RETENTION_LIVENESS_MS
 from raft_cluster import Cluster
-from raft_members import begun
+from raft_members import started_group
 from raft_messages import append_of, heartbeat, log_of, push
 
 STALLED_MS = 600_000
@@ -33,7 +33,7 @@ def test_a_leader_that_slept_past_the_bound_still_gives_up_for_a_stalled_disk():
 
 
 def test_a_hand_over_that_was_slept_through_ends_all_the_same():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     group.isolate(leader)
     number = group.transfer(target)
@@ -127,7 +127,7 @@ def test_a_leader_compares_right_behind_the_last_entry_of_a_term_that_both_have(
 
 
 def test_the_history_names_learners_and_only_them():
-    group, leader = begun()
+    group, leader = started_group()
     group.start_stranger("n7")
     group.add("n7", joining=False)
     group.converge()
@@ -138,7 +138,7 @@ def test_the_history_names_learners_and_only_them():
 
 
 def test_an_emptied_voter_is_not_taken_out_while_too_few_others_could_decide():
-    group, leader = begun(5)
+    group, leader = started_group(5)
     emptied, *_, one, two = group.followers()
     group.crash(one)
     group.crash(two)

@@ -5,7 +5,7 @@ import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.messages.peer import HeartBeatResponse
-from raft_members import begun, entries_but_to, no_message
+from raft_members import entries_but_to, no_message, started_group
 from raft_messages import push_response, vote_request, vote_response
 
 OK = ResponseCode.SUCCESS
@@ -19,7 +19,7 @@ def wiped_and_back(group, *node_ids):
 
 def test_an_emptied_voter_is_not_counted():
     """Two of five are down and one is emptied: the two that remember are no majority."""
-    group, leader = begun(5)
+    group, leader = started_group(5)
     emptied, *down = group.followers()[:3]
     group.propose(leader, count=5)
     group.converge()
@@ -37,7 +37,7 @@ def test_an_emptied_voter_is_not_counted():
 
 
 def test_the_vote_of_an_emptied_voter_does_not_count():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     one, other = group.followers()
     group.shut_down(leader, one)
     core = group.core(other)
@@ -54,7 +54,7 @@ def test_the_vote_of_an_emptied_voter_does_not_count():
 
 
 def test_an_emptied_voter_neither_campaigns_nor_is_voted_for():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     one, other = group.followers()
     group.crash(leader)
     group.wipe(one)
@@ -70,7 +70,7 @@ def test_an_emptied_voter_neither_campaigns_nor_is_voted_for():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_emptied_voter_is_readmitted_as_a_learner_and_then_as_a_voter(seed):
-    group, leader = begun(3, seed)
+    group, leader = started_group(3, seed)
     emptied = group.followers()[0]
     group.propose(leader, count=1_200)
     group.converge()
@@ -103,7 +103,7 @@ def watching(group, leader, node_id, kinds, then):
 
 
 def test_the_one_it_was_stays_counted_as_absent_until_a_majority_without_it_agreed():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     emptied, other = group.followers()
     group.crash(other)
     wiped_and_back(group, emptied)
@@ -117,7 +117,7 @@ def test_the_one_it_was_stays_counted_as_absent_until_a_majority_without_it_agre
 
 
 def test_two_emptied_at_once_are_readmitted_one_after_the_other():
-    group, _ = begun(5)
+    group, _ = started_group(5)
     group.propose(count=20)
     group.converge()
     emptied = group.followers()[:2]
@@ -136,7 +136,7 @@ def test_two_emptied_at_once_are_readmitted_one_after_the_other():
 
 
 def test_a_learner_that_was_emptied_stays_a_learner():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is OK
     group.converge()
@@ -151,7 +151,7 @@ def test_a_learner_that_was_emptied_stays_a_learner():
 
 def test_an_emptied_joiner_is_counted_only_with_its_new_directory():
     """Emptied between its promotion and the end of it."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is OK
     group.converge()
@@ -168,7 +168,7 @@ def test_an_emptied_joiner_is_counted_only_with_its_new_directory():
 
 def test_answers_of_an_earlier_directory_are_not_believed():
     """A late acknowledgement says nothing of what the emptied disk holds."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     emptied, other = group.followers()
     group.crash(other)
     wiped_and_back(group, emptied)
@@ -195,7 +195,7 @@ def test_answers_of_an_earlier_directory_are_not_believed():
 
 def test_late_answers_of_an_earlier_directory_do_not_drive_out_the_new_one():
     """They were under way when the disk was emptied; the one that took its place answers, too."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     emptied = group.followers()[0]
     wiped_and_back(group, emptied)
     group.run_until(lambda: group.core(leader).membership.member(emptied).incarnation == 2)
@@ -215,7 +215,7 @@ def test_late_answers_of_an_earlier_directory_do_not_drive_out_the_new_one():
 
 
 def test_a_message_meant_for_the_earlier_directory_changes_nothing():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     emptied = group.followers()[0]
     group.wipe(emptied)
     group.isolate(emptied)
@@ -229,7 +229,7 @@ def test_a_message_meant_for_the_earlier_directory_changes_nothing():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_emptied_under_load_nothing_acknowledged_is_lost(seed):
-    group, _ = begun(3, seed)
+    group, _ = started_group(3, seed)
     for round_number in range(6):
         group.random.seed(f"{seed} {round_number}")
         group.propose(count=3)

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
-from raft_members import Group, begun
+from raft_members import Group, started_group
 from raft_messages import vote_request, vote_response
 
 
@@ -108,7 +108,7 @@ def test_those_who_give_up_entries_elect_nobody_without_one_who_compared_logs():
 
 def test_while_one_of_three_leaves_it_leads_though_it_has_less_than_the_damaged_one():
     """The one that stays knows of no change; both are needed to decide on what is behind it."""
-    group, damaged = begun(3)
+    group, damaged = started_group(3)
     stays, leaves = group.followers()
     group.isolate(stays)
     group.remove(leaves, at=damaged)
@@ -124,7 +124,7 @@ def test_while_one_of_three_leaves_it_leads_though_it_has_less_than_the_damaged_
 
 def test_while_a_third_joins_it_must_compare_logs_too():
     """What the damaged one and the third decided alone, once they were three, the second lacks."""
-    group, damaged = begun(2)
+    group, damaged = started_group(2)
     (second,) = group.followers()
     group.start_stranger("n9")
     assert group.outcome(group.add("n9", at=damaged)) is ResponseCode.SUCCESS
@@ -148,7 +148,7 @@ def test_while_a_third_joins_it_must_compare_logs_too():
 
 def after_two_led_alone(count, change=None):
     """Who led first, and appended what no other has; who led then likewise, and is damaged."""
-    group, first = begun(count)
+    group, first = started_group(count)
     group.isolate(first)
     if change is not None:
         change(group, first)
@@ -183,7 +183,7 @@ def test_of_four_with_one_down_and_two_ends_that_differ_the_damaged_one_goes():
 
 def test_of_three_the_two_that_will_be_left_prove_nothing():
     """The third does not know yet that it left: with the other it may have decided without me."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     other, third = group.followers()
     group.isolate(leader)
     group.remove(third, at=leader)

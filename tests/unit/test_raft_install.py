@@ -7,7 +7,7 @@ from quorumlog.model.messages.peer import InstallSnapshotRequest, InstallSnapsho
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from raft_cluster import Cluster
-from raft_members import begun
+from raft_members import started_group
 from raft_messages import Contents, log_of, push_response
 
 TRIMMED = log_of((1, 150))
@@ -209,7 +209,7 @@ def test_one_that_loses_its_new_begin_is_asked_anew_for_all_that_it_acknowledged
 
 
 def test_the_membership_that_was_left_out_comes_along():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.propose(count=20)
     group.converge()
     wiped, other = group.followers()

@@ -309,7 +309,7 @@ def test_123_a_late_answer_does_not_lower_what_is_known():
     assert cluster.core(leader).peer_progress() == before
 
 
-def test_124_pending_appends_end_when_a_new_term_is_heard_of():
+def test_124_pending_appends_end_when_a_new_term_is_known():
     cluster, leader = led()
     number = cluster.propose(leader)
     effects = cluster.step(

@@ -27,10 +27,10 @@ def test_another_leads_within_heartbeats_rather_than_time_outs(seed):
     followers = cluster.followers()
     config = cluster.config_of(leader)
     cluster.crash(leader)
-    begun = cluster.now
+    started = cluster.now
     lose(cluster, leader, *followers)
     cluster.run_until(lambda: cluster.leader is not None)
-    assert cluster.now - begun < config.election_timeout_min_ms
+    assert cluster.now - started < config.election_timeout_min_ms
     cluster.propose(count=5)
     cluster.converge()
 

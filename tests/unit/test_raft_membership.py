@@ -7,15 +7,22 @@ from quorumlog.model.codes import ResponseCode, Role, VoteResult
 from quorumlog.model.membership import MEMBERS_MAX, Member
 from quorumlog.model.messages.peer import VoteRequest
 from quorumlog.raft import events as ev
-from raft_members import Group, begun, carries_entries, entries_but_to, entries_to, no_message
+from raft_members import (
+    Group,
+    carries_entries,
+    entries_but_to,
+    entries_to,
+    no_message,
+    started_group,
+)
 from raft_messages import vote_request
 
 OK = ResponseCode.SUCCESS
 
 
 def grown(*strangers, count=3, seed=0, **options):
-    """A group that has begun, and nodes that run but do not belong to it."""
-    group, leader = begun(count, seed, **options)
+    """A group that has started, and nodes that run but do not belong to it."""
+    group, leader = started_group(count, seed, **options)
     for node_id in strangers:
         group.start_stranger(node_id)
     return group, leader
@@ -60,7 +67,7 @@ def test_the_first_entry_names_the_founders_and_their_data_directories():
 
 
 def test_a_group_that_has_begun_needs_a_majority_only():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.crash(leader)
 
     assert group.elect() != leader
@@ -161,7 +168,7 @@ def test_a_member_is_added_once():
 
 
 def test_a_group_has_a_bounded_number_of_members():
-    group, _ = begun(3)
+    group, _ = started_group(3)
     for number in range(3, MEMBERS_MAX):
         assert group.outcome(group.add(f"n{number}")) is OK
 
@@ -213,14 +220,14 @@ def test_a_learner_that_does_not_answer_is_not_promoted():
 
 
 def test_one_that_was_never_there_is_not_promoted():
-    group, _ = begun()
+    group, _ = started_group()
     assert group.outcome(group.add("n3")) is OK
 
     assert group.answers[group.promote("n3")] is ResponseCode.MEMBER_NOT_READY
 
 
 def test_one_that_joins_becomes_a_voter_by_itself_once_it_has_caught_up():
-    group, leader = begun()
+    group, leader = started_group()
     group.propose(leader, count=2_000)
     group.converge()
     assert group.outcome(group.add("n3", joining=True)) is OK
@@ -266,7 +273,7 @@ def test_a_joint_entry_counts_at_once_and_needs_both_majorities():
 
 def test_voters_of_before_alone_commit_nothing_in_a_joint_membership():
     """Removing two of five one by one: {n0 n1 n2 n3} joint with {n0 … n4}."""
-    group, leader = begun(4)
+    group, leader = started_group(4)
     target = group.followers()[0]
     others = [node_id for node_id in group.followers() if node_id != target]
     committed = group.core(leader).committed_index
@@ -295,7 +302,7 @@ def test_one_change_at_a_time():
 
 
 def test_a_member_is_not_added_at_the_address_of_another():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     assert group.outcome(group.change(ev.AddMember(Member("n3", "h:9")))) is OK
     number = group.change(ev.AddMember(Member("n4", "h:9")))
     assert group.answers[number] is ResponseCode.UNEXPECTED_ARGUMENT
@@ -363,7 +370,7 @@ def test_truncating_the_addition_of_a_learner_lets_it_go():
 
 def test_r15_no_change_before_an_entry_of_the_own_term_is_committed():
     """The single-server change bug of 2015: else two majorities might not meet."""
-    group, leader = begun()
+    group, leader = started_group()
     group.crash(leader)
     group.drop = carries_entries
     group.run_until(lambda: group.leader is not None)
@@ -376,7 +383,7 @@ def test_r15_no_change_before_an_entry_of_the_own_term_is_committed():
 
 
 def test_a_follower_changes_nothing():
-    group, leader = begun()
+    group, leader = started_group()
     number = group.remove(leader, at=group.followers()[0])
 
     assert group.answers[number] is ResponseCode.NOT_LEADER
@@ -443,7 +450,7 @@ def test_r18_an_old_leader_whose_own_change_never_was_follows_a_member_it_never_
 
 
 def test_r18_a_stranger_without_a_membership_is_not_answered():
-    group, leader = begun()
+    group, leader = started_group()
     follower = group.followers()[0]
     group.run_for(5_000)
     group.crash(leader)

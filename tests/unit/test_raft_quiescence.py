@@ -142,7 +142,7 @@ def test_a_leader_that_wakes_up_without_a_quorum_steps_down_within_a_time_out():
     assert not cluster.core(leader).is_quiescent
 
 
-def test_a_follower_counts_from_when_the_leader_was_last_heard_of():
+def test_a_follower_counts_from_its_last_contact_with_the_leader():
     cluster, _ = quiescent()
     cluster.run_for(LONG_MS)
     follower = cluster.core(cluster.followers()[0])

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import HeartBeatRequest, HeartBeatResponse
 from quorumlog.raft import read_index
-from raft_members import Group, begun, carries_entries, no_message
+from raft_members import Group, carries_entries, no_message, started_group
 
 
 def answers(message):
@@ -17,7 +17,7 @@ def beats(group):
 
 
 def test_a_read_is_answered_with_what_was_committed_when_it_was_asked():
-    group, leader = begun()
+    group, leader = started_group()
     group.propose(leader, count=7)
     group.converge()
     number = group.read()
@@ -26,7 +26,7 @@ def test_a_read_is_answered_with_what_was_committed_when_it_was_asked():
 
 
 def test_a_round_begins_at_once_for_a_read():
-    group, _ = begun()
+    group, _ = started_group()
     group.run_for(30)
     group.sent.clear()
     group.read()
@@ -37,7 +37,7 @@ def test_a_round_begins_at_once_for_a_read():
 
 
 def test_a_read_waits_for_a_majority():
-    group, leader = begun(5)
+    group, leader = started_group(5)
     near, *far = group.followers()
     group.drop = lambda m: answers(m) and m.local_id in far
     number = group.read()
@@ -52,7 +52,7 @@ def test_a_read_waits_for_a_majority():
 
 def test_a_round_begun_before_the_read_proves_nothing():
     """Its answers may have been given before somebody else was elected."""
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = answers
     group.sent.clear()
     first = group.read()
@@ -82,7 +82,7 @@ def answer_to(group, leader, follower, number):
 
 @pytest.mark.parametrize("behind", [1, 2, 5])
 def test_late_answers_to_older_rounds_do_not_confirm(behind):
-    group, leader = begun()
+    group, leader = started_group()
     group.run_for(1_000)
     group.drop = answers
     number = group.read()
@@ -96,7 +96,7 @@ def test_late_answers_to_older_rounds_do_not_confirm(behind):
 
 
 def test_answers_to_rounds_that_never_were_do_not_confirm():
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = answers
     number = group.read()
     for follower in group.followers():
@@ -106,7 +106,7 @@ def test_answers_to_rounds_that_never_were_do_not_confirm():
 
 
 def test_an_answer_of_an_older_term_does_not_confirm():
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = answers
     number = group.read()
     for follower in group.followers():
@@ -126,7 +126,7 @@ def test_an_answer_of_an_older_term_does_not_confirm():
 
 def test_nothing_is_answered_before_an_entry_of_the_own_term_is_committed():
     """Raft 8: until then a leader does not know what is committed."""
-    group, leader = begun()
+    group, leader = started_group()
     group.propose(leader, count=5)
     group.converge()
     group.crash(leader)
@@ -141,7 +141,7 @@ def test_nothing_is_answered_before_an_entry_of_the_own_term_is_committed():
 
 
 def test_a_deposed_leader_fails_its_reads():
-    group, leader = begun()
+    group, leader = started_group()
     group.isolate(leader)
     numbers = [group.read(leader) for _ in range(3)]
     group.run_until(lambda: group.core(leader).role is not Role.LEADER)
@@ -150,7 +150,7 @@ def test_a_deposed_leader_fails_its_reads():
 
 
 def test_140_a_leader_that_was_cut_off_never_answers():
-    group, leader = begun()
+    group, leader = started_group()
     group.isolate(leader)
     numbers = []
     for _ in range(100):
@@ -171,7 +171,7 @@ def test_140_a_leader_that_was_cut_off_never_answers():
 
 def test_140_one_way_deafness_is_no_proof():
     """The followers hear the old leader; it does not hear that they elected another."""
-    group, leader = begun()
+    group, leader = started_group()
     for follower in group.followers():
         group.cut(follower, leader, both=False)
     number = group.read(leader)
@@ -182,7 +182,7 @@ def test_140_one_way_deafness_is_no_proof():
 @pytest.mark.parametrize("seed", range(5))
 def test_140_no_read_is_stale_under_changing_leaders(seed):
     """The group compares each answer with what was committed anywhere when it was asked."""
-    group, _ = begun(3, seed)
+    group, _ = started_group(3, seed)
     group.delay_ms = (1, 60)
     for _ in range(60):
         for leader in group.leaders():
@@ -200,14 +200,14 @@ def test_140_no_read_is_stale_under_changing_leaders(seed):
 
 
 def test_141_a_follower_refuses():
-    group, _ = begun()
+    group, _ = started_group()
     number = group.read(group.followers()[0])
 
     assert group.answers[number] is ResponseCode.NOT_LEADER
 
 
 def test_a_single_voter_answers_at_once():
-    group, _ = begun(1)
+    group, _ = started_group(1)
     group.propose(count=3)
     group.converge()
     number = group.read()
@@ -216,7 +216,7 @@ def test_a_single_voter_answers_at_once():
 
 
 def test_a_single_voter_with_a_learner_answers_at_once():
-    group, _ = begun(1)
+    group, _ = started_group(1)
     assert group.outcome(group.add("n1")) is ResponseCode.SUCCESS
     number = group.read()
 
@@ -224,7 +224,7 @@ def test_a_single_voter_with_a_learner_answers_at_once():
 
 
 def test_a_learners_answers_confirm_nothing():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
     group.converge()
@@ -236,7 +236,7 @@ def test_a_learners_answers_confirm_nothing():
 
 
 def test_a_joint_membership_needs_both_majorities():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
     group.converge()
@@ -258,7 +258,7 @@ def test_a_joint_membership_needs_both_majorities():
 
 
 def test_reads_asked_during_a_round_share_the_next():
-    group, _ = begun()
+    group, _ = started_group()
     group.run_for(110 - group.now % 100)  # the next heartbeat is not due meanwhile
     group.sent.clear()
     numbers = [group.read() for _ in range(1_000)]
@@ -270,7 +270,7 @@ def test_reads_asked_during_a_round_share_the_next():
 
 def test_more_reads_than_can_wait_are_refused(monkeypatch):
     monkeypatch.setattr(read_index, "READS_MAX", 10)
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = answers
     numbers = [group.read(leader) for _ in range(13)]
     refused = [number for number in numbers if number in group.answers]
@@ -284,7 +284,7 @@ def test_more_reads_than_can_wait_are_refused(monkeypatch):
 
 
 def test_a_read_during_a_hand_over_is_answered_or_failed():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     number = group.read(leader)
     handed = group.transfer(target)
@@ -295,7 +295,7 @@ def test_a_read_during_a_hand_over_is_answered_or_failed():
 
 def test_an_emptied_voter_confirms_nothing():
     """Who it was may have promised another leader something that it has forgotten."""
-    group, leader = begun(3)
+    group, leader = started_group(3)
     emptied, other = group.followers()
     group.crash(other)
     group.wipe(emptied)

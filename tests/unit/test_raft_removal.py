@@ -3,14 +3,14 @@
 import pytest
 
 from quorumlog.model.codes import ResponseCode, Role, VoteResult
-from raft_members import begun, carries_entries, entries_but_to, no_message
+from raft_members import carries_entries, entries_but_to, no_message, started_group
 
 OK = ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_a_follower_is_removed(count):
-    group, leader = begun(count)
+    group, leader = started_group(count)
     gone = group.followers()[0]
     assert group.outcome(group.remove(gone)) is OK
     group.run_for(500)
@@ -25,7 +25,7 @@ def test_a_follower_is_removed(count):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_r17_a_leader_that_is_removed_commits_that_transfers_leadership_and_steps_down(count, seed):
-    group, leader = begun(count, seed)
+    group, leader = started_group(count, seed)
     number = group.remove(leader)
     asked = group.now
     assert group.outcome(number) is OK
@@ -42,7 +42,7 @@ def test_r17_a_leader_that_is_removed_commits_that_transfers_leadership_and_step
 @pytest.mark.parametrize("seed", range(5))
 def test_r17_a_busy_leader_that_is_removed_hands_over_all_the_same(seed):
     """Entries behind the end of the change are on their way all the time."""
-    group, leader = begun(3, seed)
+    group, leader = started_group(3, seed)
     number = group.remove(leader)
     asked = group.now
     while group.core(leader).role is Role.LEADER:
@@ -56,7 +56,7 @@ def test_r17_a_busy_leader_that_is_removed_hands_over_all_the_same(seed):
 
 def test_r17_a_removed_leader_counts_itself_for_nothing():
     """The leader of four is removed: its copy does not count for the majority of the others."""
-    group, leader = begun(4)
+    group, leader = started_group(4)
     one = group.followers()[0]
     committed = group.core(leader).committed_index
     group.drop = entries_but_to(one)
@@ -68,12 +68,12 @@ def test_r17_a_removed_leader_counts_itself_for_nothing():
 
 
 def test_r17_the_last_voter_is_not_removed():
-    group, _ = begun(1)
+    group, _ = started_group(1)
     assert group.answers[group.remove("n0")] is ResponseCode.UNEXPECTED_ARGUMENT
 
 
 def test_r16_nobody_is_removed_if_no_majority_would_be_left():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     dead, alive = group.followers()
     group.crash(dead)
     group.run_for(600)
@@ -86,7 +86,7 @@ def test_r16_nobody_is_removed_if_no_majority_would_be_left():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_r9_one_that_was_removed_and_does_not_know_it_disturbs_nobody(seed):
-    group, leader = begun(3, seed)
+    group, leader = started_group(3, seed)
     gone = group.followers()[0]
     group.isolate(gone)
     assert group.outcome(group.remove(gone)) is OK
@@ -103,7 +103,7 @@ def test_r9_one_that_was_removed_and_does_not_know_it_disturbs_nobody(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_r9_one_that_was_removed_does_not_win_when_the_leader_dies(seed):
-    group, leader = begun(5, seed)
+    group, leader = started_group(5, seed)
     gone = group.followers()[0]
     group.isolate(gone)
     assert group.outcome(group.remove(gone)) is OK
@@ -116,7 +116,7 @@ def test_r9_one_that_was_removed_does_not_win_when_the_leader_dies(seed):
 
 
 def test_one_that_was_removed_can_be_added_again():
-    group, leader = begun(3)
+    group, leader = started_group(3)
     gone = group.followers()[0]
     assert group.outcome(group.remove(gone)) is OK
     group.run_for(500)
@@ -131,7 +131,7 @@ def test_one_that_was_removed_can_be_added_again():
 @pytest.mark.parametrize(("count", "dead"), [(2, 0), (4, 1)])
 def test_a_removed_leader_that_alone_has_the_final_entry_still_campaigns(count, dead):
     """Thesis 4.2.2: its vote is needed, its log is the longest, so it must lead once more."""
-    group, leader = begun(count)
+    group, leader = started_group(count)
     last = group.core(leader).end_index
     others = group.followers()
     group.drop = lambda m: carries_entries(m) and m.last_index > last + 1

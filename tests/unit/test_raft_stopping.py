@@ -5,7 +5,7 @@ import pytest
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import PushResponse, TimeoutNowRequest
 from quorumlog.raft import events as ev
-from raft_members import Group, begun
+from raft_members import Group, started_group
 
 LIMIT_MS = 2_500
 """A node that stops waits so long for its replicas."""
@@ -30,13 +30,13 @@ def story(group, node_id):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leader_that_stops_has_another_one_lead_at_once(seed):
-    group, leader = begun(3, seed)
-    term, begun_ms = group.core(leader).term, group.now
+    group, leader = started_group(3, seed)
+    term, started_ms = group.core(leader).term, group.now
     append = group.propose(leader)
     prepare_stop(group, leader)
     group.run_until(lambda: may_stop(group, leader))
 
-    assert group.now - begun_ms < 100
+    assert group.now - started_ms < 100
     assert group.finished[append] is ResponseCode.SUCCESS
     successor = group.leader
     assert successor not in (None, leader)
@@ -47,7 +47,7 @@ def test_a_leader_that_stops_has_another_one_lead_at_once(seed):
 
 
 def test_what_was_appended_is_committed_before_anybody_is_told_to_take_over():
-    group, leader = begun()
+    group, leader = started_group()
     follower, other = group.followers()
     group.drop = lambda message: isinstance(message, PushResponse)
     append = group.propose(leader)
@@ -62,7 +62,7 @@ def test_what_was_appended_is_committed_before_anybody_is_told_to_take_over():
 
 
 def test_the_one_that_lags_least_takes_over():
-    group, leader = begun()
+    group, leader = started_group()
     behind, near = group.followers()
     group.cut(leader, behind)
     group.propose(leader, count=50)
@@ -74,7 +74,7 @@ def test_the_one_that_lags_least_takes_over():
 
 
 def test_a_leader_whom_nobody_answers_is_not_waited_for():
-    group, leader = begun()
+    group, leader = started_group()
     group.isolate(leader)
     group.run_until(lambda: group.core(leader).role is not Role.LEADER)
     group.heal()
@@ -90,14 +90,14 @@ def test_a_leader_whom_nobody_answers_is_not_waited_for():
 
 
 def test_a_sole_voter_is_not_waited_for():
-    group, leader = begun(1)
+    group, leader = started_group(1)
     prepare_stop(group, leader)
     assert may_stop(group, leader)
     assert group.core(leader).role is Role.LEADER
 
 
 def test_if_one_does_not_take_over_another_is_asked():
-    group, leader = begun()
+    group, leader = started_group()
     first = []
 
     def is_to_the_first(message):
@@ -112,7 +112,7 @@ def test_if_one_does_not_take_over_another_is_asked():
 
 
 def test_one_that_has_ended_is_not_waited_for():
-    group, leader = begun()
+    group, leader = started_group()
     group.drop = lambda message: isinstance(message, TimeoutNowRequest)
     prepare_stop(group, leader)
     target = words(group)[0].remote_id
@@ -127,7 +127,7 @@ def test_one_that_has_ended_is_not_waited_for():
 
 
 def test_a_hand_over_that_is_under_way_is_waited_for():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     number = group.transfer(target)
     prepare_stop(group, leader)
@@ -138,7 +138,7 @@ def test_a_hand_over_that_is_under_way_is_waited_for():
 
 
 def test_a_follower_that_stops_disturbs_nobody_and_does_not_campaign():
-    group, leader = begun()
+    group, leader = started_group()
     stopping, other = group.followers()
     term = group.core(leader).term
     prepare_stop(group, stopping)
@@ -152,7 +152,7 @@ def test_a_follower_that_stops_disturbs_nobody_and_does_not_campaign():
 
 
 def test_one_that_stops_does_not_take_leadership_over():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     prepare_stop(group, target)
     assert group.outcome(group.transfer(target)) is ResponseCode.TAKE_LEADERSHIP_FAILED
@@ -160,7 +160,7 @@ def test_one_that_stops_does_not_take_leadership_over():
 
 
 def test_votes_that_are_given_are_counted_before_the_candidate_stops():
-    group, _ = begun()
+    group, _ = started_group()
     target = group.followers()[0]
     group.transfer(target)
     group.run_until(lambda: group.core(target).role is Role.CANDIDATE)
@@ -184,6 +184,6 @@ def test_one_that_only_asks_whether_it_would_win_gives_that_up():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_when_all_stop_at_once_nobody_waits_for_long(seed):
-    group, _ = begun(3, seed)
+    group, _ = started_group(3, seed)
     prepare_stop(group, *group.ids)
     group.run_until(lambda: may_stop(group, *group.ids), LIMIT_MS)

@@ -6,7 +6,7 @@ import pytest
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
 from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
 from quorumlog.raft import events as ev
-from raft_members import Group, begun, no_message
+from raft_members import Group, no_message, started_group
 from raft_messages import Contents, log_of, vote_request
 
 APPEND = PushType.APPEND
@@ -27,7 +27,7 @@ def words(group):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_37_a_caught_up_follower_leads_in_a_higher_term_and_appends_resume(seed):
-    group, leader = begun(3, seed)
+    group, leader = started_group(3, seed)
     target, term = group.followers()[0], group.core(leader).term
     number = group.transfer(target)
     asked = group.now
@@ -41,7 +41,7 @@ def test_37_a_caught_up_follower_leads_in_a_higher_term_and_appends_resume(seed)
 
 
 def test_a_target_that_lags_a_little_is_caught_up_before_it_is_told():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     group.drop = is_append_to(target)
     group.propose(leader, count=50)
@@ -57,7 +57,7 @@ def test_a_target_that_lags_a_little_is_caught_up_before_it_is_told():
 
 
 def test_an_append_pending_at_a_hand_over_is_not_lost():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     number = group.propose(leader)
     handed = group.transfer(target)
@@ -69,7 +69,7 @@ def test_an_append_pending_at_a_hand_over_is_not_lost():
 
 
 def test_a_lost_word_is_repeated():
-    group, _ = begun()
+    group, _ = started_group()
     target = group.followers()[0]
     group.drop = lambda message: isinstance(message, TimeoutNowRequest) and len(words(group)) < 3
 
@@ -81,13 +81,13 @@ def test_a_lost_word_is_repeated():
 
 
 def test_38_a_follower_a_thousand_entries_behind_is_not_handed_leadership():
-    group, leader = begun(transfer_lag_max=1_000)
+    group, leader = started_group(transfer_lag_max=1_000)
     target = group.followers()[0]
     group.drop = is_append_to(target)
     group.propose(leader, count=999)
     group.run_for(500)
     near = group.transfer(target)
-    assert near not in group.answers  # 999 behind: it is begun
+    assert near not in group.answers  # 999 behind: it is started
     assert group.outcome(near) is ResponseCode.TAKE_LEADERSHIP_FAILED
     group.propose(leader)
     group.run_for(500)
@@ -98,7 +98,7 @@ def test_38_a_follower_a_thousand_entries_behind_is_not_handed_leadership():
 
 
 def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_over():
-    group, leader = begun()
+    group, leader = started_group()
     one, other = group.followers()
     group.drop = lambda message: isinstance(message, TimeoutNowRequest)
     first = group.transfer(one)
@@ -115,7 +115,7 @@ def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_ove
 
 
 def test_40_a_hand_over_in_another_term_is_refused():
-    group, leader = begun()
+    group, leader = started_group()
     target, term = group.followers()[0], group.core(leader).term
     for wrong in (term - 1, term + 1):
         number = group.transfer(target, term=wrong)
@@ -125,7 +125,7 @@ def test_40_a_hand_over_in_another_term_is_refused():
 
 
 def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
-    group, leader = begun()
+    group, leader = started_group()
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
     group.run_for(500)
@@ -138,7 +138,7 @@ def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
 
 @pytest.mark.parametrize("silent_ms", [0, 450, 3_000])
 def test_40_a_hand_over_to_a_dead_member_fails_and_the_leader_goes_on(silent_ms):
-    group, leader = begun()
+    group, leader = started_group()
     target, term = group.followers()[0], group.core(leader).term
     group.crash(target)
     group.run_for(silent_ms)
@@ -152,7 +152,7 @@ def test_40_a_hand_over_to_a_dead_member_fails_and_the_leader_goes_on(silent_ms)
 
 
 def test_a_follower_does_not_hand_over_what_it_does_not_have():
-    group, leader = begun()
+    group, leader = started_group()
     one, other = group.followers()
 
     assert group.answers[group.transfer(other, at=one)] is ResponseCode.NOT_LEADER
@@ -165,7 +165,7 @@ def test_a_follower_does_not_hand_over_what_it_does_not_have():
 @pytest.mark.parametrize("seed", range(5))
 def test_41_a_target_that_does_not_win_in_time_is_given_up(seed):
     """It raised the term in vain: the group elects again, and the asker is not kept waiting."""
-    group, _ = begun(3, seed)
+    group, _ = started_group(3, seed)
     target, asked = group.followers()[0], group.now
     group.drop = lambda m: isinstance(m, VoteRequest) and m.local_id == target
     number = group.transfer(target)
@@ -178,7 +178,7 @@ def test_41_a_target_that_does_not_win_in_time_is_given_up(seed):
 
 
 def test_41_a_leader_that_loses_its_majority_meanwhile_reports_the_failure():
-    group, leader = begun()
+    group, leader = started_group()
     group.isolate(leader)
     number = group.transfer(group.followers()[0], at=leader)
 
@@ -202,7 +202,7 @@ def word_to(group, target, **fields):
 
 
 def test_a_word_that_is_out_of_date_is_ignored():
-    group, leader = begun()
+    group, leader = started_group()
     target, other = group.followers()
     term = group.core(leader).term
     for fields in (
@@ -220,7 +220,7 @@ def test_a_word_that_is_out_of_date_is_ignored():
 
 
 def test_voters_with_a_living_leader_vote_for_whom_it_chose_and_for_nobody_else():
-    group, leader = begun()
+    group, leader = started_group()
     target, voter = group.followers()
     end = (group.core(leader).end_index, group.core(leader).term)
     term = group.core(leader).term
@@ -233,7 +233,7 @@ def test_voters_with_a_living_leader_vote_for_whom_it_chose_and_for_nobody_else(
 
 def test_a_target_that_campaigns_says_so_to_others_who_ask_in_its_term():
     """Spec 10 section 5, check 10; for every hand-over (REQ), not only to preferred leaders."""
-    group, leader = begun()
+    group, leader = started_group()
     target, other = group.followers()
     end, term = (group.core(leader).end_index, group.core(leader).term), group.core(leader).term
     group.drop = lambda message: message.remote_id != target
@@ -244,7 +244,7 @@ def test_a_target_that_campaigns_says_so_to_others_who_ask_in_its_term():
 
 
 def test_a_damaged_target_does_not_take_over():
-    group, leader = begun()
+    group, leader = started_group()
     target = group.followers()[0]
     group.step(group.nodes[target], ev.EligibilityChanged(is_eligible=False))
 

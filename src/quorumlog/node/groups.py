@@ -53,7 +53,7 @@ class Groups:
         """Open all groups. Raises `StorageError` when none can be opened."""
         files = OsFileSystem()
         self._directory = NodeDirectory(files, self._config.store_base_dir)
-        self._say_strange(files)
+        self._log_unknown_directories(files)
         for group in self._config.groups:
             try:
                 await self._add_group(files, group)
@@ -68,7 +68,7 @@ class Groups:
                     logger, logging.ERROR, "group cannot be opened", group=group.group, text=text
                 )
 
-    def _say_strange(self, files: OsFileSystem) -> None:
+    def _log_unknown_directories(self, files: OsFileSystem) -> None:
         base = self._config.store_base_dir
         known = {LOCK_NAME, *(group.group for group in self._config.groups)}
         data = [path for group in self._config.groups for path in group.data_directories]

@@ -14,7 +14,7 @@ from quorumlog.raft.state import Election, RaftState
 
 
 def start_campaign(state: RaftState) -> None:
-    """No leader was heard of in time: ask for pre-votes, without raising the term."""
+    """No leader was heard from in time: ask for pre-votes, without raising the term."""
     state.election_timer.restart(state.now_ms)
     if state.election is not None and state.election.own_vote_token > state.writes.durable_token:
         return  # the disk is slower than the time-out, and more writes would make it slower still

@@ -147,7 +147,7 @@ class RaftCore(CoreView):
     def next_deadline_ms(self) -> int:
         """Return when the next `Ticked` is needed, and remember it as `signals.due_ms`.
 
-        Until that time has come it may be too early, as when a leader was heard of meanwhile; so
+        Until that time has come it may be too early, as when a leader was heard from meanwhile; so
         this is called then, and after events that are rare.
         """
         self.signals.due_ms = due_ms = self._deadline_ms()

@@ -14,11 +14,11 @@ class RandomSource(Protocol):
 
 
 class ElectionTimer:
-    """When to campaign, and when the leader was last heard of.
+    """When to campaign, and when the leader was last heard from.
 
     While the group is quiescent the timer stands still: node heartbeats stand for the leader's, and
-    `wake_up` says when the leader's node was last heard of. Times are in milliseconds of the clock
-    that the core is given.
+    `wake_up` says when the leader's node was last heard from. Times are in milliseconds of the
+    clock that the core is given.
     """
 
     def __init__(self, config: RaftConfig, random: RandomSource, now_ms: int) -> None:
@@ -42,7 +42,7 @@ class ElectionTimer:
         self.deadline_ms = now_ms + self._timeout_ms
 
     def leader_is_live(self, now_ms: int) -> bool:
-        """Whether the leader was heard of within the shortest election time-out."""
+        """Whether the leader was heard from within the shortest election time-out."""
         if self.is_quiescent:
             return True
         return now_ms - self._last_contact_ms < self._config.election_timeout_min_ms
@@ -74,7 +74,7 @@ class ElectionTimer:
         self.deadline_ms = max(self.deadline_ms, now_ms + self._config.heartbeat_ms)
 
     def wake_up(self, last_contact_ms: int) -> None:
-        """Wait for heartbeats again, from the moment at which the leader was last heard of."""
+        """Wait for heartbeats again, from the moment at which the leader was last heard from."""
         if self.is_quiescent:
             self.is_quiescent = False
             self._last_contact_ms = max(self._last_contact_ms, last_contact_ms)

@@ -177,7 +177,7 @@ class Quiesced(msgspec.Struct, frozen=True):
 
 
 class Unquiesced(msgspec.Struct, frozen=True):
-    """Node heartbeats no longer do that; the leader's node was last heard of at last_contact_ms."""
+    """Node heartbeats no longer do that; the last contact with the leader's node is given."""
 
     last_contact_ms: int
 

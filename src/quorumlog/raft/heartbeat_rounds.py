@@ -44,8 +44,8 @@ class HeartbeatRounds:
                 )
             )
 
-    def note_answer(self, response: HeartBeatResponse) -> bool:
-        """Note which round a peer answered; return False if no such round was sent."""
+    def record_answer(self, response: HeartBeatResponse) -> bool:
+        """Record which round a peer answered; return False if no such round was sent."""
         if response.round > self.number:
             return False
         peer_id = response.local_id

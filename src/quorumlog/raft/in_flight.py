@@ -46,7 +46,7 @@ class InFlight:
         return None
 
     def add(self, push: Push) -> None:
-        """Note a push that is sent now; last indexes rise."""
+        """Record a push that is sent now; last indexes rise."""
         check(self.has_room, "the push window is bounded", self.count, self.size_bytes)
         self._pushes[push.request_id] = push
         self.size_bytes += push.size_bytes

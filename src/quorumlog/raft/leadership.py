@@ -33,7 +33,7 @@ from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer, timeout_now
 
 RETENTION_LIVENESS_MS = 60_000
-"""Entries are retained for a peer that was heard of within this time."""
+"""Entries are retained for a peer that was heard from within this time."""
 REMOVED_PEER_MS = 10_000
 """How long a removed member is sent its removal, if it does not acknowledge that."""
 
@@ -167,9 +167,9 @@ class Leadership:
         self._handlers[type(event)](event)
 
     def _heartbeat_answered(self, response: HeartBeatResponse) -> None:
-        """Note that the peer is live, and whether it still has what it acknowledged."""
+        """Record that the peer is live, and whether it still has what it acknowledged."""
         dispatcher = self._responding_peer(response)
-        if dispatcher is None or not self._rounds.note_answer(response):
+        if dispatcher is None or not self._rounds.record_answer(response):
             return
         self._confirm_reads()
         dispatcher.commits.reported(response.committed_index)
@@ -400,7 +400,7 @@ class Leadership:
     # -- views --------------------------------------------------------------------------------
 
     def retention_floor(self) -> int:
-        """Return the last index that every peer that was heard of lately has."""
+        """Return the last index that every peer that was heard from lately has."""
         oldest_ms = self._state.now_ms - RETENTION_LIVENESS_MS
         matches = [
             dispatcher.match_index

@@ -12,7 +12,7 @@ nothing happens becomes quiescent:
 3. A quiescent leader sends a heartbeat only every `QUIESCENT_HEARTBEAT_MS`, and counts the
    confirming peers as live. Its followers' election timers stand still (`ElectionTimer`).
 4. Any activity wakes the leader up (`is_activity`), and so does a missing answer to a node
-   heartbeat (the event `Unquiesced`). Followers wake up when their leader's node is not heard of
+   heartbeat (the event `Unquiesced`). Followers wake up when their leader's node is not heard from
    any more, or when they enter another term.
 
 Quiescence is never needed for safety. A leader that woke up too late still needs a majority to
@@ -110,8 +110,8 @@ class Quiescence:
         """Something happened: send heartbeats as usual, the first at once.
 
         A confirmed peer has an election time-out from now on to answer, as if it had just been
-        heard of. All groups of a node may wake up at once, and their answers take a while: leaders
-        that gave them no time would step down by the thousand.
+        heard from. All groups of a node may wake up at once, and their answers take a while:
+        leaders that gave them no time would step down by the thousand.
         """
         now_ms = self._active_ms = self._state.now_ms
         if not self.is_quiescent:

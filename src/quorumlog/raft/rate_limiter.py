@@ -10,7 +10,7 @@ class RateLimiter:
         self._sum = 0
 
     def sample(self, size_bytes: int, now_ms: int) -> None:
-        """Note that size_bytes are sent now."""
+        """Record that size_bytes are sent now."""
         self._enter(now_ms)
         self._sum += size_bytes
 

@@ -47,7 +47,7 @@ class Election:
 
 @dataclass(slots=True)
 class Signals:
-    """What to look at after a step, besides its effects.
+    """What to check after a step, besides its effects.
 
     No `Ticked` is needed before `due_ms`. `changes` rises with each change of role, term,
     membership, quiescence, and of a transfer.

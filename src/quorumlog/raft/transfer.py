@@ -18,7 +18,7 @@ from quorumlog.raft.events import TransferRequested
 from quorumlog.raft.state import RaftState
 
 PREFERRED_INTERVAL_MS = 1_000
-"""How often a leader looks whether a preferred one could take over (spec 10 section 9)."""
+"""How often a leader checks whether a preferred one could take over (spec 10 section 9)."""
 PREFERRED_PAUSE_MS = 10_000
 """Pause after a preferred leader did not take over, since appends were refused for nothing.
 

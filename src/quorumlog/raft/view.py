@@ -147,7 +147,7 @@ class CoreView:
         return self._state.election_timer.is_quiescent
 
     def is_due_to_campaign(self, now_ms: int) -> bool:
-        """Whether no leader was heard of in time."""
+        """Whether no leader was heard from in time."""
         timer = self._state.election_timer
         waits = self._leadership is None and not timer.is_quiescent and not self._has_failed
         return waits and now_ms >= timer.deadline_ms

@@ -37,14 +37,14 @@ class WriteTracker:
         return self.hard_state_token
 
     def truncated(self, from_index: int) -> None:
-        """Note that from_index and everything after it was removed; call it before `issue`."""
+        """Record that from_index and everything after it was removed; call it before `issue`."""
         self.durable_index = min(self.durable_index, from_index - 1)
         self._pending = deque(
             (token, min(end, from_index - 1), issued) for token, end, issued in self._pending
         )
 
     def durable(self, token: int) -> None:
-        """Note that every write up to this one is durable."""
+        """Record that every write up to this one is durable."""
         check(token <= self.last_token, "only issued writes are durable", token, self.last_token)
         self.durable_token = max(self.durable_token, token)
         while self._pending and self._pending[0][0] <= token:

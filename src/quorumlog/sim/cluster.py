@@ -1,6 +1,6 @@
 """A whole group in one thread: real cores, replicas and logs; network, disks and time from a seed.
 
-After every event all invariants look at the node it happened to.
+After every event all invariants check the node it happened to.
 """
 
 from functools import partial

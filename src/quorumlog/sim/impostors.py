@@ -45,27 +45,27 @@ class Impostors:
     def start(self) -> None:
         """Start to send."""
         self.is_on = True
-        self._speak_later()
+        self._forge_later()
 
     def end(self) -> None:
         """Send no more."""
         self.is_on = False
 
-    def _speak_later(self) -> None:
+    def _forge_later(self) -> None:
         pause_ms = self._random.uniform(*PAUSE_MS)
-        self._cluster.clock.after_ms(pause_ms, lambda: self._speak() if self.is_on else None)
+        self._cluster.clock.after_ms(pause_ms, lambda: self._forge() if self.is_on else None)
 
-    def _speak(self) -> None:
+    def _forge(self) -> None:
         node = self._random.choice(list(self._cluster.nodes.values()))
         kinds = (self._offer, self._answer, self._beat, self._vote, self._digest)
         make = self._random.choice(kinds)
         sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
         # a node that knows no term yet accepts any as the group's
         if node.is_up and not node.running.is_broken and node.core.term > 0:
-            self._say(node, sender, make)
-        self._speak_later()
+            self._send(node, sender, make)
+        self._forge_later()
 
-    def _say(
+    def _send(
         self,
         node: "SimulatedNode",
         sender: str,

@@ -168,7 +168,7 @@ class _Search(Generic[State]):
         ] = {}
 
     def _index_states(self) -> None:
-        """Note which operations need which state, and which can make it (None: any)."""
+        """Record which operations need which state, and which can make it (None: any)."""
         for index, operation in enumerate(self._completed):
             needed = self._model.needs(operation)
             if needed is not None:

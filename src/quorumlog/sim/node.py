@@ -59,7 +59,7 @@ class Simulation(ClusterView, Protocol):
         ...
 
     def ended(self, gone: "SimulatedNode") -> None:
-        """Take note that a process has ended while its machine goes on."""
+        """Record that a process has ended while its machine goes on."""
         ...
 
     def make_core(

@@ -141,11 +141,9 @@ class MachineRecovery:
         if self._is_recovering:
             return self._recovering(machine)
         if self._asks_peers:
-            return (
-                self._snapshotter.restoring_quarantined(self._restored)
-                if self._restores_quarantined
-                else None
-            )
+            if not self._restores_quarantined:
+                return None
+            return self._snapshotter.restoring_quarantined(self._restored)
         return self._loading(machine, self._load) if self._load is not None else None
 
     def load(self, meta: SnapshotMeta) -> None:
@@ -162,9 +160,8 @@ class MachineRecovery:
         before = self._machine.newest
 
         def run() -> tuple[int, CommandResults, SnapshotMeta | None]:
-            newest = (
-                self._snapshotter.find_newest()
-            )  # first, as it may fail: `recover` is called once
+            # first, as it may fail: `recover` is called once
+            newest = self._snapshotter.find_newest()
             with damage_of_machine():
                 machine.recover()
                 return machine.applied_index, CommandResults.of(machine.kept()), newest
@@ -368,7 +365,6 @@ class MachineRecovery:
         if machine is None:
             return
         if self._rebuild is not None and self._environment.rebuild_machine is not None:
-            machine = self._environment.rebuild_machine(
-                machine
-            )  # so that the next start finds no bad state
+            # so that the next start finds no bad state
+            machine = self._environment.rebuild_machine(machine)
         machine.close()

@@ -183,9 +183,8 @@ class Repairer:
             plan = self._context.log.repair(block)
         except (RequestError, StorageError) as error:
             if isinstance(error, CorruptionError) and error.index == following:
-                self._quarantine(
-                    error, following
-                )  # it may seem whole by itself: only these show it
+                # it may seem whole by itself: only these entries show the damage
+                self._quarantine(error, following)
                 if self._context.log.damaged.range_at(following):
                     self._timer.set(self._environment.now_ms())
                 return

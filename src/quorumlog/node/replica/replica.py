@@ -427,7 +427,7 @@ class Replica:
     def _tick_core(self, now_ms: int) -> None:
         core = self.context.core
         due_ms = core.next_deadline_ms()
-        if now_ms < due_ms:  # it has moved, as when a leader was heard of
+        if now_ms < due_ms:  # it has moved, as when a leader was heard from
             self._core_timer.set(due_ms)
             return
         self.step(ev.Ticked(self._may_campaign(now_ms)))

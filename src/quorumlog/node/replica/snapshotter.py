@@ -163,9 +163,9 @@ class Snapshotter:
 
     def next_work(self, machine: StateMachine) -> MachineJob:
         """Return the next job, if it `may_remove_quarantined` or `should_save`."""
-        return (
-            self._removing_quarantined() if self.may_remove_quarantined else self._saving(machine)
-        )
+        if self.may_remove_quarantined:
+            return self._removing_quarantined()
+        return self._saving(machine)
 
     def _saving(self, machine: StateMachine) -> MachineJob:
         """Return the job that saves the machine's state, beside the machine if it can be frozen."""
@@ -188,8 +188,8 @@ class Snapshotter:
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
-            told = sessions.encode() if knows_sessions else b""
-            kept = msgspec.msgpack.encode(Kept(told, results.pairs()))
+            table = sessions.encode() if knows_sessions else b""
+            kept = msgspec.msgpack.encode(Kept(table, results.pairs()))
             state, oldest = _frozen(machine, index), -1
             if state is None and snapshots is not None:
                 with damage_of_machine():

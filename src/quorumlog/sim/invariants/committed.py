@@ -35,7 +35,7 @@ class Committed:
         return found
 
     def add(self, index: int, identity: tuple[int, int]) -> tuple[int, int]:
-        """Note an entry; return what was known at its index, itself if nothing was."""
+        """Record an entry; return what was known at its index, itself if nothing was."""
         self.last_index = max(self.last_index, index)
         return self.entries.setdefault(index, identity)
 

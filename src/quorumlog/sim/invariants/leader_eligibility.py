@@ -10,7 +10,7 @@ SLACK_MS = 1_000
 
 
 class LeaderEligibility(Invariant):
-    """Notes since when each leader is in a state that must not last.
+    """Records since when each leader is in a state that must not last.
 
     A process that was paused has as much time again: it may handle whatever arrived meanwhile
     before its own timers, and so before it can notice that it is late.

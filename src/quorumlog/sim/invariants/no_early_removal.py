@@ -12,7 +12,7 @@ RATE_MAX = 1.1
 
 
 class NoEarlyRemoval(Invariant):
-    """Notes when each entry was seen first, anywhere, and looks at what retention removes."""
+    """Records when each entry was seen first, anywhere, and checks what retention removes."""
 
     name = "no_early_removal"
 
