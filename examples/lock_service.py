@@ -137,7 +137,7 @@ class Locks:
         """Try to get a lock; return whether that succeeded, and who holds it now."""
         result = await self._execute(Acquire(name, owner))
         if result.holder is None:
-            raise UnexpectedArgumentError(f"no holder of {name!r} was told")
+            raise UnexpectedArgumentError(f"the answer names no holder of {name!r}")
         return result.done, result.holder
 
     async def release(self, name: str, owner: str, token: int) -> bool:

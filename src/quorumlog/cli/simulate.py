@@ -40,7 +40,7 @@ def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     story: Story = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run groups of real replicas over a simulated network, disks and clocks, and judge them.
+    """Run groups of real replicas over a simulated network, disks and clocks, and check them.
 
     The same seed gives the same run. Stops at the first finding, with status 1, the history of all
     nodes and the command that repeats it.

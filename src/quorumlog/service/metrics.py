@@ -1,4 +1,4 @@
-"""Metrics of a node in one table: names follow the walk of one append (DESIGN section 4).
+"""Metrics of a node in one table: names follow the path of one append (DESIGN section 4).
 
 service (answers to clients) → replica (core and pending appends) → disk (group commit) →
 peer_link (pushes) → store. Durations are in seconds, sizes in bytes.

@@ -110,7 +110,7 @@ class FileSequence:
             )
             raise CorruptionError(
                 f"{first} and {other}: files of a log begin whole multiples of {self.file_size} "
-                "bytes apart, so only one of them belongs to this log, and it cannot be told "
+                "bytes apart, so only one of them belongs to this log, and it is not clear "
                 "which; move away the one that was put there",
                 other,
                 0,
