@@ -140,8 +140,8 @@ def check(history: History, final: Read) -> None:
     """
     found = anomalies(history, final)
     shown = [text for kind in found.values() for text in kind[:5]]
-    told = ", ".join(f"{kind}: {len(texts)}" for kind, texts in found.items())
-    assert not found, "\n".join([f"the history has anomalies ({told})", *shown])
+    counts = ", ".join(f"{kind}: {len(texts)}" for kind, texts in found.items())
+    assert not found, "\n".join([f"the history has anomalies ({counts})", *shown])
 
 
 def anomalies(history: History, final: Read) -> dict[str, list[str]]:

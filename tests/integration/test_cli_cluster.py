@@ -121,8 +121,8 @@ def test_159_tail_follows_and_ctrl_c_ends_it_quietly(all_up):
         command("append", "while-following", "-d", all_up.directory)
         assert tail.stdout.readline().split()[1] == "while-following"
         tail.send_signal(signal.SIGINT)
-        rest, told = tail.communicate(timeout=20)
-        assert (tail.returncode, rest, told) == (130, "", "")
+        rest, stderr = tail.communicate(timeout=20)
+        assert (tail.returncode, rest, stderr) == (130, "", "")
     finally:
         tail.kill()
         tail.wait()
@@ -138,10 +138,10 @@ def test_159_a_reader_that_goes_away_is_no_failure(all_up):
     )
     tail.stdout.readline()
     tail.stdout.close()
-    told = tail.stderr.read()
+    stderr = tail.stderr.read()
     tail.wait(timeout=20)
     tail.stderr.close()
-    assert told == b""
+    assert stderr == b""
 
 
 def test_159_status_shows_every_replica(all_up):
@@ -171,8 +171,8 @@ def test_159_a_killed_leader_is_replaced_and_comes_back(all_up):
     assert nodes[before]["pid"] is None
     assert not nodes[before]["answers"]
     assert "down" in command("cluster", "status", *where)[1]
-    told = {replica["node"]: replica for replica in objects("status", *where)}
-    assert told[before]["role"] is None
+    by_node = {replica["node"]: replica for replica in objects("status", *where)}
+    assert by_node[before]["role"] is None
     assert command("cluster", "restart", before, *where)[:2] == (0, f"restarted {before}\n")
     assert len(all_up.running()) == 3
     assert objects("get", appended["index"], *where)

@@ -141,8 +141,8 @@ def test_a_watch_that_begins_in_the_future_says_that_it_waits(where):
     begin = item["index"] + 1_000
     watch = watching("--from", str(begin), "--dir", where[1])
     try:
-        told = watch.stderr.readline()
-        assert told.startswith(f"quorumlog: waiting for index {begin}: the machine has applied ")
+        line = watch.stderr.readline()
+        assert line.startswith(f"quorumlog: waiting for index {begin}: the machine has applied ")
     finally:
         watch.kill()
         watch.communicate()

@@ -20,10 +20,10 @@ async def test_6_a_killed_leader_is_replaced_in_time(cluster):
         for _ in range(KILLS):
             await load.acknowledged_after(BETWEEN_KILLS)
             leader = await asyncio.to_thread(cluster.leader, "g")
-            begun = time.monotonic()
+            started = time.monotonic()
             await asyncio.to_thread(cluster.kill, leader)
             await load.acknowledged_after()
-            seconds.append(time.monotonic() - begun)
+            seconds.append(time.monotonic() - started)
             await asyncio.to_thread(cluster.start, leader)
         await load.verify()
     ordered = sorted(seconds)

@@ -45,9 +45,9 @@ async def appends(client, count=20):
     """Append, and return the latencies in seconds."""
     took = []
     for number in range(count):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         place = await client.append(b"%d" % number)
-        took.append(time.perf_counter() - begun)
+        took.append(time.perf_counter() - started)
         assert (await client.get(place.index)).body == b"%d" % number
     return took
 

@@ -20,7 +20,7 @@ async def bodies_in(client):
     return [entry.body async for entry in client.read("earliest", follow=False)]
 
 
-async def begun(cluster, until):
+async def started(cluster, until):
     await cluster.start()
     await until(lambda: cluster.leader_id() is not None)
     async with cluster.client() as client:
@@ -34,11 +34,11 @@ def identities(cluster):
 
 async def test_all_replicas_know_one_identity_also_after_a_restart(make_cluster, until):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         (identity,) = identities(cluster)
         assert len(identity) == 16
         await cluster.stop()
-        await begun(cluster, until)
+        await started(cluster, until)
         assert identities(cluster) == {identity}
         async with cluster.client() as client:
             assert {status.identity for status in await client.status()} == {identity.hex()}
@@ -49,12 +49,12 @@ async def founded_anew(cluster, until):
     await cluster.stop()
     for config in cluster.configs.values():
         shutil.rmtree(config.store_base_dir)
-    await begun(cluster, until)
+    await started(cluster, until)
 
 
 async def test_a_client_never_goes_on_in_a_cluster_founded_anew(make_cluster, until):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         async with cluster.client() as client, cluster.client() as reader:
             await client.append(b"second")
             assert len(await bodies_in(reader)) == 2
@@ -98,7 +98,7 @@ async def sent_before_and_after(cluster, until):
 
 async def test_nor_does_a_producer(make_cluster, until):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         with pytest.raises(WrongClusterError, match="founded again"):
             await sent_before_and_after(cluster, until)
         async with cluster.client() as fresh:
@@ -116,10 +116,10 @@ async def test_a_copy_takes_no_part_says_why_and_sends_nobody_to_the_original(
     make_cluster, until, tmp_path
 ):
     async with make_cluster() as cluster, make_cluster(directory=tmp_path / "copy") as copy:
-        await begun(cluster, until)
+        await started(cluster, until)
         await cluster.stop()
         moved(cluster, copy)
-        await begun(cluster, until)
+        await started(cluster, until)
         await copy.start()
         original = cluster.logs()
         async with copy.client(timeout_ms=2_000) as client:
@@ -141,7 +141,7 @@ async def test_a_copy_takes_no_part_says_why_and_sends_nobody_to_the_original(
 
 async def test_copied_back_to_its_addresses_it_goes_on(make_cluster, until, tmp_path):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         await cluster.stop()
         for node_id in cluster.ids:
             shutil.move(tmp_path / node_id, tmp_path / f"moved-{node_id}")
@@ -149,14 +149,14 @@ async def test_copied_back_to_its_addresses_it_goes_on(make_cluster, until, tmp_
             cluster.configs[node_id] = msgspec.structs.replace(
                 config, store_base_dir=str(tmp_path / f"moved-{node_id}")
             )
-        await begun(cluster, until)
+        await started(cluster, until)
         async with cluster.client() as client:
             assert await bodies_in(client) == [b"first"] * 2
 
 
 async def test_another_name_of_the_same_address_is_no_other_address(make_cluster, until):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         await cluster.stop()
         for node_id, config in cluster.configs.items():
             (group,) = config.groups
@@ -164,7 +164,7 @@ async def test_another_name_of_the_same_address_is_no_other_address(make_cluster
             peers = group.peers.replace(group.members[node_id], aliased)
             groups = [msgspec.structs.replace(group, peers=peers)]
             cluster.configs[node_id] = msgspec.structs.replace(config, groups=groups)
-        await begun(cluster, until)
+        await started(cluster, until)
         async with cluster.client() as client:
             assert await bodies_in(client) == [b"first"] * 2
             statuses = await client.status()
@@ -179,7 +179,7 @@ async def test_names_without_an_answer_keep_no_group_from_its_leader(
         raise socket.gaierror(socket.EAI_AGAIN, f"{host}: no name server answers")
 
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         await cluster.stop()
         for node_id, config in cluster.configs.items():
             (group,) = config.groups
@@ -190,7 +190,7 @@ async def test_names_without_an_answer_keep_no_group_from_its_leader(
                 listen=cluster.addresses[node_id],
             )
         monkeypatch.setattr(socket, "getaddrinfo", unanswered)
-        await begun(cluster, until)
+        await started(cluster, until)
         async with cluster.client() as client:
             assert await bodies_in(client) == [b"first"] * 2
             assert all(status.healthy for status in await client.status())
@@ -200,7 +200,7 @@ async def test_a_copy_whose_names_have_no_answer_takes_no_part(
     make_cluster, until, monkeypatch, tmp_path
 ):
     async with make_cluster() as cluster, make_cluster(directory=tmp_path / "copy") as copy:
-        await begun(cluster, until)
+        await started(cluster, until)
         await cluster.stop("n0")
         shutil.copytree(cluster.configs["n0"].store_base_dir, copy.configs["n0"].store_base_dir)
         await cluster.start("n0")
@@ -244,7 +244,7 @@ def beat(cluster, *, member="n1", target="n0", **fields):
 
 async def test_members_of_another_founding_and_copies_are_refused_with_words(make_cluster, until):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         (identity,) = identities(cluster)
         index = cluster.replica("n0").core.membership_index
         for groups, address, code, words in (
@@ -270,7 +270,7 @@ async def test_a_stranger_is_believed_only_with_the_identity_and_answered_where_
     make_cluster, until
 ):
     async with make_cluster() as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         (identity,) = identities(cluster)
         listening = await asyncio.start_server(lambda *_: called.set(), "127.0.0.1", 0)
         called = asyncio.Event()
@@ -294,7 +294,7 @@ async def test_a_stranger_is_believed_only_with_the_identity_and_answered_where_
 async def test_a_member_that_was_added_elsewhere_learns_it_from_its_leader(make_cluster, until):
     """Its own log has it at the address of before; those who connect to it tell it."""
     async with make_cluster(count=3) as cluster:
-        await begun(cluster, until)
+        await started(cluster, until)
         if cluster.leader_id() == "n2":
             async with cluster.client() as client:
                 await client.admin.transfer("n0")

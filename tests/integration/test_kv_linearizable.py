@@ -49,7 +49,7 @@ class History:
     async def one(self, number, kv, generator, value):
         key, chance = self.key(generator), generator.random()
         expected, result, kind = None, None, Kind.GET
-        begun = time.monotonic_ns()
+        started = time.monotonic_ns()
         try:
             if chance < 0.45:
                 value, result = None, await kv.get(key)
@@ -59,15 +59,17 @@ class History:
             else:
                 kind = Kind.COMPARE_AND_SET
                 expected = await kv.get(key)
-                begun = time.monotonic_ns()
+                started = time.monotonic_ns()
                 result = await kv.compare_and_set(key, expected, value)
         except RequestError as error:
             if kind is not Kind.GET and error.outcome is not Outcome.DID_NOT_HAPPEN:
                 self.unknown += 1
-                self.operations.append(Operation(number, key, kind, begun, None, value, expected))
+                self.operations.append(Operation(number, key, kind, started, None, value, expected))
             return
         ended = time.monotonic_ns()
-        self.operations.append(Operation(number, key, kind, begun, ended, value, expected, result))
+        self.operations.append(
+            Operation(number, key, kind, started, ended, value, expected, result)
+        )
 
 
 async def disturb(cluster, end):

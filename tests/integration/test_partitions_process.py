@@ -60,11 +60,11 @@ def others(cluster, *node_ids):
 
 async def elected_by_majority(load, cluster, majority, what):
     """A leader among these nodes, and acknowledgements, in time after the cut just made."""
-    begun = time.monotonic()
+    started = time.monotonic()
     _, _, when = await leader_among(load, cluster, majority)
-    elected = when - begun
+    elected = when - started
     await load.acknowledged_after()
-    acknowledged = time.monotonic() - begun
+    acknowledged = time.monotonic() - started
     print(f"{what}: new leader after {elected:.2f} s, acknowledgement after {acknowledged:.2f} s")
     assert elected < FAILOVER_SECONDS
     assert acknowledged < 2 * FAILOVER_SECONDS
@@ -125,8 +125,8 @@ async def test_a_follower_that_only_misses_the_leader_disturbs_nobody(make_clust
         leader, term, _ = await leader_among(load, cluster, cluster.node_ids)
         cut_off = others(cluster, leader)[0]
         cluster.network.cut(leader, cut_off)
-        begun = time.monotonic()
-        while time.monotonic() - begun < CUT_SECONDS:
+        started = time.monotonic()
+        while time.monotonic() - started < CUT_SECONDS:
             await load.acknowledged_after(20)
         assert (await leader_among(load, cluster, others(cluster, cut_off)))[:2] == (leader, term)
         cluster.network.heal()
@@ -178,8 +178,8 @@ async def test_flapping_links(make_cluster):
     cluster = make_cluster()
     async with Workload(cluster.servers) as load:
         await load.acknowledged_after(50, seconds=40)
-        begun, cuts = time.monotonic(), 0
-        while time.monotonic() - begun < FLAPPING_SECONDS:
+        started, cuts = time.monotonic(), 0
+        while time.monotonic() - started < FLAPPING_SECONDS:
             for pair in cluster.network.pairs():
                 if generator.random() < 0.3:
                     cluster.network.cut(*pair)

@@ -69,7 +69,7 @@ async def test_a_killed_node_heals_from_the_newest_whole_snapshot(cluster, broke
 
         await until(has_three, "three snapshots")
     await asyncio.to_thread(cluster.kill, VICTIM)
-    begun = cluster.log_file(VICTIM).stat().st_size
+    started = cluster.log_file(VICTIM).stat().st_size
     damaged = snapshots(cluster)[-broken:]
     for path in damaged:
         flip_a_bit(path)
@@ -84,6 +84,6 @@ async def test_a_killed_node_heals_from_the_newest_whole_snapshot(cluster, broke
         await until(is_ready, "the node is whole again")
         items = {item.key: item.value async for item in KV(client).scan(linearizable=False)}
         assert items == {b"%02d" % n: b"value %d" % n for n in range(KEYS)}
-    said = cluster.log_file(VICTIM).read_text()[begun:]
+    said = cluster.log_file(VICTIM).read_text()[started:]
     assert all(path.name in said for path in damaged), "each is named"
     assert ("peers are asked for a snapshot" in said) == (broken == 3)

@@ -86,7 +86,7 @@ class Workload:
 
     async def acknowledged_after(self, count=1, *, seconds=20.0):
         """Wait for `count` acknowledgements of appends that begin after now; return the last."""
-        begun = self.recorder.clock()
+        started = self.recorder.clock()
         seen = len(self.history.appends)
         async with asyncio.timeout(seconds):
             while True:
@@ -94,7 +94,7 @@ class Workload:
                 fresh = [
                     append
                     for append in self.history.appends[seen:]
-                    if append.fate is Fate.ACKNOWLEDGED and append.invoked >= begun
+                    if append.fate is Fate.ACKNOWLEDGED and append.invoked >= started
                 ]
                 if len(fresh) >= count:
                     return max(fresh, key=lambda append: append.completed)
@@ -110,9 +110,9 @@ class Workload:
         follower.cancel()
         await asyncio.gather(*ending)
         addresses = (servers or self.servers).split(",")
-        begun = time.monotonic()
+        started = time.monotonic()
         await self.until_agreed(addresses)
-        print(f"the replicas agreed {time.monotonic() - begun:.2f} s after the last append")
+        print(f"the replicas agreed {time.monotonic() - started:.2f} s after the last append")
         final = None
         for address in addresses:
             async with self.client(address) as client:

@@ -39,17 +39,17 @@ def run(spark, capsys):
 
 
 def test_findings_are_reported_and_all_are_in_the_parquet(spark, stores, tmp_path):
-    told = []
+    reported = []
     output = tmp_path / "findings"
     report = audit(
         spark,
         stores,
         output=output,
         range_bytes=4_000,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
     )
     assert report.tasks == 4
-    assert told[-1] == (4, 4)
+    assert reported[-1] == (4, 4)
     (one,) = report.findings
     (row,) = spark.read.parquet(str(output)).collect()
     for name in ("kind", "first", "last", "replica", "reason", "file", "pos", "detail"):

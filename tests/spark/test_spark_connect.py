@@ -17,9 +17,9 @@ from quorumlog.spark.jobs.tasks import PipelineError, cores_of, run_tasks
 
 remote, servers, base, *stores = sys.argv[1:]
 spark = session("client", remote=remote)
-told = []
+reported = []
 archived = archive(spark, servers, "g", base + "/archive")
-counted = stats(spark, servers, "g", progress=lambda done, of: told.append((done, of)))
+counted = stats(spark, servers, "g", progress=lambda done, of: reported.append((done, of)))
 exported = export(spark, servers, "g", base + "/export.jsonl", single_file=True)
 report = audit(spark, stores, archive=base + "/archive", output=base + "/findings")
 log = spark.read.format("quorumlog").option("servers", servers).option("group", "g").load()
@@ -39,7 +39,7 @@ found = {
     "read": read_archive(spark, base + "/archive", first=100, last=199).count(),
     "scanned": log.where("index >= 10").count(),
     "counted": counted.kinds["NORMAL"],
-    "told": told[-1],
+    "reported": reported[-1],
     "exported": exported.rows,
     "clean": report.is_clean,
     "findings": spark.read.parquet(base + "/findings").count(),
@@ -71,7 +71,7 @@ def test_archive_stats_export_and_audit_work_over_spark_connect(cluster, bounds,
         "rows": 10_000,
         "read": found["read"],
         "counted": 10_000,
-        "told": [1, 1],
+        "reported": [1, 1],
         "exported": 10_000,
         "clean": True,
         "findings": 0,

@@ -46,15 +46,15 @@ def test_rates_and_pauses_are_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("/no/such/directory/bench.png", "there is no directory /no/such/directory"),
         ("bench.xls", "give a name in .png, .svg, .pdf"),
     ],
 )
-def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(path, told, capsys):
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(path, message, capsys):
     assert main(["bench", "append", "--servers", "127.0.0.1:9", "--plot", path]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_nothing_to_draw_is_said():
@@ -63,7 +63,7 @@ def test_nothing_to_draw_is_said():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("no-such-case",), "there is no case 'no-such-case', only append, batch, producer"),
         (("--sizes", "1,x"), "give numbers of bytes"),
@@ -72,7 +72,7 @@ def test_nothing_to_draw_is_said():
         (("--gib", "long"), "give lengths in GiB"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_is_started(arguments, told, capsys):
+def test_what_cannot_be_measured_is_refused_before_anything_is_started(arguments, message, capsys):
     assert main(["bench", *arguments]) == 2
     shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert told in shown
+    assert message in shown

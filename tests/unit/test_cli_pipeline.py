@@ -97,17 +97,17 @@ def test_a_spark_connect_server_is_used_instead_of_a_master(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("remote", "told"),
+    ("remote", "message"),
     [
         ("sc://127.0.0.1:1", "no Spark Connect server answers at sc://127.0.0.1:1"),
         ("spark://127.0.0.1:1", "'spark://127.0.0.1:1' is not sc://host:port"),
         ("sc://127.0.0.1:x", "'sc://127.0.0.1:x' is not sc://host:port"),
     ],
 )
-def test_an_unreachable_spark_connect_server_is_reported_at_once(remote, told, tmp_path, capsys):
+def test_an_unreachable_spark_connect_server_is_reported_at_once(remote, message, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     assert main(["pipeline", "audit", str(tmp_path), "--remote", remote]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_remote_and_master_exclude_each_other(tmp_path, capsys):
@@ -129,8 +129,8 @@ def test_servers_that_do_not_answer_are_reported_before_spark_is_started(
     paths = () if name == "stats" else (str(tmp_path / "a"),)
     servers = ("--servers", "127.0.0.1:1,127.0.0.1:2")
     assert main(["pipeline", name, *paths, *servers, *group, "--timeout", "0.2"]) == 1
-    told = capsys.readouterr().err
-    assert "none of the servers 127.0.0.1:1,127.0.0.1:2 answered within 0.2 s" in told
+    message = capsys.readouterr().err
+    assert "none of the servers 127.0.0.1:1,127.0.0.1:2 answered within 0.2 s" in message
     assert not any(tmp_path.iterdir())
 
 

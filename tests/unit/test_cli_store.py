@@ -71,8 +71,8 @@ def test_for_a_clusters_directory_the_error_names_the_stores_two_levels_below(tm
 def run(capsys, *arguments):
     """Run `quorumlog store …`; return exit status, output and what was said on standard error."""
     status = main(["store", *map(str, arguments)])
-    told = capsys.readouterr()
-    return status, told.out, told.err
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
 
 
 def stores_of(multi_term):
@@ -129,11 +129,11 @@ def test_the_last_data_file_of_a_foreign_store_that_is_gone_is_a_finding(multi_t
         assert lost > 0
         assert f"{lost} index records name entries in it" in out
         (store / "checkpoint").write_text(f"committedIndex={before['end_index']}\n")
-        status, out, told = run(capsys, "dump", store, "--json")
+        status, out, printed = run(capsys, "dump", store, "--json")
         assert status == 1
         assert len(out.splitlines()) == before["entries"] - lost
-        assert str(last) in told
-        assert "Restore the file" in told
+        assert str(last) in printed
+        assert "Restore the file" in printed
 
 
 @pytest.mark.parametrize("place", [16, 23, 7, 15])
@@ -146,10 +146,10 @@ def test_dump_prints_no_entry_that_its_index_record_contradicts(multi_term, caps
     raw = bytearray(path.read_bytes())
     raw[entry["offset"] + place] ^= 0x01
     path.write_bytes(raw)
-    status, out, told = run(capsys, "dump", store, "--json")
+    status, out, printed = run(capsys, "dump", store, "--json")
     assert status == 1
     assert out.splitlines() == good[:20]
-    assert f"byte {entry['offset']}, entry 20" in told
+    assert f"byte {entry['offset']}, entry 20" in printed
 
 
 def test_verify_and_stats_for_programs(ours, capsys):
@@ -202,8 +202,8 @@ def test_one_entry_is_repaired_not_one_entries(ours, capsys):
     assert out.endswith(
         f"\n0 entries repaired, 0 index records repaired, damage left in entry {index}\n"
     )
-    told = "1 entry repaired, 0 index records repaired, no damage left\n"
-    assert run(capsys, "repair", store, "--from", other) == (0, told, "")
+    printed = "1 entry repaired, 0 index records repaired, no damage left\n"
+    assert run(capsys, "repair", store, "--from", other) == (0, printed, "")
 
 
 def renamed(store, group):
@@ -277,8 +277,8 @@ def test_truncate_beyond_the_end_says_so_as_dump_does(ours, capsys):
         end = f"index {start} is beyond the end of {store}: its last index is 59"
         assert err == f"quorumlog: {end}; nothing was removed\n"
         assert run(capsys, "dump", store, "--from", start)[::2] == (3, f"quorumlog: {end}\n")
-    told = "1 entry removed, from 59 on\n"
-    assert run(capsys, "truncate", store, "--from", 59)[:2] == (0, told)
+    printed = "1 entry removed, from 59 on\n"
+    assert run(capsys, "truncate", store, "--from", 59)[:2] == (0, printed)
 
 
 def test_160_a_store_of_the_original_is_checked_and_repaired_like_ours(multi_term, capsys):

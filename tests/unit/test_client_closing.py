@@ -39,7 +39,7 @@ async def client(world):
         yield made
 
 
-async def told(awaitable):
+async def closed_error(awaitable):
     """Return the error that says that the client is closed."""
     with pytest.raises(RequestError, match=CLOSED) as caught:
         await soon(awaitable)
@@ -77,7 +77,7 @@ def frames_to(server):
 async def test_a_closed_client_does_nothing_any_more(world, client, use):
     await client.append(b"before")
     await client.close()
-    error = await told(use(client))
+    error = await closed_error(use(client))
     assert error.outcome is Outcome.DID_NOT_HAPPEN
     assert world.stored == [b"before"]
     await all_left(world)
@@ -87,17 +87,17 @@ async def test_closing_again_does_nothing(client):
     await client.append(b"x")
     await client.close()
     await client.close()
-    await told(client.append(b"y"))
+    await closed_error(client.append(b"y"))
 
 
 async def test_a_producer_of_a_closed_client_gets_an_error(world, client):
     async with Producer(client, linger_ms=0, idempotent=False) as producer:
         await (await producer.send(b"before"))
         await client.close()
-        error = await told(await producer.send(b"after"))
+        error = await closed_error(await producer.send(b"after"))
         assert error.outcome is Outcome.DID_NOT_HAPPEN
-        await told(producer.send(b"later"))
-        await told(producer.flush())
+        await closed_error(producer.send(b"later"))
+        await closed_error(producer.flush())
         with pytest.raises(RequestError, match=CLOSED):
             await producer.close()
     assert world.stored == [b"before"]
@@ -114,7 +114,7 @@ async def test_a_reader_that_waits_for_entries_ends(world, client):
     reading = asyncio.ensure_future(anext(client.read(1)))
     await passed(lambda: frames_to(n0) > count)
     await client.close()
-    await told(reading)
+    await closed_error(reading)
     await all_left(world)
 
 
@@ -128,7 +128,7 @@ async def test_an_append_that_was_refused_is_not_tried_again(world, client, monk
         return await leader()
 
     monkeypatch.setattr(metadata_of(client), "leader", leader_before_it_is_closed)
-    error = await told(client.append(b"x"))
+    error = await closed_error(client.append(b"x"))
     assert error.outcome is Outcome.DID_NOT_HAPPEN
     assert world.requests == 1
     await all_left(world)
@@ -139,7 +139,7 @@ async def test_an_append_that_would_be_repeated_says_that_it_may_have_happened(w
     async with Client(world.addresses, "g", timeout_ms=1_000_000, retry_unknown=True) as client:
         waiting = asyncio.ensure_future(client.append(b"x"))
         await passed(lambda: world.requests > 0)
-    error = await told(waiting)
+    error = await closed_error(waiting)
     assert error.outcome is Outcome.UNKNOWN
     assert world.requests == 1
     await all_left(world)
@@ -160,7 +160,7 @@ async def test_a_command_that_was_sent_may_have_happened_and_is_not_sent_again(w
     waiting = asyncio.ensure_future(client.execute(b"x"))
     await passed(lambda: world.requests > 0)
     await client.close()
-    error = await told(waiting)
+    error = await closed_error(waiting)
     assert error.outcome is Outcome.UNKNOWN
     assert world.requests == 1
     await all_left(world)
@@ -172,7 +172,7 @@ async def test_what_a_producer_has_sent_may_have_happened_and_is_not_sent_again(
     delivery = await producer.send(b"x")
     await passed(lambda: world.requests > 0)
     await client.close()
-    error = await told(delivery)
+    error = await closed_error(delivery)
     assert error.outcome is Outcome.UNKNOWN
     assert world.requests == 1
     await all_left(world)
@@ -189,7 +189,7 @@ async def test_a_caller_that_waits_for_a_connection_gets_an_error_and_none_is_ma
     with taken:
         await client.close()
         for each in opening:
-            await told(each)
+            await closed_error(each)
         while await soon(asyncio.get_running_loop().sock_recv(taken, 1_000)):
             pass  # until the other side is closed
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -207,7 +207,7 @@ async def test_a_connection_that_is_made_while_its_client_is_closed_is_closed(
         await closing
 
     monkeypatch.setattr(ServerConnection, "open", open_too_late)
-    await told(metadata_of(client).connection(world.servers["n0"].address))
+    await closed_error(metadata_of(client).connection(world.servers["n0"].address))
     await all_left(world)
 
 
@@ -218,7 +218,7 @@ async def test_a_caller_that_waits_for_a_leader_gets_an_error(world, mute):
         waiting = [asyncio.ensure_future(metadata_of(client).leader()) for _ in range(3)]
         await passed(lambda: n1.asked_count > 0)
     for each in waiting:
-        await told(each)
+        await closed_error(each)
     await all_left(world)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -264,24 +264,24 @@ def test_a_call_that_comes_while_another_thread_closes_gets_an_error():
 
 def test_a_call_in_progress_when_another_thread_closes_gets_an_error():
     thread = LoopThread()
-    begun = threading.Event()
+    started = threading.Event()
 
     async def endless():
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     call = Call(lambda: thread.wait(endless()))
-    assert begun.wait(SOON_S)
+    assert started.wait(SOON_S)
     thread.stop()
     assert call.is_told()
 
 
 def test_a_call_that_ends_while_another_thread_closes_has_its_result():
     thread = LoopThread()
-    begun = threading.Event()
+    started = threading.Event()
 
     async def obstinate():
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -289,7 +289,7 @@ def test_a_call_that_ends_while_another_thread_closes_has_its_result():
 
     results = []
     call = Call(lambda: results.append(thread.wait(obstinate())))
-    assert begun.wait(SOON_S)
+    assert started.wait(SOON_S)
     thread.stop()
     call.join(SOON_S)
     assert results == ["result"]
@@ -308,18 +308,18 @@ def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
 
 def test_an_interrupted_call_ends_before_the_interruption_is_seen(monkeypatch):
     thread = LoopThread()
-    begun = threading.Event()
+    started = threading.Event()
     ended = []
 
     class Interrupted(Future):
         def result(self, timeout=None):
             if timeout is None:
-                assert begun.wait(SOON_S)
+                assert started.wait(SOON_S)
                 raise KeyboardInterrupt
             return super().result(timeout)
 
     async def endless():
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:

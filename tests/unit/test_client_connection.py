@@ -158,12 +158,12 @@ def patient(monkeypatch):
 
 
 async def test_the_owner_is_notified_of_every_check_that_finds_a_server_silent(world, patient):
-    told = asyncio.Queue()
-    connection = await opened(world, told.put_nowait)
+    notified = asyncio.Queue()
+    connection = await opened(world, notified.put_nowait)
     world.servers["n0"].is_frozen = True
     waiting = connection.request(*appending())
     async with asyncio.timeout(5.0):
-        assert [await told.get() for _ in range(3)] == [connection] * 3
+        assert [await notified.get() for _ in range(3)] == [connection] * 3
     assert connection.is_silent
     assert not waiting.done()
     connection.abort("is given up")
@@ -173,21 +173,21 @@ async def test_the_owner_is_notified_of_every_check_that_finds_a_server_silent(w
 
 
 async def test_the_owner_is_not_notified_of_a_server_that_answers(world, patient):
-    told = []
-    connection = await opened(world, told.append)
+    notified = []
+    connection = await opened(world, notified.append)
     world.script(SILENT)
     waiting = connection.request(*appending())
     for _ in range(6):
         world.asked.clear()
         async with asyncio.timeout(5.0):
             await world.asked.wait()
-    assert not told
+    assert not notified
     await ended(connection, waiting)
 
 
 async def test_a_silent_server_is_pinged_once(world, patient):
-    told = asyncio.Queue()
-    connection = await opened(world, told.put_nowait)
+    notified = asyncio.Queue()
+    connection = await opened(world, notified.put_nowait)
     sent = []
     world.servers["n0"].is_frozen = True
     send = connection._connection.send
@@ -200,7 +200,7 @@ async def test_a_silent_server_is_pinged_once(world, patient):
     waiting = connection.request(*appending())
     async with asyncio.timeout(5.0):
         for _ in range(3):
-            await told.get()
+            await notified.get()
     assert len(sent) == 2
     await ended(connection, waiting)
 
@@ -210,11 +210,11 @@ async def test_a_server_is_checked_less_often_during_a_long_poll(world, monkeypa
     monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 0.3)
     world.servers["n0"].keeps_fetches = True
     connection = await opened(world)
-    begun = time.monotonic()
+    started = time.monotonic()
     waiting = connection.request(polling())
     async with asyncio.timeout(5.0):
         await world.asked.wait()
-    assert time.monotonic() - begun >= 0.29
+    assert time.monotonic() - started >= 0.29
     assert not waiting.done()
     await ended(connection, waiting)
 
@@ -256,8 +256,8 @@ async def test_a_connection_that_nobody_uses_has_no_timer(world, patient):
 
 
 async def test_a_cancelled_request_still_shows_that_a_server_is_silent(world, patient):
-    told = asyncio.Event()
-    connection = await opened(world, lambda _: told.set())
+    notified = asyncio.Event()
+    connection = await opened(world, lambda _: notified.set())
     world.servers["n0"].is_frozen = True
     while not connection.is_silent:
         with pytest.raises(TimeoutError):
@@ -266,10 +266,10 @@ async def test_a_cancelled_request_still_shows_that_a_server_is_silent(world, pa
     connection._watch.stop()
     connection._watch.check()  # nobody waits
     assert not connection._watch.is_running
-    told.clear()
+    notified.clear()
     waiting = connection.request(*appending())
     connection._watch.check()
-    assert told.is_set()
+    assert notified.is_set()
     await ended(connection, waiting)
 
 
@@ -325,15 +325,15 @@ async def test_a_request_cancelled_before_a_ping_shows_nothing(world, patient):
 
 
 async def test_opening_a_connection_can_be_aborted(patient):
-    told = asyncio.Event()
+    notified = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         connection = ServerConnection(
-            address, "", LIMITS, group="g", on_silent=lambda _: told.set()
+            address, "", LIMITS, group="g", on_silent=lambda _: notified.set()
         )
         opening = asyncio.ensure_future(connection.open(60.0))
         async with asyncio.timeout(5.0):
-            await told.wait()
+            await notified.wait()
             assert connection.is_silent
             connection.abort("is given up")
             with pytest.raises(NetworkError, match=address):

@@ -139,7 +139,7 @@ async def test_a_watch_moves_to_another_replica_when_one_does_not_answer(world, 
         await soon(world.kept.wait())
         for server in world.servers.values():
             server.keeps_fetches = False
-        assert (await soon(waiting)).index == 0  # asked anew, without an answer to the first
+        assert (await soon(waiting)).index == 0  # asked again, without an answer to the first
 
 
 async def test_a_repeated_query_waits_for_the_remaining_time(world):
@@ -147,13 +147,13 @@ async def test_a_repeated_query_waits_for_the_remaining_time(world):
         refuse(world, *[ResponseCode.TIMEOUT] * 2)
         world.stored = []
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         kv = KV(client)
         query = kv_client.kv_commands.Events(b"", 5, 1)
         await soon(kv._await(query, 5))
         ((_, request),) = world.queries
         assert request.after_index == 5
-        elapsed_ms = (loop.time() - begun) * 1_000
+        elapsed_ms = (loop.time() - started) * 1_000
         assert kv_client.WATCH_WAIT_MS - elapsed_ms - 1 <= request.wait_ms
         assert request.wait_ms < kv_client.WATCH_WAIT_MS
 

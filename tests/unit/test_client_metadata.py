@@ -162,11 +162,11 @@ async def test_a_silent_follower_starts_no_search_for_the_leader(world):
         await client.append(b"x")
         world.servers["n2"].is_frozen = True
         own = await metadata_of(client).open(world.servers["n2"].address)
-        told = asyncio.Event()
+        notified = asyncio.Event()
         fell_silent = own._on_silent
-        own._on_silent = lambda connection: (fell_silent(connection), told.set())
+        own._on_silent = lambda connection: (fell_silent(connection), notified.set())
         waiting = own.request(AppendRequest(group="g", count=1), [encode_block([b"y"])])
-        await soon(told.wait())
+        await soon(notified.wait())
         assert metadata_of(client)._check is None
         assert not waiting.done()
         own.close()
@@ -177,15 +177,15 @@ async def test_a_leader_that_answers_again_in_time_keeps_its_requests(world):
     n0, n1, _ = world.servers.values()
     async with client_of(world) as client:
         waiting = await frozen_while_appending(world, client)
-        begun, go_on = asyncio.Event(), asyncio.Event()
+        started, go_on = asyncio.Event(), asyncio.Event()
 
         async def ask_others(silent):
-            begun.set()
+            started.set()
             await go_on.wait()
             return GroupMetadata("g", {"n1": n1.address}, "n1", 2)
 
         metadata_of(client)._ask_others = ask_others
-        await soon(begun.wait())
+        await soon(started.wait())
         n0.is_frozen = False
         await client.metadata(n0.address, "g")
         check = metadata_of(client)._check

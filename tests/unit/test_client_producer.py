@@ -252,13 +252,13 @@ def sizes(monkeypatch):
     found = []
     request = ServerConnection.request
 
-    def noted(self, message, attachments=()):
+    def recorded(self, message, attachments=()):
         answer = request(self, message, attachments)
         if attachments:
             found.append(sum(map(len, attachments)))
         return answer
 
-    monkeypatch.setattr(ServerConnection, "request", noted)
+    monkeypatch.setattr(ServerConnection, "request", recorded)
     return found
 
 

@@ -120,10 +120,10 @@ def test_an_old_method_works_and_warns(name, monkeypatch):
     expected = rf"SyncClient\.{name} .*admin\.{new}"
     with (
         SyncClient("127.0.0.1:1") as client,
-        pytest.warns(DeprecationWarning, match=expected) as told,
+        pytest.warns(DeprecationWarning, match=expected) as warned,
     ):
         getattr(client, name)(**options)
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     assert len(called) == 1
 
 

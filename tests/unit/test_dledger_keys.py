@@ -37,8 +37,8 @@ def test_every_key_is_in_a_table():
 
 
 def test_the_keys_documented_as_dledgers_exist():
-    told, table = OF_DLEDGER.split("Four of them")[0], OF_DLEDGER.split("| --- | --- |")[1]
-    shared = quoted(told)
+    listed, table = OF_DLEDGER.split("Four of them")[0], OF_DLEDGER.split("| --- | --- |")[1]
+    shared = quoted(listed)
     assert len(shared) == 26
     assert shared <= keys_of(NodeConfig, GroupConfig)
     rows = [line.split("|") for line in table.splitlines() if line.startswith("|")]

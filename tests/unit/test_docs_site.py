@@ -65,9 +65,11 @@ def test_every_command_is_in_the_reference(site):
 )
 def test_every_public_name_is_in_the_reference(site, page, module):
     text = (ROOT / "docs" / "reference" / f"{page}.md").read_text()
-    told = site._other_names(text)
+    generated = site._other_names(text)
     names = set(module.__all__) - site.UNDESCRIBED
-    assert [name for name in names if f"::: {module.__name__}.{name}\n" not in f"{told}\n"] == []
+    assert [
+        name for name in names if f"::: {module.__name__}.{name}\n" not in f"{generated}\n"
+    ] == []
 
 
 def test_links_to_files_lead_to_pages_of_the_site(site):

@@ -46,14 +46,14 @@ def test_every_error_says_when_it_is_raised(kind):
 def test_the_page_of_guarantees_gives_every_error_its_outcome():
     page = (ROOT / "docs" / "guarantees.md").read_text()
     rows = re.findall(r"^\| (did not happen|happened|unknown) \| (.*?) \|", page, re.MULTILINE)
-    told = {
+    documented = {
         name: WORDS[word]
         for word, cell in rows
         for name in re.findall(r"`(\w+Error)`", cell)
         if name != "RequestError"
     }
     kinds = of_tree(RequestError) & defined() - {RequestError}
-    assert told == {kind.__name__: kind.outcome for kind in kinds}
+    assert documented == {kind.__name__: kind.outcome for kind in kinds}
 
 
 @pytest.mark.parametrize("folder", ["README.md", "examples", "docs"])

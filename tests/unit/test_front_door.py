@@ -47,16 +47,16 @@ def test_every_name_that_contributors_are_told_is_in_the_code():
     files = {file for folder in ("src", "tests") for file in (ROOT / folder).rglob("*.py")}
     texts = [file.read_text() for file in files - {Path(__file__)}]
     known = {word for text in texts for word in re.findall(r"\w+", text)}
-    told = {name for name in names() - {"make"} if not (ROOT / name).exists()}
-    assert len(told) > 50
-    assert [name for name in sorted(told) if not set(name.split(".")) <= known] == []
+    named = {name for name in names() - {"make"} if not (ROOT / name).exists()}
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not set(name.split(".")) <= known] == []
 
 
 def test_every_make_target_that_contributors_are_told_exists():
-    told = {target for piece in code() for target in re.findall(r"\bmake ([a-z]+)", piece)}
+    targets = {target for piece in code() for target in re.findall(r"\bmake ([a-z]+)", piece)}
     made = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert told >= {"setup", "test", "lint"}
-    assert told <= set(made)
+    assert targets >= {"setup", "test", "lint"}
+    assert targets <= set(made)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -72,14 +72,14 @@ def test_every_folder_of_tests_is_told_of():
 
 
 def test_the_versions_of_python_are_the_same_everywhere():
-    told = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if " :: 3." in line]
+    versions = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if " :: 3." in line]
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     setup = (ROOT / "scripts/setup.sh").read_text()
-    assert PROJECT["requires-python"] == f">={told[0]}"
-    assert re.findall(r'"(3\.\d+)"', workflow) == told
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    assert re.findall(r'"(3\.\d+)"', workflow) == versions
     tried = re.search(r"for candidate in ([^;]*);", setup)[1].split()
-    assert [f"python{version}" for version in reversed(told)] == tried[: len(told)]
-    assert f"Python {told[0]} to {told[-1]}" in " ".join(CONTRIBUTING.split())
+    assert [f"python{version}" for version in reversed(versions)] == tried[: len(versions)]
+    assert f"Python {versions[0]} to {versions[-1]}" in " ".join(CONTRIBUTING.split())
 
 
 def test_the_licence_and_the_notice_go_into_packages():

@@ -74,8 +74,8 @@ def rejected(history, final, said):
 
 
 def test_an_acknowledged_append_that_is_nowhere_is_a_lost_write():
-    told = rejected(good(), log_of(None, b"a", b"d"), "lost write: b'b'.*nowhere")
-    assert "lost write: r0 saw b'b' at index 3" in told
+    message = rejected(good(), log_of(None, b"a", b"d"), "lost write: b'b'.*nowhere")
+    assert "lost write: r0 saw b'b' at index 3" in message
 
 
 def test_a_lost_write_that_nobody_had_read_is_seen_too():
@@ -130,8 +130,8 @@ def test_reordering_is_seen_across_many_appends_between():
     appends = [acknowledged(b"%d" % n, n + (n >= 3), 10 * n, 10 * n + 5) for n in range(100)]
     appends[99].index = 3
     values = [append.value for append in sorted(appends, key=lambda append: append.index)]
-    told = rejected(History(appends), log_of(*values), "reordered: b'99' is at index 3")
-    assert "(reordered: 1)" in told
+    message = rejected(History(appends), log_of(*values), "reordered: b'99' is at index 3")
+    assert "(reordered: 1)" in message
 
 
 def test_another_index_than_acknowledged_is_inconsistent():
@@ -142,8 +142,8 @@ def test_another_index_than_acknowledged_is_inconsistent():
 def test_readers_that_see_different_values_at_an_index_are_inconsistent():
     history = good()
     history.reads.append(log_of(None, b"a", b"f", reader="r2", at=96))
-    told = rejected(history, good_log(), "inconsistent index: at 2 r2 saw b'f'")
-    assert "but final b'd'" in told
+    message = rejected(history, good_log(), "inconsistent index: at 2 r2 saw b'f'")
+    assert "but final b'd'" in message
 
 
 def test_the_same_value_of_another_term_is_inconsistent():
@@ -169,8 +169,8 @@ def test_a_gap_in_the_log_itself_is_seen():
 def test_a_read_that_misses_an_earlier_acknowledgement_is_stale():
     history = good()
     history.bounds.append(Bound("l2", invoked=61, completed=70, index=2))
-    told = rejected(history, good_log(), "stale linearizable read: l2 was told index 2")
-    assert "b'b' had been acknowledged index 3" in told
+    message = rejected(history, good_log(), "stale linearizable read: l2 was told index 2")
+    assert "b'b' had been acknowledged index 3" in message
 
 
 def test_a_read_that_goes_back_behind_an_earlier_one_is_stale():

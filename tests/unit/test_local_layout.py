@@ -139,15 +139,15 @@ def test_addresses_are_on_the_loopback_only(tmp_path):
         assert parse_address(cluster.admin_address(node_id))[0] == "127.0.0.1"
 
 
-def told(**groups):
+def health_with(**groups):
     said = {"healthy": False, "role": "CANDIDATE", **groups.pop("g")}
     return msgspec.convert({"node": "n", "healthy": False, "groups": {"g": said}}, NodeHealth)
 
 
-LEADER = told(g={"role": "LEADER", "term": 3})
-COPY = told(g={"misplaced": True})
-FAILED = told(g={"role": "FAILED", "text": "its files are no good"})
-ELECTING = told(g={})
+LEADER = health_with(g={"role": "LEADER", "term": 3})
+COPY = health_with(g={"misplaced": True})
+FAILED = health_with(g={"role": "FAILED", "text": "its files are no good"})
+ELECTING = health_with(g={})
 
 
 @pytest.mark.parametrize(

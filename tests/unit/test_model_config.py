@@ -135,7 +135,7 @@ GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             f"{HEAD}colour = 1\nlogLevl = 'INFO'\n{GROUP}pendingRequestsMax = 1\nflsh = 'sync'\n"
@@ -167,9 +167,9 @@ GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
         (f"{HEAD}groups = 7\n", "Expected `array`, got `int` - at `$.groups`"),
     ],
 )
-def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, told):
+def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, message):
     path = tmp_path / "n0.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
         load_config(path)
-    assert str(refusal.value).startswith(f"{path}: {told}")
+    assert str(refusal.value).startswith(f"{path}: {message}")

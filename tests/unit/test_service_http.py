@@ -106,11 +106,11 @@ def test_any_number_of_connections_takes_no_more_than_those_places(opened):
         connection.close()
 
 
-@pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.0\r\nHost: slow\r\n"])
-def test_a_request_that_takes_too_long_is_cut_off(opened, monkeypatch, begun):
+@pytest.mark.parametrize("started", [b"", b"G", b"GET / HTTP/1.0\r\nHost: slow\r\n"])
+def test_a_request_that_takes_too_long_is_cut_off(opened, monkeypatch, started):
     monkeypatch.setattr(admin_http, "REQUEST_SECONDS", 0.0)
     connection = connected(opened())
-    connection.sendall(begun)
+    connection.sendall(started)
     ended(connection)
 
 

@@ -60,8 +60,8 @@ def test_a_full_pipe_holds_nobody_up_and_what_is_dropped_is_counted_and_said(pip
     dropped = pipe.writer.dropped
     assert dropped > 0
 
-    told = pipe.lines_until(lambda line: "{" in line)
-    *kept, last = told
+    lines = pipe.lines_until(lambda line: "{" in line)
+    *kept, last = lines
     assert [int(line) for line in kept] == list(range(1_000 - dropped))
     said = json.loads(last)
     assert (said["event"], said["count"]) == ("log lines dropped", dropped)

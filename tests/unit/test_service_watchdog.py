@@ -48,8 +48,8 @@ uvloop.run(main())
 
 
 @pytest.fixture
-def begun(tmp_path):
-    """`begun(code of work)`: a process with a watched loop, and the file of its findings."""
+def started(tmp_path):
+    """`started(code of work)`: a process with a watched loop, and the file of its findings."""
     made = []
 
     def begin(work):
@@ -91,40 +91,40 @@ def findings(process, path):
 
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
-def test_a_blocked_loop_is_found_with_its_place_in_the_code(begun, name):
-    found = findings(*begun(f"async def work():\n    {name}()"))
+def test_a_blocked_loop_is_found_with_its_place_in_the_code(started, name):
+    found = findings(*started(f"async def work():\n    {name}()"))
     what = "was blocked for" if name.startswith("sleep") else "used the processor for"
     assert f"the loop {what} 0." in found
     assert f"in {name}" in found
 
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
-def test_a_blocked_loop_is_found_on_a_busy_machine_as_well(begun, busy, name):
+def test_a_blocked_loop_is_found_on_a_busy_machine_as_well(started, busy, name):
     work = f"""
 async def work():
     for _ in range(3):
         {name}()
         await asyncio.sleep(0)
 """
-    assert f"in {name}" in findings(*begun(work))
+    assert f"in {name}" in findings(*started(work))
 
 
-def test_a_busy_machine_is_no_finding(begun, busy):
-    assert findings(*begun("async def work():\n    await short_turns(4)")) == ""
+def test_a_busy_machine_is_no_finding(started, busy):
+    assert findings(*started("async def work():\n    await short_turns(4)")) == ""
 
 
-def test_other_threads_that_compute_are_no_finding(begun, busy):
+def test_other_threads_that_compute_are_no_finding(started, busy):
     work = """
 async def work():
     for _ in range(2):
         threading.Thread(target=compute, args=(1.0,), daemon=True).start()
     await short_turns(4)
 """
-    assert findings(*begun(work)) == ""
+    assert findings(*started(work)) == ""
 
 
-def test_a_process_that_is_stopped_for_a_while_is_no_finding(begun):
-    process, path = begun(
+def test_a_process_that_is_stopped_for_a_while_is_no_finding(started):
+    process, path = started(
         "async def work():\n    print('go', flush=True)\n    await short_turns(2)"
     )
     assert process.stdout.readline() == b"go\n"
@@ -136,7 +136,7 @@ def test_a_process_that_is_stopped_for_a_while_is_no_finding(begun):
     assert findings(process, path) == ""
 
 
-def test_a_finding_fails_the_test_in_which_it_was_made(tmp_path, begun, monkeypatch):
+def test_a_finding_fails_the_test_in_which_it_was_made(tmp_path, started, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     watch = LoopWatch(tmp_path / "findings")
     watch.begin()

@@ -141,11 +141,11 @@ def test_a_log_whose_start_was_removed_before_the_first_run_is_archived_from_the
 
 def test_progress_reaches_the_whole_after_several_rounds(directory):
     log = LogInMemory().append(*bodies(200))
-    told = []
-    archive(log, directory, progress=lambda *done: told.append(done), file_bytes=800)
-    assert len(told) > 2
-    assert told == sorted(told)
-    assert told[-1] == (200, 200)
+    reported = []
+    archive(log, directory, progress=lambda *done: reported.append(done), file_bytes=800)
+    assert len(reported) > 2
+    assert reported == sorted(reported)
+    assert reported[-1] == (200, 200)
 
 
 def test_files_of_a_day_are_in_its_directory(directory, tmp_path):

@@ -288,8 +288,8 @@ def test_a_replica_that_lost_its_end_is_missing_what_was_durable(stores, range_b
 def test_a_rewritten_term_differs_and_so_do_the_chain_crcs_after_it(stores, range_bytes):
     rewrite(stores[1], 30, term=1)
     report, findings = audit(stores, range_bytes)
-    told = [(one.kind, one.first, one.last, one.reason) for one in findings]
-    assert told == [
+    listed = [(one.kind, one.first, one.last, one.reason) for one in findings]
+    assert listed == [
         ("differing", 30, 30, "it has a lower term"),
         ("differing", 31, 99, "it has another chain CRC"),
     ]
@@ -308,8 +308,8 @@ def test_a_term_below_the_one_before_is_found_where_all_replicas_have_it(stores,
 def test_another_entry_of_the_same_term_differs(stores, range_bytes):
     entry = next(row[0] for row in places(stores[1])[20:] if len(row[0].body) > 10)
     rewrite(stores[1], entry.index, body=b"\x01" * len(entry.body))
-    told = [(one.kind, one.first, one.last, one.reason) for one in audit(stores, range_bytes)[1]]
-    assert told == [
+    listed = [(one.kind, one.first, one.last, one.reason) for one in audit(stores, range_bytes)[1]]
+    assert listed == [
         ("differing", entry.index, entry.index, "it has another body CRC"),
         ("differing", entry.index + 1, 99, "it has another chain CRC"),
     ]

@@ -62,8 +62,8 @@ def deposed(tmp_path):
 @both_ways
 def test_uncommitted_entries_of_a_former_leader_are_no_fault(deposed, range_bytes):
     report, findings = audit(deposed, range_bytes)
-    told = [(one.kind, one.replica, one.first, one.last) for one in findings]
-    assert told == [("uncommitted", "n0", 25, 49), ("extra", "n0", 50, 74)]
+    listed = [(one.kind, one.replica, one.first, one.last) for one in findings]
+    assert listed == [("uncommitted", "n0", 25, 49), ("extra", "n0", 50, 74)]
     assert report.is_clean
     assert "(no fault)" in report.text()
 
@@ -102,8 +102,8 @@ def test_a_wholly_different_log_is_one_finding(tmp_path, range_bytes):
     stores = [make(tmp_path / name, name) for name in NAMES[:2]]
     stores.append(make(tmp_path / "n2", "n2", terms=(7, 7, 7, 7)))
     report, findings = audit(stores, range_bytes)
-    told = [(one.kind, one.replica, one.first, one.last) for one in findings]
-    assert told == [("differing", "n2", 0, 99)]
+    listed = [(one.kind, one.replica, one.first, one.last) for one in findings]
+    assert listed == [("differing", "n2", 0, 99)]
     assert (report.counts, report.findings_total) == ({"differing": 100}, 1)
 
 

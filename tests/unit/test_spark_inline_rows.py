@@ -68,10 +68,10 @@ def test_a_reader_whose_rows_were_taken_still_says_how_far_behind_it_is():
     reader = reader_of(FakeCluster(g=filled(10)), startingIndex="earliest")
     end = reader.latestOffset(at(0), reader.getDefaultReadLimit())
     planned(reader, at(0), end)
-    told = io.BytesIO()
-    planner.report_latest_offset_func(reader, told)
-    told.seek(0)
-    assert json.loads(UTF8Deserializer().loads(told))["g"]["index"] == 10
+    written = io.BytesIO()
+    planner.report_latest_offset_func(reader, written)
+    written.seek(0)
+    assert json.loads(UTF8Deserializer().loads(written))["g"]["index"] == 10
     features = io.BytesIO()
     planner.check_support_func(reader, features)
     features.seek(0)

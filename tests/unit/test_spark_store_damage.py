@@ -113,7 +113,7 @@ def test_no_flipped_bit_in_a_header_of_the_original_becomes_a_wrong_row(original
         assert [marked[0], marked[2]] == [good[0], good[2]]
 
 
-# -- what is told of damage -----------------------------------------------------------------------
+# -- what is reported of damage -------------------------------------------------------------------
 
 
 def test_a_damaged_body_is_an_error_that_names_file_and_index(ours):

@@ -192,7 +192,7 @@ def test_64_a_log_that_begins_anew_knows_the_membership_that_it_left_out(tmp_pat
 
 
 def test_a_crash_between_an_append_and_the_reset_behind_it_leaves_the_append(tmp_path):
-    """What is said to be durable must be: the log that begins anew is not, before it is."""
+    """What is said to be durable must be: the log that starts again is not, before it is."""
     store = GroupStore()
     opened = Opened(tmp_path / "g", **SIZES)
     fill(opened.log, lambda plan: (store.execute([plan], sync=True), plan.completed()))

@@ -418,7 +418,7 @@ def test_73_a_crash_at_every_call_of_fetching_leaves_the_older_or_the_newer_one(
     for call in count(1):
         disk = Disk(f"{seed} {call}", survival)
         save(disk.snapshots, 5, big(5))
-        fetch(disk, offered(7), upto=800).close()  # an older one had been begun
+        fetch(disk, offered(7), upto=800).close()  # an older one had been started
         crashed = disk.crash_at(call, lambda d=disk: fetch(d, meta).publish())
         newest = judge_whole(disk, (seed, call))
         if not crashed:

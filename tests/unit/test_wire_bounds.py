@@ -138,7 +138,7 @@ def test_an_impossible_integer_makes_a_frame_malformed(number, path, kind):
         assert "malformed" in refused.text
 
 
-def beats(count):
+def heartbeats(count):
     one = HeartBeatRequest(group="g", local_id="a", remote_id="b", term=1, round=1)
     return HeartBeats(local_id="a", remote_id="b", requests=[one] * count, responses=[])
 
@@ -146,7 +146,7 @@ def beats(count):
 @pytest.mark.parametrize(
     "message",
     [
-        beats(HEART_BEATS_MAX + 1),
+        heartbeats(HEART_BEATS_MAX + 1),
         NodeHeartBeatResponse(
             local_id="a", remote_id="b", run=1, number=1, version=1, unconfirmed=["g"] * 513
         ),
@@ -171,7 +171,7 @@ def test_longer_lists_than_any_node_sends_are_refused(message):
 
 def test_the_largest_message_of_heartbeats_is_taken():
     decoder = FrameDecoder(DEFAULT_LIMITS)
-    decoder.receive_data(b"".join(encode_frame(beats(HEART_BEATS_MAX))))
+    decoder.receive_data(b"".join(encode_frame(heartbeats(HEART_BEATS_MAX))))
     assert isinstance(decoder.next_frame(), Frame)
 
 
@@ -223,12 +223,14 @@ def test_what_only_members_say_is_not_decoded_for_clients():
 def test_before_the_handshake_nothing_but_a_hello_is_decoded():
     with pytest.raises(RemoteProtocolError, match="FetchRequest before Hello"):
         decoded_as(HELLO_KINDS, FetchRequest(group="g", begin_index=1))
-    heard, _ = decoded_as(HELLO_KINDS, Hello(cluster="", node_id="", role="client"))
-    assert isinstance(heard, Frame)
+    decoded, _ = decoded_as(HELLO_KINDS, Hello(cluster="", node_id="", role="client"))
+    assert isinstance(decoded, Frame)
 
 
 def test_every_kind_is_said_by_somebody():
-    told = (Response, GroupIdentity)  # to clients
-    answers = {kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, told)}
+    answer_types = (Response, GroupIdentity)  # to clients
+    answers = {
+        kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, answer_types)
+    }
     assert CLIENT_KINDS | PEER_KINDS | HELLO_KINDS | answers == set(MESSAGE_OF_KIND)
     assert not CLIENT_KINDS & PEER_KINDS

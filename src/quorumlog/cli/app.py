@@ -1,4 +1,4 @@
-"""The command as a whole: its families, and what becomes of their errors."""
+"""The command as a whole: its families, and how their errors are reported."""
 
 import io
 import sys

@@ -176,7 +176,7 @@ def remove_command(
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
-    """Remove a member; stop its process afterwards. A leader hands over first."""
+    """Remove a member; stop its process afterwards. A leader transfers leadership first."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
         client.admin.remove_member(node)
@@ -193,7 +193,7 @@ def transfer_command(
         int, typer.Option("--term", help="Only in this term.", show_default="any")
     ] = -1,
 ) -> None:
-    """Hand leadership over to a member that has (nearly) everything."""
+    """Transfer leadership to a member that has (nearly) everything."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
         client.admin.transfer(node, term=term)

@@ -1,4 +1,4 @@
-"""`quorumlog pipeline audit` and `quorumlog pipeline stats`: look at whole logs with Spark."""
+"""`quorumlog pipeline audit` and `quorumlog pipeline stats`: read whole logs with Spark."""
 
 from pathlib import Path
 from typing import Annotated

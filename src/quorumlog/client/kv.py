@@ -105,7 +105,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class TransactionOutcome:
-    """What became of a transaction.
+    """The result of a transaction.
 
     `succeeded`: all compares were true. `index`: of the entry that holds it. `previous`: for each
     operation that was carried out, the value before it (None: no such key).

@@ -1,4 +1,4 @@
-"""The calls of a group's state machine: commands, which change it, and questions.
+"""The calls of a group's state machine: commands, which change it, and queries.
 
 Commands travel in sessions (`command_sessions`), so a client may send them again until it learns
 what became of them: they are executed once.
@@ -130,7 +130,7 @@ class MachineCalls:
     def execute_batch(
         self, commands: Iterable[Buffer], *, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, list[Executed]]:
-        """Append several commands, all or none; return what became of each."""
+        """Append several commands, all or none; return the result of each."""
         return self._execute_batch(as_bodies("command", commands, "execute"), timeout_ms)
 
     async def _execute_batch(

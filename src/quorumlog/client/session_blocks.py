@@ -1,4 +1,4 @@
-"""Appends of blocks that a group stores once, however often they are sent."""
+"""Appends of blocks that a group appends once, however often they are sent."""
 
 from collections.abc import Sequence
 

@@ -53,7 +53,7 @@ class NewFile:
         self.closed = False
 
     def write(self, data: Buffer) -> int:
-        """Write more bytes. Given up, it takes them and drops them."""
+        """Write more bytes; once the file is closed, they are dropped."""
         if not self.closed:
             view = memoryview(data)
             self._file.write_at([view], self.size)

@@ -45,6 +45,6 @@ class InlineRows(DataSourceStreamReader):
         return type(self) if self._inline_rows is None else _TAKES_ROWS
 
     def getCache(self, start: object, end: object) -> Iterator[pa.RecordBatch]:  # noqa: N802
-        """Return the rows put in, once; Spark's name."""
+        """Return the attached rows, once; the name is Spark's."""
         batches, self._inline_rows = self._inline_rows, None
         return iter(batches or ())

@@ -218,7 +218,7 @@ def _named(path: str, operation: str) -> Iterator[None]:
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether this process (EMFILE) or the machine (ENFILE) has no descriptor left."""
+    """Whether this process (EMFILE) or the machine (ENFILE) is out of descriptors."""
     return error.errno in OUT_OF_DESCRIPTORS
 
 
@@ -411,7 +411,7 @@ def device_and_inode(path: str) -> tuple[int, int]:
 
 
 def may_list(path: str) -> bool:
-    """Whether this process may look into a directory."""
+    """Whether this process may list a directory."""
     return os.access(path, os.R_OK | os.X_OK)
 
 

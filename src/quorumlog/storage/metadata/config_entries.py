@@ -25,7 +25,7 @@ class ConfigEntries:
         self.pairs = list(pairs)
 
     def append(self, block: Block) -> None:
-        """Take those of entries that are added to the log."""
+        """Add the CONFIG_CHANGE entries of a block that is added to the log."""
         self.pairs += config_entries_of(block)
 
     def truncate(self, from_index: int) -> None:

@@ -63,7 +63,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of one group. `archive_id` is its own, made by chance."""
+    """An archive of one group. `archive_id` is random and its own."""
 
     format_version: int
     archive_id: str

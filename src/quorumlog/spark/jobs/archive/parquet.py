@@ -1,4 +1,4 @@
-"""The Parquet files of an archive: writing one, reading one back, removing what is none of it."""
+"""The Parquet files of an archive: writing one, reading one back, finding orphans."""
 
 import hashlib
 import re

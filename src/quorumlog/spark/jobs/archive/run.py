@@ -127,11 +127,11 @@ class ArchiveRun:
         try:
             self._manifest = self._load()
             before = self._manifest
-            self._sweep()
+            self._remove_orphans()
             self._fetch_all()
             if self._options.compact:
                 self._compact()
-            self._sweep()
+            self._remove_orphans()
             return self._result(before)
         finally:
             lock.release()
@@ -172,7 +172,7 @@ class ArchiveRun:
         save_manifest(self._files, self._directory, manifest)
         self._manifest = manifest
 
-    def _sweep(self) -> None:
+    def _remove_orphans(self) -> None:
         """Remove what the manifest does not name, and what was replaced long enough ago."""
         now = int(self._now_s())
         keep_s = self._options.keep_replaced_s

@@ -16,7 +16,7 @@ from quorumlog.storage.files.os_files import FileSystem
 
 
 class RangeOutcome(msgspec.Struct, frozen=True):
-    """What became of a range: a file, or None if retention was there first."""
+    """The result of a range: a file, or None if retention removed entries first."""
 
     file: ArchivedFile | None
 

@@ -22,7 +22,7 @@ BOOKKEEPING = "bookkeeping"
 Table: TypeAlias = npt.NDArray[Any]
 
 
-class OfTerm(msgspec.Struct, array_like=True):
+class TermCounts(msgspec.Struct, array_like=True):
     """Entries of one term; bytes with their headers."""
 
     first_index: int
@@ -46,7 +46,7 @@ class Counts(msgspec.Struct, array_like=True):
     smallest: int = -1
     largest: int = -1
     classes: dict[int, int] = {}
-    terms: dict[int, OfTerm] = {}
+    terms: dict[int, TermCounts] = {}
     entries_in: dict[int, int] = {}
     bytes_in: dict[int, int] = {}
 
@@ -71,9 +71,9 @@ class Counts(msgspec.Struct, array_like=True):
         for term, found in other.terms.items():
             self.add_term(term, found)
 
-    def add_term(self, term: int, found: OfTerm) -> None:
+    def add_term(self, term: int, found: TermCounts) -> None:
         """Add entries of one term."""
-        known = self.terms.setdefault(term, OfTerm(found.first_index, 0, 0))
+        known = self.terms.setdefault(term, TermCounts(found.first_index, 0, 0))
         known.first_index = min(known.first_index, found.first_index)
         known.entries += found.entries
         known.bytes += found.bytes
@@ -174,7 +174,7 @@ class Counting:
         sums = np.add.reduceat(sizes, edges)
         lengths = np.diff(np.append(edges, len(terms)))
         for row, length, size in zip(edges.tolist(), lengths.tolist(), sums.tolist(), strict=True):
-            self.counts.add_term(int(terms[row]), OfTerm(int(indexes[row]), length, size))
+            self.counts.add_term(int(terms[row]), TermCounts(int(indexes[row]), length, size))
 
     def encoded(self) -> bytes:
         """Return what was counted."""
