@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -57,8 +58,79 @@ async def test_nobody_is_told_of_what_ends_with_them(threads):
     assert told == []
 
 
-async def test_more_than_so_many_jobs_are_refused(threads, monkeypatch):
-    monkeypatch.setattr(executor, "WAITING_MAX", 0)
-    refused = []
-    threads.run(lambda: None, refused.append, refused.append)
-    assert "too much waits for threads" in str(refused[0])
+class Held:
+    """Threads that do nothing until they are let, with the order in which jobs were done."""
+
+    def __init__(self, threads):
+        self.threads = threads
+        self.gate = threading.Event()
+        self.done, self.failed = [], []
+        self.all_done = asyncio.Event()
+        for _ in range(executor.UNDER_WAY_PER_THREAD):
+            threads.run(lambda: self.gate.wait(SOON_S), lambda _: None, self.failed.append)
+
+    def run(self, name, client=None):
+        def done(name):
+            self.done.append(name)
+            if name == "last":
+                self.all_done.set()
+
+        self.threads.run(lambda: name, done, self.failed.append, client)
+
+    async def let(self):
+        self.gate.set()
+        async with asyncio.timeout(SOON_S):
+            await self.all_done.wait()
+
+
+@pytest.fixture
+async def held():
+    """Return one thread, so that jobs end in the order in which they start."""
+    made = ThreadExecutor(asyncio.get_running_loop(), threads=1)
+    yield Held(made)
+    made.stop()
+
+
+async def test_jobs_of_clients_take_turns_and_those_of_the_node_wait_for_one_of_them(held):
+    for number in range(100):
+        held.run(f"a{number}", "a")
+    held.run("b0", "b")
+    held.run("node0")
+    held.run("node1")
+    held.run("last", "c")
+    await held.let()
+    assert held.done[:5] == ["a0", "node0", "b0", "node1", "last"]
+
+
+async def test_jobs_of_a_client_that_has_disconnected_are_dropped(held):
+    held.run("a0", "a")
+    held.run("b0", "b")
+    held.threads.forget("a")
+    held.threads.forget("unknown")
+    held.run("last", "c")
+    await held.let()
+    assert held.done == ["b0", "last"]
+
+
+async def test_more_jobs_than_so_many_of_one_client_are_refused_and_no_other_is(held, monkeypatch):
+    monkeypatch.setattr(executor, "WAITING_MAX", 3)
+    for number in range(4):
+        held.run(f"a{number}", "a")
+    (refused,) = held.failed
+    assert "too much waits for threads" in str(refused)
+    held.run("b0", "b")
+    held.run("node0")
+    assert held.failed == [refused]
+
+
+async def test_results_that_the_loop_has_not_taken_yet_hold_up_the_next_jobs(held):
+    """So that one turn of the loop takes a few of them, however small the jobs are."""
+    started = []
+    for number in range(10):
+        work = partial(started.append, number)
+        held.threads.run(work, lambda _: None, held.failed.append, "a")
+    held.gate.set()
+    held.threads._pool.submit(lambda: None).result(SOON_S)  # the loop has no turn meanwhile
+    assert started == []
+    held.run("last", "a")
+    await held.let()

@@ -20,9 +20,13 @@ FIVE = {"count": 5, "entry_bytes_max": 1_000}
 
 
 class ToyLog:
-    """Entries of 100 bytes, in pieces of `piece` entries; the first `cold` are on disk."""
+    """Entries of 100 bytes, in pieces of `piece` entries.
 
-    def __init__(self, count, piece=4, cold=0, before_begin=-1):
+    The first `cold` are on disk, of which the first `resident` are in the page cache.
+    """
+
+    def __init__(self, count, piece=4, cold=0, before_begin=-1, resident=0):
+        self.resident = resident
         self.before_begin_index = before_begin
         self.end_index = count - 1
         self.piece = piece
@@ -31,6 +35,11 @@ class ToyLog:
 
     def is_in_memory(self, index):
         return index >= self.cold
+
+    def read_resident(self, first_index, last_index, bytes_max):
+        if first_index >= self.resident:
+            return None
+        return self.read(first_index, last_index, bytes_max)
 
     def read(self, first_index, last_index, bytes_max):
         if self.damaged is not None and first_index <= self.damaged:
@@ -54,6 +63,7 @@ class World:
         self.committed_index = self.durable_index = committed
         self.role = role
         self.cold = []
+        self.clients = []
         self.answers = []
         self.damage = []
         self.deferred = []
@@ -77,12 +87,16 @@ class World:
         self.now_ms = now_ms
         self.timers.tick()
 
-    def run_cold(self, work, done, failed):
+    def run_cold(self, work, done, failed, client):
         self.cold.append((work, done, failed))
+        self.clients.append(client)
 
     def fetch(self, begin, now_ms=0, **fields):
         request = FetchRequest(group="g", begin_index=begin, **fields)
-        self.fetches.fetch(request, lambda *answer: self.answers.append(answer), now_ms)
+        self.fetches.fetch(request, self.answered, "client", now_ms)
+
+    def answered(self, *answer):
+        self.answers.append(answer)
 
     def last(self):
         return self.answers[-1][0]
@@ -302,6 +316,34 @@ def test_cold_reads_run_beside_the_loop():
     work, done, _ = world.cold.pop()
     done(work())
     assert world.last().count == 16
+
+
+def test_a_read_that_waits_for_no_disk_is_answered_at_once():
+    """A job for a thread would take the interpreter from the loop, and cost everybody more."""
+    world = World(ToyLog(20, cold=10, resident=8), committed=15)
+    world.fetch(0, bytes_max=300)
+    assert (world.last().first_index, world.last().count) == (0, 3)
+    assert world.cold == []
+    world.fetch(8, bytes_max=300)
+    assert len(world.answers) == 1
+    assert world.clients == ["client"], "jobs of clients take turns"
+
+
+def test_a_read_for_a_fetch_that_waited_is_its_clients():
+    world = World(ToyLog(20, cold=20), committed=5)
+    world.fetch(6, wait_ms=1_000)
+    world.committed_index = 6
+    world.fetches.committed()
+    assert world.clients == ["client"]
+
+
+def test_74_damaged_entries_in_the_page_cache_are_reported_not_served():
+    log = ToyLog(20, cold=10, resident=10)
+    log.damaged = 2
+    world = World(log, committed=15)
+    world.fetch(0)
+    assert world.last().code == ResponseCode.DISK_ERROR
+    assert (world.fetches.damaged_reads, len(world.damage)) == (1, 1)
 
 
 def test_74_damaged_entries_are_reported_not_served():

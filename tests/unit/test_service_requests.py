@@ -19,7 +19,7 @@ from quorumlog.model.messages.client import (
 )
 from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares
 from quorumlog.service import requests
-from quorumlog.service.requests import BUSY_FETCH_BYTES_MAX, ClientRequests
+from quorumlog.service.requests import FETCH_BYTES_BESIDE_PROMPT_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
 LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
@@ -30,14 +30,26 @@ class Replica:
 
     def __init__(self):
         self.asked = []
+        self.clients = []
         self.waiting = []
 
     def propose(self, block, answer, entry):
         self.waiting.append(answer)
 
-    def fetch(self, request, answer):
+    def fetch(self, request, answer, client):
         self.asked.append(request)
+        self.clients.append(id(client))
         self.waiting.append(answer)
+
+
+class Jobs:
+    """Threads, as the handler sees them."""
+
+    def __init__(self):
+        self.forgotten = []
+
+    def forget(self, client):
+        self.forgotten.append(id(client))
 
 
 class Client:
@@ -45,7 +57,7 @@ class Client:
 
     remote_address = "127.0.0.1:1"
     is_busy = False
-    is_busy_beside_prompt = False
+    is_beside_prompt = False
 
     def __init__(self, refuses=(), node=None):
         self.refuses = refuses
@@ -57,7 +69,8 @@ class Client:
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
         shares = AppendShares(lambda: clock[0])
-        self.node = node or SimpleNamespace(config=config, polls=0, append_shares=shares, **served)
+        served |= {"append_shares": shares, "reads": Jobs()}
+        self.node = node or SimpleNamespace(config=config, polls=0, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0
 
@@ -128,13 +141,20 @@ def test_long_polls_of_all_connections_have_a_bound_in_sum(monkeypatch):
     assert first.ask(fetch(wait_ms=10_000)) not in first.answers
 
 
-def test_a_fetch_of_a_busy_client_is_answered_in_parts_while_prompt_ones_ask():
+def test_a_fetch_is_answered_in_parts_while_prompt_clients_ask():
     client = Client()
-    for client.is_busy_beside_prompt in (False, True):
+    for client.is_beside_prompt in (False, True):
         for bytes_max in (1, 4 << 20):
             client.ask(FetchRequest(group="g", begin_index=7, bytes_max=bytes_max, wait_ms=9))
     asked = [(one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.asked]
-    assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (BUSY_FETCH_BYTES_MAX, 7, 9)]
+    assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (FETCH_BYTES_BESIDE_PROMPT_MAX, 7, 9)]
+
+
+def test_reads_for_a_client_that_has_disconnected_are_dropped():
+    client = Client()
+    client.ask(fetch(wait_ms=0))
+    client.handler.closed(client, "it ended")
+    assert client.node.reads.forgotten == client.replica.clients == [id(client.handler)]
 
 
 def test_a_client_that_asks_for_an_unknown_group_is_told_a_few_of_many():

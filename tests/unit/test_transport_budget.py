@@ -14,7 +14,7 @@ from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
 from quorumlog.transport.connection import Connection, TransportCounters
-from quorumlog.transport.pace import BUSY_AFTER_S, BUSY_FOR_S, PROMPT_AFTER, SOON_BUSY_AFTER_S
+from quorumlog.transport.pace import BUSY_AFTER_S, BUSY_FOR_S, CREDIT_MAX, KNOWN_AFTER
 from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
 from quorumlog.transport.turns import PROMPT_FOR_S, SLICE_S, Kind
 from quorumlog.wire.frame import encode_frame
@@ -407,84 +407,65 @@ async def answered(share, limits, now_s):
 
 
 async def busy_from_the_first_request(share, limits, now_s):
-    """Return a client that leaves requests behind from the beginning."""
-    client, unsent = await answered(share, limits, now_s), MORE_THAN_A_SLICE * 4
-    unsent = unsent[client.receive(unsent) :]  # as much as is received at once
-    await all_turns(share)
-    now_s[0] += 1.01 * SOON_BUSY_AFTER_S
-    client.receive(unsent)
-    assert client.connection.kind is Kind.BUSY
+    """Return a client that leaves requests over from the beginning."""
+    client, unsent = await answered(share, limits, now_s), MORE_THAN_A_SLICE * 100
+    while client.connection.kind is not Kind.BUSY:
+        assert now_s[0] < 100.0 + 2 * BUSY_AFTER_S
+        unsent = unsent[client.receive(unsent) :]  # as much as is received at once
+        await all_turns(share)
+        now_s[0] += BUSY_AFTER_S / 10
     return client
 
 
 async def known_as_prompt(share, limits, now_s):
     client = await answered(share, limits, now_s)
-    for _ in range(PROMPT_AFTER):
+    for _ in range(KNOWN_AFTER):
         await client.send(append(10))
     return client
 
 
-async def test_who_begins_with_a_backlog_is_busy_until_a_while_after_the_last_one(share, limits):
+async def test_who_begins_with_a_backlog_is_busy_for_a_while(share, limits):
     now_s = [100.0]
     connection = (await busy_from_the_first_request(share, limits, now_s)).connection
-    now_s[0] += 0.99 * BUSY_FOR_S
-    assert connection.kind is Kind.BUSY, "nothing is left now and then, whoever sends"
-    now_s[0] += 0.02 * BUSY_FOR_S
+    now_s[0] += 0.89 * BUSY_FOR_S
+    assert connection.kind is Kind.BUSY
+    now_s[0] += 0.12 * BUSY_FOR_S
     assert connection.kind is Kind.PROMPT
 
 
-async def test_two_requests_that_take_longer_than_a_slice_make_nobody_busy(share, limits):
-    """On a slow processor they do, whenever they arrive together."""
-    now_s = [100.0]
-    client = await answered(share, limits, now_s)
-    share.turns.is_slice_over = lambda: True
-    for _ in range(10 * PROMPT_AFTER):
-        await client.send(append(10) * 2)
-        await all_turns(share)
-        assert client.connection.kind is Kind.PROMPT
-        now_s[0] += SOON_BUSY_AFTER_S / 4
-
-
-async def test_who_is_known_as_prompt_and_always_leaves_something_is_busy_after_a_while(
-    share, limits
-):
-    now_s = [100.0]
-    client, unsent = await known_as_prompt(share, limits, now_s), MORE_THAN_A_SLICE * 4
-    for _ in range(2):
-        unsent = unsent[client.receive(unsent) :]  # as much as is received at once
-        await all_turns(share)
-        assert client.connection.kind is Kind.PROMPT, "it may catch up"
-        now_s[0] += 0.51 * BUSY_AFTER_S
-    client.receive(unsent)
-    assert client.connection.kind is Kind.BUSY
-
-
-async def test_who_is_busy_is_told_apart_while_prompt_ones_ask(share, limits):
-    now_s = [100.0]
-    share.turns.now = share.now = lambda: now_s[0]
-    busy = await busy_from_the_first_request(share, limits, now_s)
-    other = await answered(share, limits, now_s)
-    now_s[0] += PROMPT_FOR_S
-    assert not busy.connection.is_busy_beside_prompt, "nobody else asks"
-    await other.send(append(10))
-    assert busy.connection.is_busy_beside_prompt
-    assert not other.connection.is_busy_beside_prompt
-    now_s[0] += PROMPT_FOR_S
-    assert not busy.connection.is_busy_beside_prompt
-
-
-async def test_a_moments_backlog_makes_nobody_busy_who_is_known_as_prompt(share, limits):
+async def test_who_is_known_as_prompt_may_catch_up(share, limits):
     now_s = [100.0]
     client = await known_as_prompt(share, limits, now_s)
-    for _ in range(10):
+    for _ in range(CREDIT_MAX // 10):
         share.turns.is_slice_over = lambda: True
         await client.send(append(10) * 5)
         assert client.connection.kind is Kind.PROMPT
         await all_turns(share)
         share.turns.is_slice_over = lambda: False
         now_s[0] += BUSY_AFTER_S
-        await client.send(append(10))
-        assert client.connection.kind is Kind.PROMPT
+
+
+@pytest.mark.parametrize("size", [128 * KIB, 10])
+async def test_whose_answers_are_large_is_busy_for_a_while(share, limits, size):
+    """Each takes longer than a slice, and how many there will be cannot be seen."""
+    now_s = [100.0]
+    client = await known_as_prompt(share, limits, now_s)
+    assert client.connection.send(Response(), correlation_id=2, attachments=[bytes(size)])
+    assert client.connection.kind is (Kind.BUSY if size > RECEIVED_BYTES_MAX else Kind.PROMPT)
+
+
+async def test_who_is_not_prompt_is_distinguished_while_prompt_clients_ask(share, limits):
+    now_s = [100.0]
+    share.turns.now = share.now = lambda: now_s[0]
+    busy = await busy_from_the_first_request(share, limits, now_s)
+    other = await answered(share, limits, now_s)
+    now_s[0] += PROMPT_FOR_S
+    assert not busy.connection.is_beside_prompt, "nobody else asks"
+    await other.send(append(10))
+    assert busy.connection.is_beside_prompt
+    assert not other.connection.is_beside_prompt
+    now_s[0] += PROMPT_FOR_S
+    assert not busy.connection.is_beside_prompt
 
 
 class ByHand:
@@ -519,12 +500,13 @@ async def test_a_turn_has_an_end_however_long_busy_ones_waited_for_it(share, lim
     """They are busy no longer then, but it is as busy ones that they are served."""
     hand = ByHand(share, SLICE_S / 250)
     clients = await hand.clients(40, limits)
-    for _ in range(400):
+    unsent = dict.fromkeys(clients, MORE_THAN_A_SLICE * 20)
+    while not all(client.connection.kind is Kind.BUSY for client in clients):
+        assert hand.now_s < 100.0 + 10 * BUSY_AFTER_S
         for client in clients:
             if client.transport.is_read:
-                client.receive(MORE_THAN_A_SLICE)
+                unsent[client] = unsent[client][client.receive(unsent[client]) :]
         hand.turn()
-    assert all(client.connection.kind is Kind.BUSY for client in clients)
     hand.now_s += 1.01 * BUSY_FOR_S
     assert hand.turn() < 10 * SLICE_S
 
@@ -551,7 +533,7 @@ async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(sha
 
     client.frame_received = pause
     while client.connection.kind is not Kind.BUSY:
-        assert hand.now_s < 100.0 + BUSY_AFTER_S
+        assert hand.now_s < 100.0 + 2 * BUSY_AFTER_S
         hand.turn()
         if client.transport.is_read:
             client.receive(MORE_THAN_A_SLICE)

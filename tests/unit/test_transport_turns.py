@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from quorumlog.transport.turns import (
-    BUSY_BESIDE_PROMPT_S,
+    BESIDE_PROMPT_S,
     PROMPT_FOR_S,
     SLICE_S,
     TURN_S,
@@ -101,10 +101,13 @@ async def test_a_prompt_client_waits_for_no_busy_one_and_no_stranger(turns, send
     assert prompt.left == 0
 
 
-async def test_busy_ones_have_less_of_each_turn_while_there_are_prompt_ones(turns, sender, clock):
+@pytest.mark.parametrize("kind", [Kind.BURST, Kind.BUSY])
+async def test_others_have_less_of_each_turn_while_there_are_prompt_ones(
+    turns, sender, clock, kind
+):
     """How long a turn takes is what a prompt one waits."""
-    busy = [sender(Kind.BUSY, 10_000) for _ in range(20)]
-    for one in busy:
+    others = [sender(kind, 10_000) for _ in range(20)]
+    for one in others:
         one.arrive()
 
     async def turn_s():
@@ -115,21 +118,21 @@ async def test_busy_ones_have_less_of_each_turn_while_there_are_prompt_ones(turn
     alone = max([await turn_s() for _ in range(5)])
     sender(Kind.PROMPT, 1).arrive()
     await asyncio.sleep(0)
-    assert max([await turn_s() for _ in range(5)]) <= BUSY_BESIDE_PROMPT_S + 2 * SLICE_S
+    assert max([await turn_s() for _ in range(5)]) <= BESIDE_PROMPT_S + 2 * SLICE_S
     clock.now += PROMPT_FOR_S
     assert max([await turn_s() for _ in range(5)]) == pytest.approx(alone, rel=0.1)
-    assert alone >= TURN_S[Kind.BUSY]
+    assert alone >= TURN_S[kind]
 
 
 async def test_no_number_of_prompt_clients_keeps_the_others_from_being_served(turns, sender):
-    busy, stranger, newcomer = (sender(kind, 8) for kind in list(Kind)[1:])
-    for one in (busy, stranger, newcomer):
+    others = [sender(kind, 8) for kind in list(Kind)[1:]]
+    for one in others:
         one.arrive()
     for _ in range(10):
         for _ in range(100):
             sender(Kind.PROMPT, 1).arrive()
         await asyncio.sleep(0)
-    assert (busy.left, stranger.left, newcomer.left) == (0, 0, 0)
+    assert [one.left for one in others] == [0] * 4
 
 
 async def test_strangers_have_a_smaller_share(turns, sender):

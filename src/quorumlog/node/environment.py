@@ -75,8 +75,12 @@ class Executor(Protocol):
         work: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
+        client: object = None,
     ) -> None:
-        """Run `work`; call `done` or `failed` on the owner's thread."""
+        """Run `work`; call `done` or `failed` on the owner's thread.
+
+        Jobs of clients take turns. None: a job of the node itself, for which no client's waits.
+        """
         ...
 
 

@@ -1,9 +1,13 @@
 """Threads for work that may take long (cold files, state machines): the loop never waits."""
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
 
 from quorumlog.model.errors import LeaderPendingFullError
 
@@ -11,11 +15,27 @@ T = TypeVar("T")
 
 THREADS = 2
 WAITING_MAX = 1_024
-"""Jobs queued or running; more are refused, which the asking side retries."""
+"""Jobs of one client, or of the node itself, that wait; more are refused, which the asking side
+retries."""
+UNDER_WAY_PER_THREAD = 2
+"""Jobs that run, or have run and wait for the loop, for each thread. So one is there when another
+ends, and one turn of the loop takes the results of a few only: each may be large, and be sent."""
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """A call for a thread, and those that the loop makes with its outcome."""
+
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
 
 
 class ThreadExecutor:
-    """A bounded pool; results come back on the loop's thread."""
+    """A bounded pool; results come back on the loop's thread.
+
+    Clients take turns, and so do all of them and the node itself: a client with a thousand jobs
+    has others wait for one of them.
+    """
 
     def __init__(
         self,
@@ -26,7 +46,11 @@ class ThreadExecutor:
     ) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._waiting = 0
+        self._own: deque[_Job] = deque()
+        self._of_clients: OrderedDict[object, deque[_Job]] = OrderedDict()
+        self._is_own_next = True
+        self._under_way_max = threads * UNDER_WAY_PER_THREAD
+        self._under_way = 0
         self._is_stopped = False
 
     def run(
@@ -34,35 +58,68 @@ class ThreadExecutor:
         work: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
+        client: object = None,
     ) -> None:
-        """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`."""
+        """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`.
+
+        `client`: for whom, compared by identity or `__eq__`; None: for the node itself.
+        """
         if self._is_stopped:
             return
-        if self._waiting >= WAITING_MAX:
+        queue = self._own
+        if client is not None:
+            queue = self._of_clients.setdefault(client, deque())
+        if len(queue) >= WAITING_MAX:
             failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
-        self._waiting += 1
+        queue.append(_Job(work, done, failed))
+        self._start()
 
-        def finish(future: Future[T]) -> None:
-            self._waiting -= 1
-            if self._is_stopped:
-                return  # the owner is closed
-            error = future.exception()
+    def _start(self) -> None:
+        """Give the threads as many jobs as may be under way."""
+        while self._under_way < self._under_way_max and (self._own or self._of_clients):
+            self._under_way += 1
+            job = self._next()
+            future = self._pool.submit(job.work)
+            future.add_done_callback(partial(self._bring_back, job))
+
+    def _next(self) -> _Job:
+        is_own = bool(self._own) and (self._is_own_next or not self._of_clients)
+        self._is_own_next = not is_own
+        if is_own:
+            return self._own.popleft()
+        client, queue = self._of_clients.popitem(last=False)
+        job = queue.popleft()
+        if queue:
+            self._of_clients[client] = queue
+        return job
+
+    def _bring_back(self, job: _Job, future: Future[Any]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, job, future)
+
+    def _finish(self, job: _Job, future: Future[Any]) -> None:
+        if self._is_stopped:
+            return  # the owner is closed
+        self._under_way -= 1
+        error = future.exception()
+        try:
             if error is None:
-                done(future.result())
+                job.done(future.result())
             elif isinstance(error, Exception):
-                failed(error)
+                job.failed(error)
             else:
                 raise error
+        finally:
+            self._start()
 
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda future: self._bring_back(finish, future))
-
-    def _bring_back(self, finish: Callable[[Future[T]], None], future: Future[T]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(finish, future)
+    def forget(self, client: object) -> None:
+        """Drop the jobs of a client that has left, as far as they wait."""
+        self._of_clients.pop(client, None)
 
     def stop(self) -> None:
         """Wait for running work and drop what is queued; neither is reported any more."""
         self._is_stopped = True
+        self._own.clear()
+        self._of_clients.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)

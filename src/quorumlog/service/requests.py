@@ -70,9 +70,9 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """What the unanswered requests of one connection may ask for, or have attached; reading pauses
 above."""
-BUSY_FETCH_BYTES_MAX = 512 * 1024
-"""The most bytes that answer a fetch of a busy client while prompt clients send requests: an answer
-of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
+FETCH_BYTES_BESIDE_PROMPT_MAX = 128 * 1024
+"""The most bytes that answer a fetch of another client while prompt clients send requests: an
+answer of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 GROUPS_NAMED_MAX = 8
@@ -166,6 +166,7 @@ class ClientRequests:
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         self._node.append_shares.forget(self)
+        self._node.reads.forget(self)
         log_event(
             logger,
             logging.DEBUG,
@@ -340,13 +341,13 @@ class ClientRequests:
                 f"{request.begin_index}, {request.bytes_max}, {request.wait_ms}"
             )
 
-        if connection.is_busy_beside_prompt and request.bytes_max > BUSY_FETCH_BYTES_MAX:
-            request = msgspec.structs.replace(request, bytes_max=BUSY_FETCH_BYTES_MAX)
+        if connection.is_beside_prompt and request.bytes_max > FETCH_BYTES_BESIDE_PROMPT_MAX:
+            request = msgspec.structs.replace(request, bytes_max=FETCH_BYTES_BESIDE_PROMPT_MAX)
 
         def answer(response: FetchResponse, attachments: list[Buffer]) -> None:
             self._answer(connection, frame, response, attachments)
 
-        replica.fetch(request, answer)
+        replica.fetch(request, answer, self)
 
     def _metadata(self, connection: Connection, frame: Frame, request: MetadataRequest) -> None:
         node = self._node

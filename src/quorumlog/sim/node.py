@@ -149,6 +149,7 @@ class _Executor:
         work: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
+        client: object = None,
     ) -> None:
         """See `Executor`."""
 

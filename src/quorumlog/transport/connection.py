@@ -235,18 +235,18 @@ class Connection(asyncio.BufferedProtocol):
             return Kind.NEWCOMER
         if not self.answered:
             return Kind.STRANGER
-        return Kind.BUSY if self.is_busy else Kind.PROMPT
+        return Kind.PROMPT if self._slices is None else self._slices.kind
 
     @property
-    def is_busy_beside_prompt(self) -> bool:
-        """Whether prompt clients wait while this busy one is answered."""
+    def is_beside_prompt(self) -> bool:
+        """Whether this is not a prompt client, and those wait while it is answered."""
         share = self._share
-        return share is not None and self.kind is Kind.BUSY and share.turns.has_prompt
+        return share is not None and share.turns.has_prompt and self.kind is not Kind.PROMPT
 
     @property
     def is_busy(self) -> bool:
         """Whether this client sends faster than it is answered."""
-        return self._slices is not None and self._slices.is_busy
+        return self._slices is not None and self._slices.kind is Kind.BUSY
 
     def _await_turn(self) -> None:
         if self._share is not None:
@@ -260,6 +260,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not unfinished.note(taken, self._share.now(), is_answered=bool(self.answered)):
             self._pause(MEMORY)
+        if unfinished.began:
+            self._share.unfinished.add(self)
+        else:
+            self._share.unfinished.discard(self)
 
     @property
     def is_kept_waiting(self) -> bool:
@@ -293,6 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_unfinished()
         self._unfinished = None  # refers back: without it this object is freed at once
         if self._share is not None:
+            self._share.unfinished.discard(self)
             self._share.budgets.answers.forget(self)
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
@@ -371,11 +376,11 @@ class Connection(asyncio.BufferedProtocol):
         stream, limits = self._transport, self._limits
         if stream is None or stream.is_closing():
             return False
-        is_client = self._slices is not None
-        most = limits.outbox_bytes_max
-        if is_client:
+        slices, most = self._slices, limits.outbox_bytes_max
+        if slices is not None:
             most = min(most, limits.send_bytes_max // 2)
-        if stream.get_write_buffer_size() + sum(map(len, attachments)) > most:
+        size = sum(map(len, attachments))
+        if stream.get_write_buffer_size() + size > most:
             return False
         try:
             self._write(message, correlation_id, attachments)
@@ -383,7 +388,8 @@ class Connection(asyncio.BufferedProtocol):
             self.reason = self.reason or str(error)
             self.connection_lost(None)
             return False
-        if is_client and self._share is not None:
+        if slices is not None and self._share is not None:
+            slices.sent(size)
             self._share.budgets.answers.sent(self)
             if correlation_id and isinstance(message, Response):
                 self.answered += message.code == ResponseCode.SUCCESS

@@ -247,12 +247,11 @@ class Listener:
     def _look(self) -> None:
         self._look_later()
         now = self.share.now()
-        for connection in list(self.connections):
+        # not at all connections: with thousands of them the loop would stand still for so long
+        for connection in list(self.share.unfinished):
             if connection.is_late(now):
                 self.counters.late_frames += 1
                 connection.abort("a frame did not arrive in time")
-            elif connection.answered:
-                self._strangers.pop(connection, None)
         self.share.budgets.answers.look()
 
     # -- handshakes -------------------------------------------------------------------------

@@ -7,50 +7,80 @@ Of a connection that sends large frames, requests that are left over cannot be s
 
 from collections.abc import Callable
 
-PROMPT_AFTER = 8
-"""Slices that leave nothing behind make a client known as prompt."""
-BUSY_AFTER_S = 0.5
-"""A client known as prompt that leaves something behind all the time is busy after this long.
-After a pause of the loop a client that asks 400 times a second has more waiting than a slice takes,
-and as one busy client of many it would never catch up."""
-SOON_BUSY_AFTER_S = 0.02
-"""A client not known as prompt is busy after this long. One slice that leaves something behind says
-nothing: on a slow processor two requests that arrive together take longer than a slice."""
+from quorumlog.transport.turns import Kind
+
+CREDIT_MAX = 800
+"""Slices that left nothing over count for a client up to this many. After a pause of the loop a
+client that asks 400 times a second has more waiting than a slice takes, and as one client of many
+that send bursts it would never catch up."""
+CREDIT_PER_SLICE = 2
+"""What a slice that leaves something over costs, so that the last slices of bursts do not make up
+for the others."""
+CREDIT_AT_FIRST = 4
+"""A client that connects while the node is busy has some requests waiting when it is first
+answered."""
+KNOWN_AFTER = 8
+"""A client that leaves nothing over in so many slices in a row is known to wait for its answers.
+It has all credit then, once: many others may be connecting at the same time."""
+BUSY_AFTER_S = 0.1
+"""A client that sends a burst for this long, without a pause, is busy."""
 BUSY_FOR_S = 1.0
-"""A busy client stays busy until nothing was left behind for this long: one that sends as fast as
-it can has nothing more to be read now and then, too."""
+"""A client is busy for this long, then it may show again that it sends no more than bursts; if it
+does not, it is busy for twice as long, and so on: it may have been taken for one of many that
+connected at the same time, but those are not to have the time for bursts again and again."""
+BUSY_FOR_MAX_S = 64.0
+CLEAN_SLICES = 50
+"""A client that leaves nothing over in so many slices in a row is not busy any more. One that sends
+as fast as it can has nothing more to be read now and then, too."""
 
 
 class Pace:
-    """Whether one connection's slices left requests over; `now` in seconds."""
+    """What one connection's slices left over; `now` in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._behind_since = self._busy_until = 0.0
-        self._prompt_slices = 0
+        self._credit = CREDIT_AT_FIRST
+        self._is_known = False
+        self._burst_since = self._busy_until = 0.0
+        self._busy_for_s = BUSY_FOR_S
+        self._clean_slices = 0
 
     @property
-    def is_busy(self) -> bool:
-        """Whether the client sends faster than it is answered."""
-        return self._now() < self._busy_until
+    def kind(self) -> Kind:
+        """`PROMPT`, `BURST` or `BUSY`."""
+        if self._now() < self._busy_until:
+            return Kind.BUSY
+        return Kind.BURST if self._burst_since else Kind.PROMPT
 
-    def received_of_large_frame(self) -> None:
-        """Note a piece of a large frame.
+    def passed_large_frame(self) -> None:
+        """Note a piece of a large request, or a large answer.
 
-        What else its sender has under way cannot be seen, so the connection counts as busy, and
-        small requests of others go first.
+        What else the client has under way, or what its answers take, cannot be seen in its slices.
+        So it counts as busy, and small requests of others go first.
         """
-        self._busy_until = self._now() + BUSY_FOR_S
+        self._busy_until = max(self._busy_until, self._now() + BUSY_FOR_S)
+        self._clean_slices = 0
 
     def slice_ended(self, *, leaves_something: bool) -> None:
         """Note whether a slice left requests over for which there was no time."""
         if not leaves_something:
-            self._behind_since = 0.0
-            self._prompt_slices += 1
+            self._burst_since = 0.0
+            self._credit = min(self._credit + 1, CREDIT_MAX)
+            self._clean_slices += 1
+            if self._clean_slices >= KNOWN_AFTER and not self._is_known:
+                self._is_known = True
+                self._credit = CREDIT_MAX
+            if self._clean_slices == CLEAN_SLICES:
+                self._busy_until, self._busy_for_s = 0.0, BUSY_FOR_S
             return
+        self._clean_slices = 0
         now = self._now()
-        self._behind_since = self._behind_since or now
-        is_known = self._prompt_slices >= PROMPT_AFTER and not self.is_busy
-        if now - self._behind_since >= (BUSY_AFTER_S if is_known else SOON_BUSY_AFTER_S):
-            self._busy_until = now + BUSY_FOR_S
-            self._prompt_slices = 0
+        if now < self._busy_until:
+            self._credit, self._burst_since = 0, 0.0
+        elif self._credit >= CREDIT_PER_SLICE and not self._burst_since:
+            self._credit -= CREDIT_PER_SLICE
+        else:
+            self._burst_since = self._burst_since or now
+            if now - self._burst_since >= BUSY_AFTER_S:
+                self._busy_until = now + self._busy_for_s
+                self._busy_for_s = min(2 * self._busy_for_s, BUSY_FOR_MAX_S)

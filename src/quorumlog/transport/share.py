@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
@@ -13,6 +14,18 @@ RECEIVED_BYTES_MAX = 64 * 1024
 """Bytes received from one connection before others that wait are served."""
 FRAME_RECEIVED_BYTES_MAX = 256 * 1024
 """The same, if it belongs to a large frame."""
+
+
+class LateFrames(Protocol):
+    """A connection, as those see it that end connections of which a frame is late."""
+
+    def is_late(self, now: float) -> bool:
+        """Whether a frame has been arriving for too long, or too slowly since."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        ...
 
 
 class Share:
@@ -27,6 +40,8 @@ class Share:
             limits.frame_bytes_per_second_min,
         )
         self.is_member = is_member
+        self.unfinished: set[LateFrames] = set()
+        """Connections of which a frame has not arrived whole."""
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn
         self.now = time.monotonic

@@ -1,7 +1,7 @@
 """The slices of time in which the requests of one connection are handled."""
 
 from quorumlog.transport.pace import Pace
-from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, Share
+from quorumlog.transport.share import FRAME_RECEIVED_BYTES_MAX, RECEIVED_BYTES_MAX, Share
 from quorumlog.transport.turns import Kind
 
 
@@ -21,9 +21,9 @@ class Slices:
         self._has_more = False
 
     @property
-    def is_busy(self) -> bool:
-        """Whether the client sends faster than it is answered."""
-        return self._pace.is_busy
+    def kind(self) -> Kind:
+        """The kind of a client that is no stranger: `PROMPT`, `BURST` or `BUSY`."""
+        return self._pace.kind
 
     def reading(self, space: memoryview) -> memoryview:
         """Return the part of a buffer to receive into; the time from now on counts."""
@@ -37,7 +37,7 @@ class Slices:
         # a full buffer means that there is more, as a rule; the rest of a large frame says nothing
         self._has_more = size == self._space and is_staging
         if not is_staging:
-            self._pace.received_of_large_frame()
+            self._pace.passed_large_frame()
 
     def begin(self, kind: Kind) -> bool:
         """Start a slice; False: the connection has to wait for its turn."""
@@ -52,6 +52,11 @@ class Slices:
     def left(self, *, something: bool | None = None) -> None:
         """Note whether the slice left requests over; None: as the last read suggests."""
         self._pace.slice_ended(leaves_something=self._has_more if something is None else something)
+
+    def sent(self, size: int) -> None:
+        """Note an answer of so many bytes."""
+        if size > RECEIVED_BYTES_MAX:
+            self._pace.passed_large_frame()
 
     def granted(self, *, is_idle: bool) -> None:
         """It is the connection's turn; `is_idle`: no request waits, so it will only now be read."""

@@ -1,10 +1,11 @@
 """Fair scheduling of connections, for when there are more requests than the loop has time for.
 
-Each turn of the loop has some time for each of four kinds of connections, so that no kind waits for
-another: prompt clients, whose slices leave no requests over, except for a moment; busy clients,
-which send faster than they are answered; strangers, none of whose requests was answered yet; and
-newcomers, which have not said who they are. Within a kind the connections take turns, each for one
-slice. Messages of members wait for none of this.
+Each turn of the loop has some time for each of five kinds of connections, so that no kind waits for
+another: prompt clients, whose slices leave no requests over, except for a moment; clients that have
+sent a burst, which is more than a slice takes, for the rest of it; busy clients, which send faster
+than they are answered; strangers, none of whose requests was answered yet; and newcomers, which
+have not said who they are. Within a kind the connections take turns, each for one slice. Messages
+of members wait for none of this.
 """
 
 import asyncio
@@ -22,21 +23,28 @@ class Kind(IntEnum):
     """The kinds of connections that are not members'."""
 
     PROMPT = 0
-    BUSY = 1
-    STRANGER = 2
-    NEWCOMER = 3
+    """A client that waits for its answers, or has been doing so and catches up."""
+    BURST = 1
+    """A client that has sent more at once than a slice takes; the rest of it waits."""
+    BUSY = 2
+    """A client that sends faster than it is answered."""
+    STRANGER = 3
+    """A client of which no request was answered yet."""
+    NEWCOMER = 4
+    """A connection whose other side has not said who it is."""
 
 
 TURN_S = {
     Kind.PROMPT: 0.001,
+    Kind.BURST: 0.001,
     Kind.BUSY: 0.001,
     Kind.STRANGER: 0.000_25,
     Kind.NEWCOMER: 0.000_25,
 }
 """Time for requests of each kind in one turn of the loop, but always one slice."""
-BUSY_BESIDE_PROMPT_S = 0.000_25
-"""Time for busy ones in a turn while there are prompt ones: how long a turn takes is what these
-wait. Alone they have more, as each turn costs something."""
+BESIDE_PROMPT_S = 0.000_25
+"""Time for bursts, and for busy clients, in a turn while there are prompt ones: how long a turn
+takes is what these wait. Alone they have more, as each turn costs something."""
 PROMPT_FOR_S = 0.05
 """Prompt clients are taken to be there for this long after each of their slices."""
 
@@ -101,8 +109,8 @@ class Turns:
         return self.now() < self._prompt_until
 
     def _time_for(self, kind: Kind) -> float:
-        if kind is Kind.BUSY and self.has_prompt:
-            return BUSY_BESIDE_PROMPT_S
+        if kind in (Kind.BURST, Kind.BUSY) and self.has_prompt:
+            return BESIDE_PROMPT_S
         return TURN_S[kind]
 
     def is_slice_over(self) -> bool:

@@ -27,6 +27,7 @@ class Waiter:
     number: int
     request: FetchRequest = field(compare=False)
     answer: FetchAnswer = field(compare=False)
+    client: object = field(compare=False)
     twin: "Waiter | None" = field(compare=False, default=None)
     is_due: bool = field(compare=False, default=False)
 
@@ -40,7 +41,7 @@ class FetchWaiters:
 
     def __init__(
         self,
-        serve: Callable[[FetchRequest, FetchAnswer], None],
+        serve: Callable[[FetchRequest, FetchAnswer, object], None],
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self._serve = serve
@@ -56,11 +57,13 @@ class FetchWaiters:
         """How many are not answered."""
         return self._waiting + len(self._due)
 
-    def add(self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int) -> None:
-        """Have a fetch wait for its first entry, or for the deadline."""
+    def add(
+        self, request: FetchRequest, answer: FetchAnswer, client: object, deadline_ms: int
+    ) -> None:
+        """Have a client's fetch wait for its first entry, or for the deadline."""
         number = next(self._numbers)
-        late = Waiter(deadline_ms, number, request, answer)
-        reached = Waiter(request.begin_index, number, request, answer, late)
+        late = Waiter(deadline_ms, number, request, answer, client)
+        reached = Waiter(request.begin_index, number, request, answer, client, late)
         late.twin = reached
         self._waiting += 1
         by_index = self._by_index[request.read_committed]
@@ -115,7 +118,7 @@ class FetchWaiters:
         """Answer some of the fetches that are due; sockets are polled before the next ones."""
         self._is_deferred = False
         for waiter in self._some():
-            self._serve(waiter.request, waiter.answer)
+            self._serve(waiter.request, waiter.answer, waiter.client)
         if self._due:
             self._is_deferred = True
             self._defer(self._answer_some)

@@ -119,6 +119,7 @@ class Fetches:
                 Callable[[], list[EntryRun]],
                 Callable[[list[EntryRun]], None],
                 Callable[[Exception], None],
+                object,
             ],
             None,
         ],
@@ -142,15 +143,18 @@ class Fetches:
         self.entries_located = 0
         self.damaged_reads = 0
 
-    def fetch(self, request: FetchRequest, answer: FetchAnswer, now_ms: int) -> None:
-        """Answer at once, or wait for the first entry to be committed."""
+    def fetch(
+        self, request: FetchRequest, answer: FetchAnswer, client: object, now_ms: int
+    ) -> None:
+        """Answer a client at once, or wait for the first entry to be committed."""
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
-        self._fetch(request, answer, now_ms + wait_ms if wait_ms > 0 else None)
+        self._fetch(request, answer, client, now_ms + wait_ms if wait_ms > 0 else None)
 
     def fetch_proved(
         self,
         request: FetchRequest,
         answer: FetchAnswer,
+        client: object,
         now_ms: Callable[[], int],
         code: ResponseCode,
         text: str,
@@ -163,12 +167,16 @@ class Fetches:
             code = ResponseCode.DISK_ERROR
             text = f"not all entries after {known_until} can be read here; ask another replica"
         if code is ResponseCode.SUCCESS:
-            self.fetch(request, answer, now_ms())
+            self.fetch(request, answer, client, now_ms())
         else:
             self.refuse(answer, code, text)
 
     def _fetch(
-        self, request: FetchRequest, answer: FetchAnswer, deadline_ms: int | None = None
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        client: object,
+        deadline_ms: int | None = None,
     ) -> None:
         """Answer, or wait until a deadline if there is one."""
         view = self._view()
@@ -186,7 +194,7 @@ class Fetches:
             code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
             answer(self._response(view, code, text), [])
         elif request.begin_index <= self._limit(request, view):
-            self._read(request, answer, view)
+            self._read(request, answer, client, view)
         elif deadline_ms is None:
             self._answer_empty(request, answer, view)
         elif len(self._waiters) >= self._limits.fetch_waiters_max:
@@ -194,7 +202,7 @@ class Fetches:
             text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
             answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
         else:
-            self._waiters.add(request, answer, deadline_ms)
+            self._waiters.add(request, answer, client, deadline_ms)
             self._timer.set_earlier(deadline_ms)
 
     def _begin(self, request: FetchRequest) -> int:
@@ -238,7 +246,7 @@ class Fetches:
         self._waiters.expire(now_ms)
         self._timer.set(self._waiters.next_deadline_ms())
 
-    def _read(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
+    def _read(self, request: FetchRequest, answer: FetchAnswer, client: object, view: View) -> None:
         last = self._limit(request, view)
         if request.end_index >= 0:
             last = min(last, request.end_index)
@@ -275,8 +283,17 @@ class Fetches:
 
         if log.is_in_memory(request.begin_index):
             deliver(read())
+            return
+        try:
+            # a job for a thread, which takes the interpreter from the loop, costs more than this
+            run = log.read_resident(request.begin_index, last, bytes_max)
+        except (StorageError, RequestError) as error:
+            fail(error)
+            return
+        if run is not None:
+            deliver([run])
         else:
-            self._run_cold(read, deliver, fail)
+            self._run_cold(read, deliver, fail, client)
 
     def _deliver(
         self,
@@ -347,7 +364,7 @@ class Fetches:
             done([(first_index, -1)])
 
         if not self._log.is_in_memory(first_index):
-            self._run_cold(read, found, unknown)
+            self._run_cold(read, found, unknown, None)
             return
         try:
             runs = read()

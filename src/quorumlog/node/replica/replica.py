@@ -284,13 +284,15 @@ class Replica:
         """Append a verified block; `answer` is called once, at once or later."""
         self.appends.propose(block, answer, entry)
 
-    def fetch(self, request: FetchRequest, answer: FetchAnswer) -> None:
-        """Read committed entries for a client."""
+    def fetch(self, request: FetchRequest, answer: FetchAnswer, client: object = None) -> None:
+        """Read committed entries for a client; reads of cold files of clients take turns."""
         fetches, now_ms = self.fetches, self.context.environment.now_ms
         if request.linearizable:
-            self.pending_requests.read(partial(fetches.fetch_proved, request, answer, now_ms))
+            self.pending_requests.read(
+                partial(fetches.fetch_proved, request, answer, client, now_ms)
+            )
         else:
-            fetches.fetch(request, answer, now_ms())
+            fetches.fetch(request, answer, client, now_ms())
 
     def query(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
         """Ask the state machine for a client."""

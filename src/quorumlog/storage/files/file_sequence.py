@@ -5,7 +5,12 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.storage.files.os_files import FileSystem, not_a_file, release_pages
+from quorumlog.storage.files.os_files import (
+    FileSystem,
+    is_resident,
+    not_a_file,
+    release_pages,
+)
 from quorumlog.storage.files.sequence_file import BESIDE, SequenceFile, is_name, name_of
 
 MAPS_MAX = 64
@@ -234,19 +239,32 @@ class FileSequence:
             if view is not None:
                 self._maps.move_to_end(start)
                 return start, view
-            known = self._by_start.get(start)
-            if known is None:
-                raise StorageError(f"{self.directory}: no file holds position {position}")
-            file = self._files.open(known.path, writable=False)
-            try:
-                view = file.map()
-            finally:
-                file.close()
-            if len(view) == self.file_size:
+        known = self._by_start.get(start)
+        if known is None:
+            raise StorageError(f"{self.directory}: no file holds position {position}")
+        file = self._files.open(known.path, writable=False)
+        try:
+            view = file.map()
+        finally:
+            file.close()
+        with self._maps_lock:
+            if len(view) == self.file_size and self._by_start.get(start) is known:
                 self._maps[start] = view
                 if len(self._maps) > self._maps_max:
                     self._maps.popitem(last=False)
-            return start, view
+        return start, view
+
+    def resident_at(self, begin: int, end: int) -> tuple[int, memoryview] | None:
+        """Return what `map_at` does for positions begin … end - 1, without any wait, or None.
+
+        None: they are not in one mapped file, not all in the page cache, or that is not known.
+        """
+        start = self.start_of(begin)
+        with self._maps_lock:
+            view = self._maps.get(start)
+        if view is None or end > start + self.file_size:
+            return None
+        return (start, view) if is_resident(view, begin - start, end - start) else None
 
     def was_read(self, size_bytes: int) -> None:
         """Count `size_bytes` of mapped files that were read; on any thread."""

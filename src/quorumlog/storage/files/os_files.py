@@ -7,6 +7,7 @@ open something while no descriptor is free, which changed nothing (`SpareDescrip
 """
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import logging
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import (
@@ -40,6 +43,8 @@ DESCRIPTOR_WAIT_S = 5.0
 """How long a thread waits for a free descriptor; the disk thread waits without an end."""
 DESCRIPTOR_PAUSE_MIN_S = 0.01
 DESCRIPTOR_PAUSE_MAX_S = 0.5
+RESIDENT_PAGES_MAX = 64
+"""Pages that are looked up in the page cache at a time."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
@@ -306,6 +311,31 @@ class SpareDescriptors:
 SPARES = SpareDescriptors()
 
 
+class _Map(mmap.mmap):
+    """A mapped file. `address`: where it is in memory.
+
+    If this process may not write the file (`is_writable`), mincore(2) says of all its pages that
+    they are in memory.
+    """
+
+    address = 0
+    is_writable = False
+
+
+def _find_mincore() -> "Callable[[int, int, ctypes.Array[ctypes.c_char]], int] | None":
+    """Return mincore(2), called without giving up the interpreter: it waits for nothing."""
+    try:
+        found = ctypes.PyDLL(None).mincore
+    except (OSError, AttributeError):  # not this system's
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    found.restype = ctypes.c_int
+    return found
+
+
+_mincore = _find_mincore()
+
+
 class OsFile:
     """A file of the operating system."""
 
@@ -367,7 +397,10 @@ class OsFile:
             return memoryview(SPARES.use(self.path, self._map))
 
     def _map(self) -> mmap.mmap:
-        return mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        made = _Map(self._descriptor, 0, access=mmap.ACCESS_READ)
+        made.is_writable = os.access(self.path, os.W_OK)
+        made.address = np.frombuffer(made, np.uint8).ctypes.data
+        return made
 
     def close(self) -> None:
         """See `File`."""
@@ -383,6 +416,24 @@ def release_pages(view: memoryview) -> None:
     """
     if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         view.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def is_resident(view: memoryview, begin: int, end: int) -> bool:
+    """Whether bytes begin … end - 1 of a mapped file are known to be in the page cache.
+
+    Then reading them waits for no disk, unless the system needs their memory at this very moment.
+    """
+    pages_of = view.obj
+    if not isinstance(pages_of, _Map) or not pages_of.is_writable or _mincore is None:
+        return False
+    start = begin - begin % mmap.PAGESIZE
+    pages = -(-(end - start) // mmap.PAGESIZE)
+    if not 0 < pages <= RESIDENT_PAGES_MAX:
+        return False
+    found = ctypes.create_string_buffer(pages)
+    if _mincore(pages_of.address + start, pages * mmap.PAGESIZE, found):
+        return False
+    return all(page & 1 for page in found.raw)
 
 
 def remove_tree(path: str) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -53,6 +54,9 @@ from quorumlog.storage.metadata.config_entries import ConfigEntries
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.recovery.quarantine import Quarantine
 from quorumlog.storage.recovery.recovery import Recovered, write_leading_blank
+
+R = TypeVar("R")
+FromDisk: TypeAlias = Callable[[int, int, int], R]
 
 
 class FileLog:
@@ -345,23 +349,30 @@ class FileLog:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
-        check_holds(self, first_index)
+        return self._read(self._reader.read, first_index, last_index, bytes_max)
+
+    def read_resident(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun | None:
+        """See `Log`."""
+        return self._read(self._reader.read_resident, first_index, last_index, bytes_max)
+
+    def _read(self, from_disk: FromDisk[R], first: int, last: int, most: int) -> EntryRun | R:
+        check_holds(self, first)
         with self._lock:
-            cached = self._tail.find(first_index)
+            cached = self._tail.find(first)
             if cached is not None:
-                return cached.cut(first_index, last_index, bytes_max)
+                return cached.cut(first, last, most)
             # what is in the tail may not be on disk yet, or something older may be there
             last_on_disk = self._tail.before_first(self.end_index)
-        damaged = self.damaged.next_from(first_index)
-        if damaged == first_index:
-            position = self._reader.place_of(first_index)[0]
-            raise self._reader.damaged(first_index, position, "it is damaged")
+        damaged = self.damaged.next_from(first)
+        if damaged == first:
+            position = self._reader.place_of(first)[0]
+            raise self._reader.damaged(first, position, "it is damaged")
         if damaged is not None:
             last_on_disk = min(last_on_disk, damaged - 1)
         try:
-            return self._reader.read(first_index, min(last_index, last_on_disk), bytes_max)
+            return from_disk(first, min(last, last_on_disk), most)
         except StorageError:
-            check_holds(self, first_index)  # it may have been removed since
+            check_holds(self, first)  # it may have been removed since
             raise
 
     def chain_crc_at(self, index: int) -> int | None:

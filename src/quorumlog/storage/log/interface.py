@@ -183,6 +183,13 @@ class Log(Protocol):
         """
         ...
 
+    def read_resident(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun | None:
+        """Return what `read` returns if that is little and waits for no disk; else None.
+
+        Raises what `read` raises.
+        """
+        ...
+
     def note_committed(self, index: int) -> None:
         """Remember the committed index for the next checkpoint."""
         ...

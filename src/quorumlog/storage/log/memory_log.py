@@ -179,6 +179,10 @@ class MemoryLog:
         check_holds(self, first_index)
         return self._tail.run_at(first_index).cut(first_index, last_index, bytes_max)
 
+    def read_resident(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
+        """See `Log`."""
+        return self.read(first_index, last_index, bytes_max)
+
     def note_committed(self, index: int) -> None:
         """See `Log`."""
         self._committed_index = max(self._committed_index, index)
