@@ -19,7 +19,7 @@ from quorumlog.model.messages.client import (
 )
 from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares
 from quorumlog.service import requests
-from quorumlog.service.requests import FETCH_BYTES_BESIDE_PROMPT_MAX, ClientRequests
+from quorumlog.service.requests import FETCH_BYTES_BESIDE_INTERACTIVE_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
 LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
@@ -56,8 +56,8 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
-    is_busy = False
-    is_beside_prompt = False
+    is_bulk = False
+    yields_to_interactive = False
 
     def __init__(self, refuses=(), node=None):
         self.refuses = refuses
@@ -141,13 +141,14 @@ def test_long_polls_of_all_connections_have_a_bound_in_sum(monkeypatch):
     assert first.ask(fetch(wait_ms=10_000)) not in first.answers
 
 
-def test_a_fetch_is_answered_in_parts_while_prompt_clients_ask():
+def test_a_fetch_is_answered_in_parts_while_interactive_clients_ask():
     client = Client()
-    for client.is_beside_prompt in (False, True):
+    for client.yields_to_interactive in (False, True):
         for bytes_max in (1, 4 << 20):
             client.ask(FetchRequest(group="g", begin_index=7, bytes_max=bytes_max, wait_ms=9))
     asked = [(one.bytes_max, one.begin_index, one.wait_ms) for one in client.replica.asked]
-    assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (FETCH_BYTES_BESIDE_PROMPT_MAX, 7, 9)]
+    most = FETCH_BYTES_BESIDE_INTERACTIVE_MAX
+    assert asked == [(1, 7, 9), (4 << 20, 7, 9), (1, 7, 9), (most, 7, 9)]
 
 
 def test_reads_for_a_client_that_has_disconnected_are_dropped():
@@ -204,11 +205,11 @@ def test_a_client_that_appends_alone_may_have_all_requests_in_flight():
     assert append_until_paused(Client(), SHARED_BYTES) == LIMITS.requests_in_flight_max
 
 
-def test_each_of_several_busy_clients_has_its_share_and_always_one_block_in_flight():
+def test_each_of_several_bulk_clients_has_its_share_and_always_one_block_in_flight():
     first = Client()
     others = [Client(node=first.node) for _ in range(3)]
     for client in (first, *others):
-        client.is_busy = True
+        client.is_bulk = True
     for other in others:
         other.append(1)
     assert append_until_paused(first, QUARTER // 2) == 2
@@ -221,14 +222,14 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
     """Of 300 pipelines each has a share of less than one append."""
     first = Client()
     for other in [Client(node=first.node) for _ in range(300)]:
-        other.is_busy = True
+        other.is_bulk = True
         other.append(1)
     assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
 
 
 def test_a_client_that_is_idle_or_disconnected_has_no_share():
     first = Client()
-    first.is_busy = True
+    first.is_bulk = True
     second, third = Client(node=first.node), Client(node=first.node)
     second.append(1)
     third.append(1)

@@ -13,10 +13,10 @@ from quorumlog.model.messages.client import AppendRequest
 from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
+from quorumlog.transport.classifier import BULK_AFTER_S, BULK_FOR_S, CREDIT_MAX, KNOWN_AFTER
 from quorumlog.transport.connection import Connection, TransportCounters
-from quorumlog.transport.pace import BUSY_AFTER_S, BUSY_FOR_S, CREDIT_MAX, KNOWN_AFTER
-from quorumlog.transport.share import RECEIVED_BYTES_MAX, Share
-from quorumlog.transport.turns import PROMPT_FOR_S, SLICE_S, Kind
+from quorumlog.transport.scheduler import INTERACTIVE_FOR_S, SLICE_S, TrafficClass
+from quorumlog.transport.shared_resources import RECEIVED_BYTES_MAX, SharedResources
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024
@@ -211,12 +211,12 @@ class Transport:
 class Client:
     """A connection of a client, with what it asked."""
 
-    def __init__(self, share, limits):
+    def __init__(self, shared, limits):
         self.asked = []
         self.transport = Transport()
         hello = Hello(cluster="c", node_id="n0", role="node")
         counters = TransportCounters()
-        self.connection = Connection(hello, lambda _: self, limits, counters, share=share)
+        self.connection = Connection(hello, lambda _: self, limits, counters, shared=shared)
         self.connection.connection_made(self.transport)
 
     def opened(self, connection, hello):
@@ -248,14 +248,14 @@ class Client:
         return raw
 
 
-async def all_turns(share):
+async def all_turns(shared):
     for _ in range(1_000):
         await asyncio.sleep(0)
-    assert not share.turns
+    assert not shared.scheduler
 
 
-async def connected(share, limits):
-    client = Client(share, limits)
+async def connected(shared, limits):
+    client = Client(shared, limits)
     await client.send(b"".join(encode_frame(Hello(cluster="c", node_id="", role="client"))))
     return client
 
@@ -266,43 +266,43 @@ def limits():
 
 
 @pytest.fixture
-async def share(limits):
-    made = Share(limits, lambda hello: hello.role != "client")
+async def shared(limits):
+    made = SharedResources(limits, lambda hello: hello.role != "client")
     look_at_the_clock_every(SLICE_S / 250, made)
     return made
 
 
-def look_at_the_clock_every(seconds, share):
+def look_at_the_clock_every(seconds, shared):
     """Have each look at the clock of the turns find so much later, however busy the machine is."""
     ticks = itertools.count()
-    share.turns.now = lambda: next(ticks) * seconds
+    shared.scheduler.now = lambda: next(ticks) * seconds
 
 
 def append(size):
     return b"".join(encode_frame(AppendRequest(group="g", count=1), attachments=[bytes(size)]))
 
 
-async def test_strangers_with_all_but_one_byte_of_a_frame_hold_no_more_than_their_share(
-    share, limits
+async def test_unproven_clients_with_all_but_one_byte_of_a_frame_hold_no_more_than_their_share(
+    shared, limits
 ):
     large = append(4 * MIB)[:-1]
     tracemalloc.start()
     try:
-        clients = [await connected(share, limits) for _ in range(20)]
+        clients = [await connected(shared, limits) for _ in range(20)]
         for client in clients:
             await client.send(large)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert share.budgets.unproven.used <= limits.receive_bytes_max // 4 + 8 * MIB
+    assert shared.budgets.unproven.used <= limits.receive_bytes_max // 4 + 8 * MIB
     assert held < 2 * limits.receive_bytes_max
 
 
-async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(share, limits):
+async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(shared, limits):
     """A frame's time begins later by as long as nothing was read of it."""
-    memory, left = share.budgets.unproven, {}
+    memory, left = shared.budgets.unproven, {}
     for _ in range(20):
-        left[await connected(share, limits)] = memoryview(append(4 * MIB)[:-1])
+        left[await connected(shared, limits)] = memoryview(append(4 * MIB)[:-1])
     for number in range(2_000):
         for client, rest in left.items():
             if client.transport.is_read and rest and not client.transport.closed:
@@ -315,23 +315,23 @@ async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(share, l
     assert memory.ended == len(left)  # none came to its last byte, and each gave way to the others
 
 
-async def test_who_sends_one_frame_after_the_other_comes_after_those_that_wait(share, limits):
-    share.turns.is_slice_over = lambda: True
-    look_at_the_clock_every(SLICE_S, share)  # one has its turn at a time
-    many, one = await connected(share, limits), await connected(share, limits)
-    await all_turns(share)
+async def test_who_sends_one_frame_after_the_other_comes_after_those_that_wait(shared, limits):
+    shared.scheduler.is_slice_over = lambda: True
+    look_at_the_clock_every(SLICE_S, shared)  # one has its turn at a time
+    many, one = await connected(shared, limits), await connected(shared, limits)
+    await all_turns(shared)
     many.receive(append(10) * 5)
     one.receive(append(1 * MIB)[: 40 * KIB])
-    memory = share.budgets.unproven
+    memory = shared.budgets.unproven
     assert list(memory._came) == [many.connection, one.connection]
     await asyncio.sleep(0)
     assert list(memory._came) == [one.connection, many.connection]
 
 
 @pytest.mark.parametrize("ends", ["is closed", "is lost"])
-async def test_what_came_of_a_frame_is_freed_with_its_connection(share, limits, ends):
+async def test_what_came_of_a_frame_is_freed_with_its_connection(shared, limits, ends):
     """Requests that wait may keep the object of a connection that has ended."""
-    client = await connected(share, limits)
+    client = await connected(shared, limits)
     tracemalloc.start()
     try:
         await client.send(append(4 * MIB)[:-1])
@@ -345,23 +345,38 @@ async def test_what_came_of_a_frame_is_freed_with_its_connection(share, limits, 
         tracemalloc.stop()
 
 
-async def test_memory_for_a_frame_is_at_most_twice_what_came_of_it(share, limits):
-    client = await connected(share, limits)
+async def test_only_connections_with_an_unfinished_frame_are_checked_for_late_ones(shared, limits):
+    """With thousands of connections the loop would stand still for a check of all of them."""
+    clients, frame = [await connected(shared, limits) for _ in range(3)], append(10)
+    assert shared.unfinished == set()
+    for client in clients:
+        await client.send(frame + frame[:20])
+    await all_turns(shared)
+    assert shared.unfinished == {client.connection for client in clients}
+    first, second, third = clients
+    await first.send(frame[20:])
+    await all_turns(shared)
+    second.connection.connection_lost(None)
+    assert shared.unfinished == {third.connection}
+
+
+async def test_memory_for_a_frame_is_at_most_twice_what_came_of_it(shared, limits):
+    client = await connected(shared, limits)
     await client.send(append(4 * MIB)[:200])
-    assert share.budgets.unproven.used <= 128 * KIB
+    assert shared.budgets.unproven.used <= 128 * KIB
 
 
-async def test_the_first_request_of_a_client_may_be_large(share, limits):
-    client = await connected(share, limits)
+async def test_the_first_request_of_a_client_may_be_large(shared, limits):
+    client = await connected(shared, limits)
     assert not await client.send(append(4 * MIB))
-    await all_turns(share)
+    await all_turns(shared)
     (asked,) = client.asked
     assert bytes(asked.attachment) == bytes(4 * MIB)
-    assert share.budgets.unproven.used == 0
+    assert shared.budgets.unproven.used == 0
 
 
-async def test_a_frame_that_does_not_arrive_in_time_is_late_and_a_slow_one_is_not(share, limits):
-    client = await connected(share, limits)
+async def test_a_frame_that_does_not_arrive_in_time_is_late_and_a_slow_one_is_not(shared, limits):
+    client = await connected(shared, limits)
     connection = client.connection
     await client.send(append(1 * MIB)[: 256 * KIB])
     rate = limits.frame_bytes_per_second_min
@@ -370,8 +385,8 @@ async def test_a_frame_that_does_not_arrive_in_time_is_late_and_a_slow_one_is_no
     assert connection.is_late(connection._unfinished.began + 512 * KIB / rate)
 
 
-async def test_requests_are_not_handled_while_their_answers_are_not_read(share, limits):
-    client = await connected(share, limits)
+async def test_requests_are_not_handled_while_their_answers_are_not_read(shared, limits):
+    client = await connected(shared, limits)
     client.connection.pause_writing()
     assert not client.transport.is_read
     client.connection.resume_writing()
@@ -379,13 +394,13 @@ async def test_requests_are_not_handled_while_their_answers_are_not_read(share, 
     assert client.transport.is_read
 
 
-async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limits):
+async def test_requests_of_many_clients_share_the_turns_of_the_loop(shared, limits):
     """Whoever sends more than there is time for goes on later, with nothing lost."""
-    clients = [await connected(share, limits) for _ in range(3)]
-    share.turns.is_slice_over = lambda: True
+    clients = [await connected(shared, limits) for _ in range(3)]
+    shared.scheduler.is_slice_over = lambda: True
     for number, client in enumerate(clients):
         await client.send(append(10 + number) * 50)
-    await all_turns(share)
+    await all_turns(shared)
     assert [[len(one.attachment) for one in client.asked] for client in clients] == [
         [10] * 50,
         [11] * 50,
@@ -396,134 +411,136 @@ async def test_requests_of_many_clients_share_the_turns_of_the_loop(share, limit
 MORE_THAN_A_SLICE = append(10) * (RECEIVED_BYTES_MAX // len(append(10)) + 1)
 
 
-async def answered(share, limits, now_s):
-    """Return a client that is no stranger."""
-    share.now = lambda: now_s[0]
-    client = await connected(share, limits)
-    assert client.connection.kind is Kind.STRANGER
+async def answered(shared, limits, now_s):
+    """Return a client of which a request was answered."""
+    shared.now = lambda: now_s[0]
+    client = await connected(shared, limits)
+    assert client.connection.traffic_class is TrafficClass.UNPROVEN
     assert client.connection.send(Response(), correlation_id=1)
-    assert client.connection.kind is Kind.PROMPT
+    assert client.connection.traffic_class is TrafficClass.INTERACTIVE
     return client
 
 
-async def busy_from_the_first_request(share, limits, now_s):
+async def bulk_from_the_first_request(shared, limits, now_s):
     """Return a client that leaves requests over from the beginning."""
-    client, unsent = await answered(share, limits, now_s), MORE_THAN_A_SLICE * 100
-    while client.connection.kind is not Kind.BUSY:
-        assert now_s[0] < 100.0 + 2 * BUSY_AFTER_S
+    client, unsent = await answered(shared, limits, now_s), MORE_THAN_A_SLICE * 100
+    while client.connection.traffic_class is not TrafficClass.BULK:
+        assert now_s[0] < 100.0 + 2 * BULK_AFTER_S
         unsent = unsent[client.receive(unsent) :]  # as much as is received at once
-        await all_turns(share)
-        now_s[0] += BUSY_AFTER_S / 10
+        await all_turns(shared)
+        now_s[0] += BULK_AFTER_S / 10
     return client
 
 
-async def known_as_prompt(share, limits, now_s):
-    client = await answered(share, limits, now_s)
+async def known_as_interactive(shared, limits, now_s):
+    client = await answered(shared, limits, now_s)
     for _ in range(KNOWN_AFTER):
         await client.send(append(10))
     return client
 
 
-async def test_who_begins_with_a_backlog_is_busy_for_a_while(share, limits):
+async def test_who_begins_with_a_backlog_is_bulk_for_a_while(shared, limits):
     now_s = [100.0]
-    connection = (await busy_from_the_first_request(share, limits, now_s)).connection
-    now_s[0] += 0.89 * BUSY_FOR_S
-    assert connection.kind is Kind.BUSY
-    now_s[0] += 0.12 * BUSY_FOR_S
-    assert connection.kind is Kind.PROMPT
+    connection = (await bulk_from_the_first_request(shared, limits, now_s)).connection
+    now_s[0] += 0.89 * BULK_FOR_S
+    assert connection.traffic_class is TrafficClass.BULK
+    now_s[0] += 0.12 * BULK_FOR_S
+    assert connection.traffic_class is TrafficClass.INTERACTIVE
 
 
-async def test_who_is_known_as_prompt_may_catch_up(share, limits):
+async def test_who_is_known_as_interactive_may_catch_up(shared, limits):
     now_s = [100.0]
-    client = await known_as_prompt(share, limits, now_s)
+    client = await known_as_interactive(shared, limits, now_s)
     for _ in range(CREDIT_MAX // 10):
-        share.turns.is_slice_over = lambda: True
+        shared.scheduler.is_slice_over = lambda: True
         await client.send(append(10) * 5)
-        assert client.connection.kind is Kind.PROMPT
-        await all_turns(share)
-        share.turns.is_slice_over = lambda: False
-        now_s[0] += BUSY_AFTER_S
+        assert client.connection.traffic_class is TrafficClass.INTERACTIVE
+        await all_turns(shared)
+        shared.scheduler.is_slice_over = lambda: False
+        now_s[0] += BULK_AFTER_S
 
 
 @pytest.mark.parametrize("size", [128 * KIB, 10])
-async def test_whose_answers_are_large_is_busy_for_a_while(share, limits, size):
+async def test_whose_answers_are_large_is_bulk_for_a_while(shared, limits, size):
     """Each takes longer than a slice, and how many there will be cannot be seen."""
     now_s = [100.0]
-    client = await known_as_prompt(share, limits, now_s)
+    client = await known_as_interactive(shared, limits, now_s)
     assert client.connection.send(Response(), correlation_id=2, attachments=[bytes(size)])
-    assert client.connection.kind is (Kind.BUSY if size > RECEIVED_BYTES_MAX else Kind.PROMPT)
+    assert client.connection.traffic_class is (
+        TrafficClass.BULK if size > RECEIVED_BYTES_MAX else TrafficClass.INTERACTIVE
+    )
 
 
-async def test_who_is_not_prompt_is_distinguished_while_prompt_clients_ask(share, limits):
+async def test_who_is_not_interactive_yields_while_interactive_clients_ask(shared, limits):
     now_s = [100.0]
-    share.turns.now = share.now = lambda: now_s[0]
-    busy = await busy_from_the_first_request(share, limits, now_s)
-    other = await answered(share, limits, now_s)
-    now_s[0] += PROMPT_FOR_S
-    assert not busy.connection.is_beside_prompt, "nobody else asks"
+    shared.scheduler.now = shared.now = lambda: now_s[0]
+    bulk = await bulk_from_the_first_request(shared, limits, now_s)
+    other = await answered(shared, limits, now_s)
+    now_s[0] += INTERACTIVE_FOR_S
+    assert not bulk.connection.yields_to_interactive, "nobody else asks"
     await other.send(append(10))
-    assert busy.connection.is_beside_prompt
-    assert not other.connection.is_beside_prompt
-    now_s[0] += PROMPT_FOR_S
-    assert not busy.connection.is_beside_prompt
+    assert bulk.connection.yields_to_interactive
+    assert not other.connection.yields_to_interactive
+    now_s[0] += INTERACTIVE_FOR_S
+    assert not bulk.connection.yields_to_interactive
 
 
 class ByHand:
     """Turns of the loop one by one; each look at the clock finds `step_s` later."""
 
-    def __init__(self, share, step_s):
-        self.share, self.now_s = share, 100.0
-        share.turns._call_soon = lambda function: None
+    def __init__(self, shared, step_s):
+        self.shared, self.now_s = shared, 100.0
+        shared.scheduler._call_soon = lambda function: None
 
         def now():
             self.now_s += step_s
             return self.now_s
 
-        share.now = share.turns.now = now
+        shared.now = shared.scheduler.now = now
 
     def turn(self):
         """Return how long it took."""
         before_s = self.now_s
-        self.share.turns._is_called = False
-        self.share.turns._next_turn()
+        self.shared.scheduler._is_called = False
+        self.shared.scheduler._next_turn()
         return self.now_s - before_s
 
     async def clients(self, count, limits):
-        """Return clients that are no strangers."""
-        made = [await connected(self.share, limits) for _ in range(count)]
+        """Return clients of which a request was answered each."""
+        made = [await connected(self.shared, limits) for _ in range(count)]
         for client in made:
             client.connection.send(Response(), correlation_id=1)
         return made
 
 
-async def test_a_turn_has_an_end_however_long_busy_ones_waited_for_it(share, limits):
-    """They are busy no longer then, but it is as busy ones that they are served."""
-    hand = ByHand(share, SLICE_S / 250)
+async def test_a_turn_has_an_end_however_long_bulk_clients_waited_for_it(shared, limits):
+    """They are bulk no longer then, but it is as bulk clients that they are served."""
+    hand = ByHand(shared, SLICE_S / 250)
     clients = await hand.clients(40, limits)
     unsent = dict.fromkeys(clients, MORE_THAN_A_SLICE * 20)
-    while not all(client.connection.kind is Kind.BUSY for client in clients):
-        assert hand.now_s < 100.0 + 10 * BUSY_AFTER_S
+    while not all(client.connection.traffic_class is TrafficClass.BULK for client in clients):
+        assert hand.now_s < 100.0 + 10 * BULK_AFTER_S
         for client in clients:
             if client.transport.is_read:
                 unsent[client] = unsent[client][client.receive(unsent[client]) :]
         hand.turn()
-    hand.now_s += 1.01 * BUSY_FOR_S
+    hand.now_s += 1.01 * BULK_FOR_S
     assert hand.turn() < 10 * SLICE_S
 
 
-async def test_a_turn_has_an_end_however_many_strangers_were_answered_meanwhile(share, limits):
-    hand = ByHand(share, SLICE_S / 250)
-    clients = [await connected(share, limits) for _ in range(40)]
-    share.turns._spent = dict.fromkeys(Kind, 1.0)
+async def test_a_turn_has_an_end_however_many_clients_become_proven_meanwhile(shared, limits):
+    hand = ByHand(shared, SLICE_S / 250)
+    clients = [await connected(shared, limits) for _ in range(40)]
+    shared.scheduler._spent = dict.fromkeys(TrafficClass, 1.0)
     for client in clients:
         client.receive(MORE_THAN_A_SLICE)
         client.connection.send(Response(), correlation_id=1)
     assert hand.turn() < 10 * SLICE_S
 
 
-async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(share, limits):
+async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_bulk(shared, limits):
     """As one whose appends are beyond its share; it always leaves something behind."""
-    hand = ByHand(share, SLICE_S / 4)
+    hand = ByHand(shared, SLICE_S / 4)
     (client,) = await hand.clients(1, limits)
     take = client.frame_received
 
@@ -532,8 +549,8 @@ async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(sha
         connection.pause_reading()
 
     client.frame_received = pause
-    while client.connection.kind is not Kind.BUSY:
-        assert hand.now_s < 100.0 + 2 * BUSY_AFTER_S
+    while client.connection.traffic_class is not TrafficClass.BULK:
+        assert hand.now_s < 100.0 + 2 * BULK_AFTER_S
         hand.turn()
         if client.transport.is_read:
             client.receive(MORE_THAN_A_SLICE)
@@ -542,33 +559,33 @@ async def test_a_pipeline_that_its_handler_pauses_after_each_request_is_busy(sha
             client.connection._read_again()
 
 
-async def test_who_sends_a_large_frame_is_busy_for_a_while(share, limits):
+async def test_who_sends_a_large_frame_is_bulk_for_a_while(shared, limits):
     """What is left behind of large frames cannot be seen, and each takes longer than a slice."""
-    hand = ByHand(share, 0.0)
+    hand = ByHand(shared, 0.0)
     (client,) = await hand.clients(1, limits)
     for unsent in (append(10), append(256 * KIB)):
-        assert client.connection.kind is Kind.PROMPT
+        assert client.connection.traffic_class is TrafficClass.INTERACTIVE
         while unsent := unsent[client.receive(unsent) :]:
             hand.turn()
-    assert client.connection.kind is Kind.BUSY
-    hand.now_s += 1.01 * BUSY_FOR_S
-    assert client.connection.kind is Kind.PROMPT
+    assert client.connection.traffic_class is TrafficClass.BULK
+    hand.now_s += 1.01 * BULK_FOR_S
+    assert client.connection.traffic_class is TrafficClass.INTERACTIVE
 
 
-async def test_a_newcomer_that_turns_out_a_member_waits_for_no_turn(share, limits):
-    client = Client(share, limits)
-    assert client.connection.kind is Kind.NEWCOMER
-    share.turns.is_slice_over = lambda: True
+async def test_a_connection_that_turns_out_a_member_waits_for_no_turn(shared, limits):
+    client = Client(shared, limits)
+    assert client.connection.traffic_class is TrafficClass.HANDSHAKE
+    shared.scheduler.is_slice_over = lambda: True
     hello = b"".join(encode_frame(Hello(cluster="c", node_id="n1", role="bulk")))
     said = ReadIndexRequest(group="g", local_id="n1", remote_id="n0", term=1, request_id=1)
     await client.send(hello + b"".join(encode_frame(said)) * 50)
     assert len(client.asked) == 50
 
 
-async def test_a_client_whose_request_was_answered_is_no_stranger(share, limits):
-    client = await connected(share, limits)
+async def test_a_client_whose_request_was_answered_is_proven(shared, limits):
+    client = await connected(shared, limits)
     await client.send(append(10))
     assert client.connection.send(Response(), correlation_id=1)
     await client.send(append(10) + append(1 * MIB)[:-1])
-    assert share.budgets.clients.used >= 1 * MIB
-    assert share.budgets.unproven.used == 0
+    assert shared.budgets.clients.used >= 1 * MIB
+    assert shared.budgets.unproven.used == 0

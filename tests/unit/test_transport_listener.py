@@ -82,7 +82,7 @@ async def connected(listener, role):
 def all_asked_something(listener):
     for connection in listener.connections:
         connection.answered = 1
-    listener._strangers.clear()
+    listener._unproven.clear()
 
 
 async def test_clients_do_not_lock_peers_out(listening):

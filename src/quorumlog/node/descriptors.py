@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.storage.files.file_sequence import MAPS_MAX
-from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, TOLD_MAX
+from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, REFUSALS_MAX
 from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
 LIMIT_MAX = 65_536
@@ -19,7 +19,7 @@ PER_MACHINE = 12
 """Of a state machine: its database, and snapshots that are saved, loaded, fetched and served."""
 SPARE = 16
 """Held open for storage, see `SpareDescriptors`."""
-RESERVE = SPARE + ACCEPTS_PER_TURN + TOLD_MAX
+RESERVE = SPARE + ACCEPTS_PER_TURN + REFUSALS_MAX
 """Descriptors that lasting connections never get."""
 CONNECTIONS_MIN = 16
 

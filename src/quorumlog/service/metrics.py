@@ -240,7 +240,7 @@ def _node_counters(node: Node) -> Iterator[Metric]:
 
 def _transport_metrics(node: Node) -> Iterator[Metric]:
     listener, lag = node.listener, node.lag
-    counters, budgets = listener.counters, listener.share.budgets
+    counters, budgets = listener.counters, listener.shared.budgets
     gauges = {
         "transport_connections_max": (
             "As many clients as file descriptors and connectionsMax allow.",

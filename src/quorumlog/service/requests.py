@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """What the unanswered requests of one connection may ask for, or have attached; reading pauses
 above."""
-FETCH_BYTES_BESIDE_PROMPT_MAX = 128 * 1024
-"""The most bytes that answer a fetch of another client while prompt clients send requests: an
+FETCH_BYTES_BESIDE_INTERACTIVE_MAX = 128 * 1024
+"""The most bytes that answer a fetch of another client while interactive ones ask: an
 answer of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
@@ -145,7 +145,7 @@ class ClientRequests:
         self._in_flight += change
         most = self._limits.requests_in_flight_max
         # a client that waits for its answers has little in flight; of 300 pipelines each has less
-        is_beyond = shares.is_beyond(self) and connection.is_busy
+        is_beyond = shares.is_beyond(self) and connection.is_bulk
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
                 self._paused = True
@@ -341,8 +341,9 @@ class ClientRequests:
                 f"{request.begin_index}, {request.bytes_max}, {request.wait_ms}"
             )
 
-        if connection.is_beside_prompt and request.bytes_max > FETCH_BYTES_BESIDE_PROMPT_MAX:
-            request = msgspec.structs.replace(request, bytes_max=FETCH_BYTES_BESIDE_PROMPT_MAX)
+        if connection.yields_to_interactive:
+            bytes_max = min(request.bytes_max, FETCH_BYTES_BESIDE_INTERACTIVE_MAX)
+            request = msgspec.structs.replace(request, bytes_max=bytes_max)
 
         def answer(response: FetchResponse, attachments: list[Buffer]) -> None:
             self._answer(connection, frame, response, attachments)

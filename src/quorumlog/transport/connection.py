@@ -14,9 +14,9 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
-from quorumlog.transport.share import Share
-from quorumlog.transport.slices import Slices
-from quorumlog.transport.turns import Kind
+from quorumlog.transport.scheduler import TrafficClass
+from quorumlog.transport.shared_resources import SharedResources
+from quorumlog.transport.time_slices import TimeSlices
 from quorumlog.transport.unfinished_frame import UnfinishedFrame
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
     """Either side of a connection.
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
-    `RemoteProtocolError` with the text for the other side. `share`: what all connections that a
+    `RemoteProtocolError` with the text for the other side. `shared`: what all connections that a
     node accepted share, which bounds the memory and time of each; None: no bounds.
     """
 
@@ -106,32 +106,32 @@ class Connection(asyncio.BufferedProtocol):
         counters: TransportCounters,
         *,
         on_lost: Callable[["Connection"], None] | None = None,
-        share: Share | None = None,
+        shared: SharedResources | None = None,
     ) -> None:
         self._greeting = _Greeting(own_hello, greet)
         self._limits = limits
         self._counters = counters
         self._on_lost = on_lost
-        self._share = share
+        self._shared = shared
         self._decoder = FrameDecoder(
             limits,
             frame_bytes_max=HANDSHAKE_BYTES_MAX,
-            staged=share.staged if share is not None else None,
-            allocates_ahead=share is None,
+            staged=shared.staged if shared is not None else None,
+            allocates_ahead=shared is None,
         )
-        self._slices: Slices | None = None
+        self._slices: TimeSlices | None = None
         self._unfinished: UnfinishedFrame | None = None
-        if share is not None:
+        if shared is not None:
             self._decoder.kinds = HELLO_KINDS
-            self._slices = Slices(share)
-            self._unfinished = UnfinishedFrame(self, self._decoder, share.budgets)
+            self._slices = TimeSlices(shared)
+            self._unfinished = UnfinishedFrame(self, self._decoder, shared.budgets)
         self._transport: asyncio.Transport | None = None
         self._handler: ConnectionHandler | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.reason = ""
         self._pauses = _Pauses()
         self.answered = 0
-        """Requests that were answered: a client with any is no stranger."""
+        """Requests that were answered: a client with any is no longer unproven."""
         self.heard_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.hello: Hello | None = None
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         _keep_alive(stream)
         unsent_max = self._limits.outbox_bytes_max
         stream.set_write_buffer_limits(
-            high=unsent_max if self._share is None else UNREAD_PAUSE_BYTES
+            high=unsent_max if self._shared is None else UNREAD_PAUSE_BYTES
         )
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -165,9 +165,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and pass them to the handler."""
         self.bytes_in += nbytes
-        share = self._share
-        if share is not None:
-            self.heard_at = share.now()
+        shared = self._shared
+        if shared is not None:
+            self.heard_at = shared.now()
         self._decoder.received(nbytes)
         if self._slices is not None:
             self._slices.received(nbytes, is_staging=self._decoder.is_staging)
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle whole frames: all of them, or those that there is time for."""
         decoder, taken = self._decoder, 0
         slices = self._slices
-        if slices is not None and not self._pauses.reasons and not slices.begin(self.kind):
+        if slices is not None and not self._pauses.reasons and not slices.begin(self.traffic_class):
             self._await_turn()
         try:
             while self._transport is not None and not self._transport.is_closing():
@@ -226,44 +226,46 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_member(self) -> bool:
         """Whether a member of one of the node's groups has made this connection."""
-        return self._share is not None and self._slices is None
+        return self._shared is not None and self._slices is None
 
     @property
-    def kind(self) -> Kind:
+    def traffic_class(self) -> TrafficClass:
         """See `Waiter`."""
         if self.hello is None:
-            return Kind.NEWCOMER
+            return TrafficClass.HANDSHAKE
         if not self.answered:
-            return Kind.STRANGER
-        return Kind.PROMPT if self._slices is None else self._slices.kind
+            return TrafficClass.UNPROVEN
+        return TrafficClass.INTERACTIVE if self._slices is None else self._slices.traffic_class
 
     @property
-    def is_beside_prompt(self) -> bool:
-        """Whether this is not a prompt client, and those wait while it is answered."""
-        share = self._share
-        return share is not None and share.turns.has_prompt and self.kind is not Kind.PROMPT
+    def yields_to_interactive(self) -> bool:
+        """Whether interactive clients wait while this one, which is none, is answered."""
+        shared = self._shared
+        if shared is None or not shared.scheduler.has_interactive:
+            return False
+        return self.traffic_class is not TrafficClass.INTERACTIVE
 
     @property
-    def is_busy(self) -> bool:
+    def is_bulk(self) -> bool:
         """Whether this client sends faster than it is answered."""
-        return self._slices is not None and self._slices.kind is Kind.BUSY
+        return self._slices is not None and self._slices.traffic_class is TrafficClass.BULK
 
     def _await_turn(self) -> None:
-        if self._share is not None:
+        if self._shared is not None:
             self._pause(TURN)
             if TURN in self._pauses.reasons:
-                self._share.turns.wait(self)
+                self._shared.scheduler.wait(self)
 
     def _account(self, unfinished: UnfinishedFrame, taken: int) -> None:
         """Note what an unfinished frame holds; wait if that is too much."""
-        if self._share is None or self._transport is None or self._transport.is_closing():
+        if self._shared is None or self._transport is None or self._transport.is_closing():
             return
-        if not unfinished.note(taken, self._share.now(), is_answered=bool(self.answered)):
+        if not unfinished.note(taken, self._shared.now(), is_answered=bool(self.answered)):
             self._pause(MEMORY)
         if unfinished.began:
-            self._share.unfinished.add(self)
+            self._shared.unfinished.add(self)
         else:
-            self._share.unfinished.discard(self)
+            self._shared.unfinished.discard(self)
 
     @property
     def is_kept_waiting(self) -> bool:
@@ -283,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the other side does not read; no more of it is handled."""
-        if self._share is not None and not self.is_member:
+        if self._shared is not None and not self.is_member:
             self._pause(UNREAD)
 
     def resume_writing(self) -> None:
@@ -296,9 +298,9 @@ class Connection(asyncio.BufferedProtocol):
         self._end_deadline()
         self._forget_unfinished()
         self._unfinished = None  # refers back: without it this object is freed at once
-        if self._share is not None:
-            self._share.unfinished.discard(self)
-            self._share.budgets.answers.forget(self)
+        if self._shared is not None:
+            self._shared.unfinished.discard(self)
+            self._shared.budgets.answers.forget(self)
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
             reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)
@@ -353,9 +355,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.hello = message
         self._decoder.frame_bytes_max = self._limits.frame_bytes_max
-        if self._share is not None:
+        if self._shared is not None:
             self._decoder.kinds = PEER_KINDS if message.role in PEER_ROLES else CLIENT_KINDS
-        if self._share is not None and self._share.is_member(message):
+        if self._shared is not None and self._shared.is_member(message):
             self._slices, self._decoder.allocates_ahead = None, True
             if self._unfinished is not None:
                 self._unfinished.becomes_members()
@@ -388,9 +390,9 @@ class Connection(asyncio.BufferedProtocol):
             self.reason = self.reason or str(error)
             self.connection_lost(None)
             return False
-        if slices is not None and self._share is not None:
+        if slices is not None and self._shared is not None:
             slices.sent(size)
-            self._share.budgets.answers.sent(self)
+            self._shared.budgets.answers.sent(self)
             if correlation_id and isinstance(message, Response):
                 self.answered += message.code == ResponseCode.SUCCESS
         return True
@@ -425,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take bytes again."""
         self._resume(HANDLER)
 
-    def have_turn(self) -> bool:
+    def run_slice(self) -> bool:
         """See `Waiter`: it is this connection's turn again; nothing else is being handled."""
         self._pauses.reasons.discard(TURN)
         if self._transport is None or self._pauses.reasons or self._slices is None:

@@ -23,15 +23,15 @@ from quorumlog.transport.connection import (
     TransportCounters,
 )
 from quorumlog.transport.resolver import Resolver
-from quorumlog.transport.share import Share
+from quorumlog.transport.shared_resources import SharedResources
 
 logger = logging.getLogger(__name__)
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256
 """Connections beyond `connections_max` that only peers may make: clients must not lock them out."""
-TOLD_MAX = 16
-"""Connections beyond all places that are told that there is none; more are closed without it."""
+REFUSALS_MAX = 16
+"""Connections beyond all places that get an answer which says so; more are closed without one."""
 PEER_CONNECTIONS_MAX = 4
 """Connections of one peer and role; one more ends the one that was silent for the longest time."""
 BACKLOG = 1_024
@@ -40,7 +40,7 @@ ACCEPTS_PER_TURN = 2
 ACCEPT_PAUSE_MIN_S = 0.05
 ACCEPT_PAUSE_MAX_S = 1.0
 """Pauses while a connection cannot be accepted, as no descriptor or no memory is there."""
-LOOK_S = 1.0
+CHECK_S = 1.0
 """Pause between checks for frames that do not arrive and answers that are not read."""
 STOP_TURNS = 100
 """The most turns of the loop to wait until all aborted connections have reported their end."""
@@ -75,16 +75,16 @@ class Listener:
         self._accepts = accepts
         self._limits = limits
         self._peers_reserve = PEERS_RESERVE if peers_reserve is None else peers_reserve
-        self.share = Share(
+        self.shared = SharedResources(
             limits,
             lambda hello: hello.role in PEER_ROLES and (is_member is None or is_member(hello)),
         )
         self._sockets: list[socket.socket] = []
-        self._adopting: set[asyncio.Task[None]] = set()
+        self._setting_up: set[asyncio.Task[None]] = set()
         self._pause_s = ACCEPT_PAUSE_MIN_S
         self._timer: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
-        self._strangers: dict[Connection, None] = {}
+        self._unproven: dict[Connection, None] = {}
         self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
 
@@ -102,7 +102,7 @@ class Listener:
             ) from error
         self.port = self._sockets[0].getsockname()[1]
         self._listen()
-        self._look_later()
+        self._check_later()
 
     async def dismiss_clients(self, within_s: float) -> None:
         """Stop listening, send clients a notice that this node stops, and wait for them to go.
@@ -116,7 +116,7 @@ class Listener:
         for connection in self._clients():
             text = f"{self._hello.node_id} is stopping; ask another node"
             connection.send(Response(code=ResponseCode.NODE_STOPPING, text=text))
-        self._look_for_clients()
+        self._check_for_clients()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._clients_gone.wait()
@@ -128,7 +128,7 @@ class Listener:
             if connection.hello is not None and connection.hello.role == CLIENT_ROLE
         ]
 
-    def _look_for_clients(self) -> None:
+    def _check_for_clients(self) -> None:
         if self._clients_gone is not None and not self._clients():
             self._clients_gone.set()
 
@@ -137,7 +137,7 @@ class Listener:
         self._close_sockets()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._adopting:
+        for task in self._setting_up:
             task.cancel()
         for connection in list(self.connections):
             connection.abort("the node is stopping")
@@ -170,8 +170,8 @@ class Listener:
                 return
             self._pause_s = ACCEPT_PAUSE_MIN_S
             self.counters.accepted += 1
-            if self._has_place():
-                self._adopt(accepted)
+            if self._has_room():
+                self._set_up(accepted)
             else:
                 self.counters.refused_places += 1
                 accepted.close()
@@ -189,27 +189,27 @@ class Listener:
         loop.call_later(self._pause_s, self._listen)
         self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
 
-    def _has_place(self) -> bool:
-        """Whether there is room for one more connection; if need be, a stranger's is closed."""
-        count = len(self.connections) + len(self._adopting)
+    def _has_room(self) -> bool:
+        """Whether there is room for one more connection; if need be, an unproven one is closed."""
+        count = len(self.connections) + len(self._setting_up)
         if count < self._limits.connections_max:
             return True
-        while self._strangers:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        while self._unproven:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
             if not oldest.is_member and not oldest.answered:
                 self.counters.ended_for_places += 1
                 oldest.abort("others need its place, and it never asked for anything")
                 return True
-        return count < self._limits.connections_max + self._peers_reserve + TOLD_MAX
+        return count < self._limits.connections_max + self._peers_reserve + REFUSALS_MAX
 
-    def _adopt(self, accepted: socket.socket) -> None:
+    def _set_up(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         with suppress(OSError):  # closed already: connection_lost follows
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = asyncio.get_running_loop().create_task(self._connect(accepted))
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
+        self._setting_up.add(task)
+        task.add_done_callback(self._setting_up.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -228,31 +228,31 @@ class Listener:
             self._limits,
             self.counters,
             on_lost=self._lost,
-            share=self.share,
+            shared=self.shared,
         )
         self.connections.add(connection)
-        self._strangers[connection] = None
+        self._unproven[connection] = None
         return connection
 
     def _lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._strangers.pop(connection, None)
-        self._look_for_clients()
+        self._unproven.pop(connection, None)
+        self._check_for_clients()
 
     # -- looking after them -----------------------------------------------------------------
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
-    def _look(self) -> None:
-        self._look_later()
-        now = self.share.now()
+    def _check(self) -> None:
+        self._check_later()
+        now = self.shared.now()
         # not at all connections: with thousands of them the loop would stand still for so long
-        for connection in list(self.share.unfinished):
+        for connection in list(self.shared.unfinished):
             if connection.is_late(now):
                 self.counters.late_frames += 1
                 connection.abort("a frame did not arrive in time")
-        self.share.budgets.answers.look()
+        self.shared.budgets.answers.look()
 
     # -- handshakes -------------------------------------------------------------------------
 

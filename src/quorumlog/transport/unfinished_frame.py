@@ -18,7 +18,7 @@ class UnfinishedFrame:
     def note(self, taken: int, now: float, *, is_answered: bool) -> bool:
         """Note the bytes that are there after `taken` whole frames; False: it must wait for memory.
 
-        `is_answered`: a request of this connection was answered, so it is no stranger.
+        `is_answered`: a request of this connection was answered, so it is not unproven.
         """
         if not self._decoder.is_mid_frame:
             self.began = 0.0

@@ -19,14 +19,14 @@ from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, Ref
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-"""Largest frame before the handshake is done: a stranger costs no more memory than this."""
+"""Largest frame before the handshake is done: an unknown sender costs no more memory than this."""
 STAGED_BYTES_MIN: Final = 4 * 1024
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Room for frames that come together; it grows for a connection that fills it."""
 DIRECT_BYTES_MIN: Final = 32 * 1024
 """A frame of which this much is still to come is received where it will stay."""
 AHEAD_BYTES_MIN: Final = 64 * 1024
-"""Memory for a frame of a stranger doubles as its bytes come, from here on."""
+"""Memory for a frame of a client doubles as its bytes come, from here on."""
 _NO_ATTACHMENT = memoryview(bytearray())
 _DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
 

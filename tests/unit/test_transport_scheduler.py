@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from quorumlog.transport.turns import (
-    BESIDE_PROMPT_S,
-    PROMPT_FOR_S,
+from quorumlog.transport.scheduler import (
+    BESIDE_INTERACTIVE_S,
+    CLASS_TIME_S,
+    INTERACTIVE_FOR_S,
     SLICE_S,
-    TURN_S,
-    Kind,
-    Turns,
+    Scheduler,
+    TrafficClass,
 )
 
 REQUEST_S = SLICE_S * 0.51
@@ -28,17 +28,23 @@ class Sender:
     """A connection with requests; each takes half a slice."""
 
     def __init__(self, turns, clock, kind, count, said):
-        self.turns, self.clock, self.kind, self.left, self.said = turns, clock, kind, count, said
+        self.scheduler, self.clock, self.traffic_class, self.left, self.said = (
+            turns,
+            clock,
+            kind,
+            count,
+            said,
+        )
 
     def arrive(self):
         """Its bytes are there."""
-        if self.turns.begin(self.kind, self.clock()):
+        if self.scheduler.begin(self.traffic_class, self.clock()):
             self.handle()
         else:
-            self.turns.wait(self)
+            self.scheduler.wait(self)
 
-    def have_turn(self):
-        assert self.turns.begin(self.kind, self.clock())
+    def run_slice(self):
+        assert self.scheduler.begin(self.traffic_class, self.clock())
         self.handle()
         return False
 
@@ -47,11 +53,11 @@ class Sender:
             self.clock.now += REQUEST_S
             self.said.append(self)
             self.left -= 1
-            if not self.left or self.turns.is_slice_over():
+            if not self.left or self.scheduler.is_slice_over():
                 break
-        self.turns.end()
+        self.scheduler.end()
         if self.left:
-            self.turns.wait(self)
+            self.scheduler.wait(self)
 
 
 @pytest.fixture
@@ -61,7 +67,7 @@ def clock():
 
 @pytest.fixture
 async def turns(clock):
-    return Turns(asyncio.get_running_loop(), clock)
+    return Scheduler(asyncio.get_running_loop(), clock)
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ def sender(turns, clock):
 
 
 async def test_a_turn_has_an_end_and_who_could_not_have_it_goes_on_in_order(turns, sender):
-    senders = [sender(Kind.BUSY, 20) for _ in range(4)]
+    senders = [sender(TrafficClass.BULK, 20) for _ in range(4)]
     for one in senders:
         one.arrive()
     per_turn, before = [], len(sender.said)
@@ -85,27 +91,31 @@ async def test_a_turn_has_an_end_and_who_could_not_have_it_goes_on_in_order(turn
         per_turn.append(len(sender.said) - before)
         before = len(sender.said)
     assert [one.left for one in senders] == [0] * 4
-    assert max(per_turn) <= 2 * round((TURN_S[Kind.BUSY] + SLICE_S) / SLICE_S)
+    assert max(per_turn) <= 2 * round((CLASS_TIME_S[TrafficClass.BULK] + SLICE_S) / SLICE_S)
     for end in range(len(sender.said) - 8):  # who came first is ahead by one slice and the present
         counts = [sender.said[:end].count(one) for one in senders]
         assert max(counts) - min(counts) <= 4
 
 
-async def test_a_prompt_client_waits_for_no_busy_one_and_no_stranger(turns, sender):
-    crowd = [sender(kind, 1_000) for kind in (Kind.BUSY, Kind.STRANGER) for _ in range(100)]
+async def test_an_interactive_client_waits_for_no_bulk_and_no_unproven_one(turns, sender):
+    crowd = [
+        sender(kind, 1_000)
+        for kind in (TrafficClass.BULK, TrafficClass.UNPROVEN)
+        for _ in range(100)
+    ]
     for one in crowd:
         one.arrive()
     await asyncio.sleep(0)
-    prompt = sender(Kind.PROMPT, 1)
-    prompt.arrive()
-    assert prompt.left == 0
+    interactive = sender(TrafficClass.INTERACTIVE, 1)
+    interactive.arrive()
+    assert interactive.left == 0
 
 
-@pytest.mark.parametrize("kind", [Kind.BURST, Kind.BUSY])
-async def test_others_have_less_of_each_turn_while_there_are_prompt_ones(
+@pytest.mark.parametrize("kind", [TrafficClass.BURST, TrafficClass.BULK])
+async def test_others_have_less_of_each_turn_while_there_are_interactive_ones(
     turns, sender, clock, kind
 ):
-    """How long a turn takes is what a prompt one waits."""
+    """How long a turn takes is what an interactive one waits."""
     others = [sender(kind, 10_000) for _ in range(20)]
     for one in others:
         one.arrive()
@@ -116,50 +126,50 @@ async def test_others_have_less_of_each_turn_while_there_are_prompt_ones(
         return clock() - before
 
     alone = max([await turn_s() for _ in range(5)])
-    sender(Kind.PROMPT, 1).arrive()
+    sender(TrafficClass.INTERACTIVE, 1).arrive()
     await asyncio.sleep(0)
-    assert max([await turn_s() for _ in range(5)]) <= BESIDE_PROMPT_S + 2 * SLICE_S
-    clock.now += PROMPT_FOR_S
+    assert max([await turn_s() for _ in range(5)]) <= BESIDE_INTERACTIVE_S + 2 * SLICE_S
+    clock.now += INTERACTIVE_FOR_S
     assert max([await turn_s() for _ in range(5)]) == pytest.approx(alone, rel=0.1)
-    assert alone >= TURN_S[kind]
+    assert alone >= CLASS_TIME_S[kind]
 
 
-async def test_no_number_of_prompt_clients_keeps_the_others_from_being_served(turns, sender):
-    others = [sender(kind, 8) for kind in list(Kind)[1:]]
+async def test_no_number_of_interactive_clients_keeps_the_others_from_being_served(turns, sender):
+    others = [sender(kind, 8) for kind in list(TrafficClass)[1:]]
     for one in others:
         one.arrive()
     for _ in range(10):
         for _ in range(100):
-            sender(Kind.PROMPT, 1).arrive()
+            sender(TrafficClass.INTERACTIVE, 1).arrive()
         await asyncio.sleep(0)
     assert [one.left for one in others] == [0] * 4
 
 
-async def test_strangers_have_a_smaller_share(turns, sender):
-    busy, stranger = sender(Kind.BUSY, 1_000), sender(Kind.STRANGER, 1_000)
-    busy.arrive()
-    stranger.arrive()
+async def test_unproven_clients_have_a_smaller_share(turns, sender):
+    bulk, unproven = sender(TrafficClass.BULK, 1_000), sender(TrafficClass.UNPROVEN, 1_000)
+    bulk.arrive()
+    unproven.arrive()
     for _ in range(20):
         await asyncio.sleep(0)
-    assert stranger.left < 1_000
-    assert (1_000 - busy.left) >= 3 * (1_000 - stranger.left)
+    assert unproven.left < 1_000
+    assert (1_000 - bulk.left) >= 3 * (1_000 - unproven.left)
 
 
 async def test_receiving_counts_as_time_and_who_waited_for_it_may_read(turns, clock):
     """A part of a frame costs the time to receive it, although there is nothing to handle."""
 
     class Reader:
-        kind, granted = Kind.STRANGER, False
+        traffic_class, granted = TrafficClass.UNPROVEN, False
 
-        def have_turn(self):
+        def run_slice(self):
             self.granted = True
             return True
 
     def receive(reader):
         since = clock()
-        clock.now += TURN_S[Kind.STRANGER]
+        clock.now += CLASS_TIME_S[TrafficClass.UNPROVEN]
         granted, reader.granted = reader.granted, False
-        if turns.begin(reader.kind, since, is_granted=granted):
+        if turns.begin(reader.traffic_class, since, is_granted=granted):
             turns.end()
             return True
         turns.wait(reader)

@@ -8,7 +8,7 @@ from typing import Protocol
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets
-from quorumlog.transport.turns import Turns
+from quorumlog.transport.scheduler import Scheduler
 
 RECEIVED_BYTES_MAX = 64 * 1024
 """Bytes received from one connection before others that wait are served."""
@@ -28,8 +28,8 @@ class LateFrames(Protocol):
         ...
 
 
-class Share:
-    """The share of all connections of one listener."""
+class SharedResources:
+    """What all connections of one listener share."""
 
     def __init__(self, limits: Limits, is_member: Callable[[Hello], bool]) -> None:
         self.budgets = Budgets(
@@ -45,4 +45,4 @@ class Share:
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn
         self.now = time.monotonic
-        self.turns = Turns(asyncio.get_running_loop(), self.now)
+        self.scheduler = Scheduler(asyncio.get_running_loop(), self.now)

@@ -1,11 +1,9 @@
 """Fair scheduling of connections, for when there are more requests than the loop has time for.
 
-Each turn of the loop has some time for each of five kinds of connections, so that no kind waits for
-another: prompt clients, whose slices leave no requests over, except for a moment; clients that have
-sent a burst, which is more than a slice takes, for the rest of it; busy clients, which send faster
-than they are answered; strangers, none of whose requests was answered yet; and newcomers, which
-have not said who they are. Within a kind the connections take turns, each for one slice. Messages
-of members wait for none of this.
+Each turn of the loop has some time for each of five traffic classes, so that no class waits for
+another. Within a class the connections take turns, each for one slice. Who uses up its slice goes
+on in a class in which it delays only its like: a multilevel feedback queue, as operating systems
+have for processes. Messages of members wait for none of this.
 """
 
 import asyncio
@@ -19,45 +17,45 @@ SLICE_S = 0.000_25
 turn."""
 
 
-class Kind(IntEnum):
-    """The kinds of connections that are not members'."""
+class TrafficClass(IntEnum):
+    """The classes of connections that are not members'."""
 
-    PROMPT = 0
+    INTERACTIVE = 0
     """A client that waits for its answers, or has been doing so and catches up."""
     BURST = 1
     """A client that has sent more at once than a slice takes; the rest of it waits."""
-    BUSY = 2
+    BULK = 2
     """A client that sends faster than it is answered."""
-    STRANGER = 3
+    UNPROVEN = 3
     """A client of which no request was answered yet."""
-    NEWCOMER = 4
+    HANDSHAKE = 4
     """A connection whose other side has not said who it is."""
 
 
-TURN_S = {
-    Kind.PROMPT: 0.001,
-    Kind.BURST: 0.001,
-    Kind.BUSY: 0.001,
-    Kind.STRANGER: 0.000_25,
-    Kind.NEWCOMER: 0.000_25,
+CLASS_TIME_S = {
+    TrafficClass.INTERACTIVE: 0.001,
+    TrafficClass.BURST: 0.001,
+    TrafficClass.BULK: 0.001,
+    TrafficClass.UNPROVEN: 0.000_25,
+    TrafficClass.HANDSHAKE: 0.000_25,
 }
-"""Time for requests of each kind in one turn of the loop, but always one slice."""
-BESIDE_PROMPT_S = 0.000_25
-"""Time for bursts, and for busy clients, in a turn while there are prompt ones: how long a turn
-takes is what these wait. Alone they have more, as each turn costs something."""
-PROMPT_FOR_S = 0.05
-"""Prompt clients are taken to be there for this long after each of their slices."""
+"""Time for requests of each class in one turn of the loop, but always one slice."""
+BESIDE_INTERACTIVE_S = 0.000_25
+"""Time for bursts, and for bulk clients, in a turn while there are interactive ones: these wait for
+as long as a turn takes. Alone they have more, as each turn costs something."""
+INTERACTIVE_FOR_S = 0.05
+"""Interactive clients are taken to be there for this long after each of their slices."""
 
 
 class Waiter(Protocol):
     """A connection."""
 
     @property
-    def kind(self) -> Kind:
-        """The kind of the connection at present."""
+    def traffic_class(self) -> TrafficClass:
+        """The class of the connection at present."""
         ...
 
-    def have_turn(self) -> bool:
+    def run_slice(self) -> bool:
         """Handle requests for a slice; a connection that is not done waits again.
 
         Returns True if there were none: the connection will only now be read from.
@@ -65,26 +63,26 @@ class Waiter(Protocol):
         ...
 
 
-class Turns:
+class Scheduler:
     """The turns of all connections of one listener. `now`: seconds, which go on within a turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
         self.now = now
         self._call_soon = loop.call_soon
-        self._waiting: dict[Kind, deque[Waiter]] = {kind: deque() for kind in Kind}
-        self._spent = dict.fromkeys(Kind, 0.0)
+        self._waiting: dict[TrafficClass, deque[Waiter]] = {kind: deque() for kind in TrafficClass}
+        self._spent = dict.fromkeys(TrafficClass, 0.0)
         self._is_called = False
-        self._serving: Kind | None = None
+        self._serving: TrafficClass | None = None
         """The queue whose turn it is. A connection's kind may have changed while it waited; its
         slice counts against the queue that it waited in, or a turn would have no end."""
-        self._slice: tuple[Kind, float] | None = None
-        self._prompt_until = 0.0
+        self._slice: tuple[TrafficClass, float] | None = None
+        self._interactive_until = 0.0
 
     def __bool__(self) -> bool:
         """Whether anybody waits."""
         return any(self._waiting.values())
 
-    def begin(self, kind: Kind, since: float, *, is_granted: bool = False) -> bool:
+    def begin(self, kind: TrafficClass, since: float, *, is_granted: bool = False) -> bool:
         """Start a slice, or count one that started `since`; False: wait for the next turn.
 
         `is_granted`: the connection has waited for its turn.
@@ -99,19 +97,19 @@ class Turns:
                 self._spent[kind] += self.now() - since
                 return False
         self._slice = (kind, since)
-        if kind is Kind.PROMPT:
-            self._prompt_until = since + PROMPT_FOR_S
+        if kind is TrafficClass.INTERACTIVE:
+            self._interactive_until = since + INTERACTIVE_FOR_S
         return True
 
     @property
-    def has_prompt(self) -> bool:
-        """Whether prompt clients ask at present."""
-        return self.now() < self._prompt_until
+    def has_interactive(self) -> bool:
+        """Whether interactive clients send requests at present."""
+        return self.now() < self._interactive_until
 
-    def _time_for(self, kind: Kind) -> float:
-        if kind in (Kind.BURST, Kind.BUSY) and self.has_prompt:
-            return BESIDE_PROMPT_S
-        return TURN_S[kind]
+    def _time_for(self, kind: TrafficClass) -> float:
+        if kind in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:
+            return BESIDE_INTERACTIVE_S
+        return CLASS_TIME_S[kind]
 
     def is_slice_over(self) -> bool:
         """Whether the present slice has lasted long enough."""
@@ -126,7 +124,7 @@ class Turns:
 
     def wait(self, waiter: Waiter) -> None:
         """Have a connection wait for its next slice."""
-        self._waiting[waiter.kind].append(waiter)
+        self._waiting[waiter.traffic_class].append(waiter)
         self._call_next()
 
     def _call_next(self) -> None:
@@ -145,7 +143,7 @@ class Turns:
                 self._serving = kind
                 most = self._time_for(kind)
                 while waiting and self._spent[kind] < most:
-                    if waiting.popleft().have_turn():
+                    if waiting.popleft().run_slice():
                         self._spent[kind] += SLICE_S
         finally:
             self._serving = None
