@@ -56,7 +56,7 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
-    is_bulk = False
+    is_known = True
     yields_to_interactive = False
 
     def __init__(self, refuses=(), node=None):
@@ -209,7 +209,7 @@ def test_each_of_several_bulk_clients_has_its_share_and_always_one_block_in_flig
     first = Client()
     others = [Client(node=first.node) for _ in range(3)]
     for client in (first, *others):
-        client.is_bulk = True
+        client.is_known = False
     for other in others:
         other.append(1)
     assert append_until_paused(first, QUARTER // 2) == 2
@@ -222,14 +222,14 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
     """Of 300 pipelines each has a share of less than one append."""
     first = Client()
     for other in [Client(node=first.node) for _ in range(300)]:
-        other.is_bulk = True
+        other.is_known = False
         other.append(1)
     assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
 
 
 def test_a_client_that_is_idle_or_disconnected_has_no_share():
     first = Client()
-    first.is_bulk = True
+    first.is_known = False
     second, third = Client(node=first.node), Client(node=first.node)
     second.append(1)
     third.append(1)

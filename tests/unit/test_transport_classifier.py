@@ -82,6 +82,14 @@ def test_a_client_known_to_wait_for_its_answers_catches_up_as_interactive(known)
     assert known.slices("L" * (40 // CREDIT_PER_SLICE))[-1] is TrafficClass.INTERACTIVE
 
 
+def test_who_is_known_is_so_until_its_credit_is_used_up(client):
+    assert not client.classifier.is_known, "it has credit, but nothing is known of it"
+    client.slices("C" * KNOWN_AFTER)
+    assert client.classifier.is_known
+    client.slices("L" * CREDIT_MAX)
+    assert not client.classifier.is_known
+
+
 def test_credit_for_being_known_is_given_once(known):
     known.slices("L" * CREDIT_MAX)
     known.slices("C" * KNOWN_AFTER)

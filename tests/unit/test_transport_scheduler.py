@@ -16,6 +16,16 @@ from quorumlog.transport.scheduler import (
 REQUEST_S = SLICE_S * 0.51
 
 
+class Timer:
+    """A timer that only the test fires."""
+
+    def __init__(self, timers):
+        self.timers = timers
+
+    def cancel(self):
+        self.timers.clear()
+
+
 class Clock:
     def __init__(self):
         self.now = 0.0
@@ -132,6 +142,32 @@ async def test_others_have_less_of_each_turn_while_there_are_interactive_ones(
     clock.now += INTERACTIVE_FOR_S
     assert max([await turn_s() for _ in range(5)]) == pytest.approx(alone, rel=0.1)
     assert alone >= CLASS_TIME_S[kind]
+
+
+async def test_bulk_clients_wait_while_the_log_is_crowded_and_interactive_clients_are_there(
+    turns, sender, clock
+):
+    """What they append would have the appends of interactive clients wait."""
+    bulk, crowded = sender(TrafficClass.BULK, 1_000), [True]
+    turns.is_crowded = lambda: crowded[0]
+    later = []
+    turns._call_later = lambda delay_s, function: later.append(function) or Timer(later)
+    sender(TrafficClass.INTERACTIVE, 1).arrive()
+    bulk.arrive()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (bulk.left, len(later)) == (1_000, 1), "it is checked again later, not all the time"
+    sender(TrafficClass.INTERACTIVE, 1).arrive()
+    await asyncio.sleep(0)
+    assert len(later) == 1, "an interactive client does not wait for that"
+    crowded[0] = False
+    later.pop()()
+    await asyncio.sleep(0)
+    assert bulk.left < 1_000
+    crowded[0], left = True, bulk.left
+    clock.now += INTERACTIVE_FOR_S
+    await asyncio.sleep(0)
+    assert bulk.left < left, "nobody is there who would wait"
 
 
 async def test_no_number_of_interactive_clients_keeps_the_others_from_being_served(turns, sender):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 SHARED_BYTES = 512 * 1024
 """Bytes that all connections of a node together may have under way when there are several, besides
 one request of each: as much as a few group commits write."""
-REQUEST_BYTES = 4 * 1024
+REQUEST_BYTES = 8 * 1024
 """Bytes added to each request's block: even the smallest request takes time."""
 RECENT_S = 1.0
 """A connection keeps its share for this long after its last append, in seconds."""
@@ -23,6 +23,7 @@ class AppendShares:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._under_way: dict[object, int] = {}
+        self._all_under_way = 0
         self._active: dict[object, float] = {}
         """When each connection last appended or had an answer, the longest ago first."""
 
@@ -37,12 +38,13 @@ class AppendShares:
 
     def forget(self, who: object) -> None:
         """A connection has ended: its unanswered appends count against no share any more."""
-        self._under_way.pop(who, None)
+        self._all_under_way -= self._under_way.pop(who, 0)
         self._active.pop(who, None)
 
     def _change(self, who: object, size: int) -> None:
         now = self._now()
         under_way = self._under_way.get(who, 0) + size
+        self._all_under_way += size
         if under_way:
             self._under_way[who] = under_way
         else:
@@ -51,6 +53,10 @@ class AppendShares:
         self._active[who] = now
         while now - self._active[oldest := next(iter(self._active))] > RECENT_S:
             del self._active[oldest]
+
+    def is_crowded(self) -> bool:
+        """Whether all connections together have as much under way as they may share."""
+        return self._all_under_way > SHARED_BYTES
 
     def is_beyond(self, who: object) -> bool:
         """Whether a connection has more under way than its share."""

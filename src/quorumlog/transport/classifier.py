@@ -52,6 +52,11 @@ class Classifier:
             return TrafficClass.BULK
         return TrafficClass.BURST if self._burst_since else TrafficClass.INTERACTIVE
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the client is known to wait for its answers."""
+        return self._is_known and self._credit >= CREDIT_PER_SLICE and not self._burst_since
+
     def passed_large_frame(self) -> None:
         """Note a piece of a large request, or a large answer.
 

@@ -246,9 +246,9 @@ class Connection(asyncio.BufferedProtocol):
         return self.traffic_class is not TrafficClass.INTERACTIVE
 
     @property
-    def is_bulk(self) -> bool:
-        """Whether this client sends faster than it is answered."""
-        return self._slices is not None and self._slices.traffic_class is TrafficClass.BULK
+    def is_known(self) -> bool:
+        """Whether this client is known to wait for its answers."""
+        return self._slices is not None and self._slices.is_known
 
     def _await_turn(self) -> None:
         if self._shared is not None:

@@ -43,6 +43,8 @@ CLASS_TIME_S = {
 BESIDE_INTERACTIVE_S = 0.000_25
 """Time for bursts, and for bulk clients, in a turn while there are interactive ones: these wait for
 as long as a turn takes. Alone they have more, as each turn costs something."""
+CROWDED_PAUSE_S = 0.001
+"""How long to wait before it is checked again whether bursts and bulk clients may go on."""
 INTERACTIVE_FOR_S = 0.05
 """Interactive clients are taken to be there for this long after each of their slices."""
 
@@ -68,10 +70,15 @@ class Scheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
         self.now = now
+        self.is_crowded: Callable[[], bool] = lambda: False
+        """Whether the log has so many appends under way that those of interactive clients would
+        wait: bursts and bulk clients have no time then."""
         self._call_soon = loop.call_soon
+        self._call_later = loop.call_later
         self._waiting: dict[TrafficClass, deque[Waiter]] = {kind: deque() for kind in TrafficClass}
         self._spent = dict.fromkeys(TrafficClass, 0.0)
         self._is_called = False
+        self._later: asyncio.TimerHandle | None = None
         self._serving: TrafficClass | None = None
         """The queue whose turn it is. A connection's kind may have changed while it waited; its
         slice counts against the queue that it waited in, or a turn would have no end."""
@@ -108,7 +115,7 @@ class Scheduler:
 
     def _time_for(self, kind: TrafficClass) -> float:
         if kind in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:
-            return BESIDE_INTERACTIVE_S
+            return 0.0 if self.is_crowded() else BESIDE_INTERACTIVE_S
         return CLASS_TIME_S[kind]
 
     def is_slice_over(self) -> bool:
@@ -128,6 +135,9 @@ class Scheduler:
         self._call_next()
 
     def _call_next(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if not self._is_called:
             self._is_called = True
             self._call_soon(self._next_turn)
@@ -136,16 +146,20 @@ class Scheduler:
         """Let those that wait go on, in order, as far as there is time."""
         self._is_called = False
         self._spent = dict.fromkeys(self._waiting, 0.0)
+        is_any_served = False
         try:
             for kind, waiting in self._waiting.items():
                 if not waiting:
                     continue
                 self._serving = kind
                 most = self._time_for(kind)
+                is_any_served |= most > 0
                 while waiting and self._spent[kind] < most:
                     if waiting.popleft().run_slice():
                         self._spent[kind] += SLICE_S
         finally:
             self._serving = None
-            if self:
+            if self and is_any_served:
                 self._call_next()
+            elif self and not self._is_called:
+                self._later = self._call_later(CROWDED_PAUSE_S, self._call_next)

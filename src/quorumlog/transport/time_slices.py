@@ -29,6 +29,11 @@ class TimeSlices:
         """The class of a client of which requests were answered."""
         return self._classifier.traffic_class
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the client is known to wait for its answers."""
+        return self._classifier.is_known
+
     def reading(self, space: memoryview) -> memoryview:
         """Return the part of a buffer to receive into; the time from now on counts."""
         self._since = self._scheduler.now()
