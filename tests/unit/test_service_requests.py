@@ -227,6 +227,24 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
     assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
 
 
+def test_the_log_is_crowded_once_several_clients_have_too_much_in_flight_together():
+    """One alone may fill all the space there is, whoever else reads."""
+    first = Client()
+    shares = first.node.append_shares
+    append_until_paused(first, SHARED_BYTES)
+    assert not shares.is_crowded()
+    second = Client(node=first.node)
+    second.append(1)
+    assert shares.is_crowded()
+    for answer in list(first.replica.waiting):
+        answer(AppendResponse(), [])
+    assert not shares.is_crowded()
+    append_until_paused(first, SHARED_BYTES)
+    assert shares.is_crowded()
+    first.handler.closed(first, "gone")
+    assert not shares.is_crowded()
+
+
 def test_a_client_that_is_idle_or_disconnected_has_no_share():
     first = Client()
     first.is_known = False

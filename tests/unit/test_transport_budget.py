@@ -43,7 +43,7 @@ class Holder:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(budgets, "LOOK_S", 0.001)
+    monkeypatch.setattr(budgets, "CHECK_S", 0.001)
 
 
 async def test_what_does_not_fit_waits_until_another_has_finished(quick):
@@ -78,7 +78,7 @@ async def test_who_holds_memory_and_sends_nothing_is_ended_while_others_wait(qui
     assert memory.hold(silent, 90)
     assert not memory.hold(waits, 90)
     for _ in range(3):
-        memory._look()
+        memory._check()
     assert "others wait" in silent.told[0]
     assert waits.told == ["go on"]
     assert memory.ended == 1
@@ -91,7 +91,7 @@ async def test_who_makes_progress_is_not_ended(quick):
     assert not memory.hold(waits, 90)
     for _ in range(20):
         comes.bytes_in += budgets.PROGRESS_BYTES_MIN
-        memory._look()
+        memory._check()
     assert comes.told == []
     memory.forget(comes)
     assert waits.told == ["go on"]
@@ -118,7 +118,7 @@ async def test_who_reads_nothing_for_long_is_ended():
     sleeps.bytes_out = sleeps.outbox_bytes = 1
     memory.sent(sleeps)
     await asyncio.sleep(0.001)
-    memory.look()
+    memory.check()
     assert len(sleeps.told) == 1
     assert memory.used == 0
 
@@ -161,7 +161,7 @@ def test_who_reads_slower_than_the_least_rate_is_ended_in_the_end(
     for _ in range(40):
         clock.seconds += 1.0
         reads.outbox_bytes -= bytes_per_second
-        memory.look()
+        memory.check()
     assert bool(reads.told) is is_ended
 
 
@@ -309,7 +309,7 @@ async def test_frames_that_wait_do_not_each_become_the_one_that_goes_on(shared, 
                 left[client] = rest[client.receive(rest[: 64 * KIB]) :]
         await asyncio.sleep(0)
         if number % 5 == 0:
-            memory._look()
+            memory._check()
         held = sum(one.connection._decoder.held_bytes for one in left if not one.transport.closed)
         assert held <= memory.used <= limits.receive_bytes_max // 4 + limits.frame_bytes_max
     assert memory.ended == len(left)  # none came to its last byte, and each gave way to the others
@@ -458,6 +458,18 @@ async def test_who_is_known_as_interactive_may_catch_up(shared, limits):
         await all_turns(shared)
         shared.scheduler.is_slice_over = lambda: False
         now_s[0] += BULK_AFTER_S
+
+
+async def test_a_request_that_takes_longer_than_a_slice_leaves_nothing_over(shared, limits):
+    """A client that waits for each answer is interactive, however long each takes."""
+    now_s = [100.0]
+    client = await answered(shared, limits, now_s)
+    shared.scheduler.is_slice_over = lambda: True
+    for _ in range(10 * KNOWN_AFTER):
+        await client.send(append(10))
+        assert client.connection.traffic_class is TrafficClass.INTERACTIVE
+        assert not shared.scheduler, "it need not wait for a turn"
+    assert client.connection.is_known
 
 
 @pytest.mark.parametrize("size", [128 * KIB, 10])

@@ -55,8 +55,8 @@ class AppendShares:
             del self._active[oldest]
 
     def is_crowded(self) -> bool:
-        """Whether all connections together have as much under way as they may share."""
-        return self._all_under_way > SHARED_BYTES
+        """Whether several connections together have as much under way as they may share."""
+        return len(self._active) > 1 and self._all_under_way > SHARED_BYTES
 
     def is_beyond(self, who: object) -> bool:
         """Whether a connection has more under way than its share."""

@@ -79,7 +79,7 @@ class Executor(Protocol):
     ) -> None:
         """Run `work`; call `done` or `failed` on the owner's thread.
 
-        Jobs of clients take turns. None: a job of the node itself, for which no client's waits.
+        Jobs of clients take turns, and all of them with jobs of the node itself (None).
         """
         ...
 

@@ -8,17 +8,17 @@ unread answers take too much memory, the connection that reads slowest is ended 
 import asyncio
 from typing import Protocol
 
-LOOK_S = 0.05
+CHECK_S = 0.05
 """Pause between checks for frames that hold memory without progress while others wait for it."""
 PROGRESS_BYTES_MIN = 16 * 1024
 """Bytes of a frame from one check to the next; with fewer it makes no progress."""
-LATE_LOOKS_MAX = 2
+LATE_CHECKS_MAX = 2
 """Checks in a row without progress after which a connection is ended. After a single one the loop
 may not have read yet what has arrived."""
 
 
-class Holder(Protocol):
-    """A connection."""
+class MemoryHolder(Protocol):
+    """A connection, as those see it that bound its memory."""
 
     bytes_in: int
     bytes_out: int
@@ -51,16 +51,16 @@ class FrameMemory:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: dict[Holder, int] = {}
-        self._came: dict[Holder, None] = {}
+        self._held: dict[MemoryHolder, int] = {}
+        self._came: dict[MemoryHolder, None] = {}
         """All that hold memory or wait for it; the first one goes on beyond the bound."""
-        self._waiting: dict[Holder, int] = {}
-        self._seen: dict[Holder, tuple[int, int]] = {}
+        self._waiting: dict[MemoryHolder, int] = {}
+        self._seen: dict[MemoryHolder, tuple[int, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.used = 0
         self.ended = 0
 
-    def hold(self, holder: Holder, size: int) -> bool:
+    def hold(self, holder: MemoryHolder, size: int) -> bool:
         """Hold `size` bytes for a connection; False: it must wait until `go_on` is called."""
         held = self._held.get(holder, 0)
         self._came.setdefault(holder)
@@ -72,21 +72,21 @@ class FrameMemory:
         self._waiting[holder] = size
         if self._timer is None:
             self._seen = {}
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
         return False
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: MemoryHolder) -> None:
         """Release all memory of a connection, which waits for nothing any more."""
         self._waiting.pop(holder, None)
         self._came.pop(holder, None)
         self._set(holder, 0)
         self._let_go_on()
 
-    def _may_grow(self, holder: Holder, more: int) -> bool:
+    def _may_grow(self, holder: MemoryHolder, more: int) -> bool:
         # one must be finished, or all would wait for each other
         return self.used + more <= self._bytes_max or next(iter(self._came)) is holder
 
-    def _set(self, holder: Holder, size: int) -> None:
+    def _set(self, holder: MemoryHolder, size: int) -> None:
         held = self._held.get(holder, 0)
         self.used += size - held
         if size:
@@ -106,18 +106,18 @@ class FrameMemory:
             self._set(holder, size)
             holder.go_on()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """End those that hold memory and make no progress, while others wait for it."""
         self._timer = None
         seen, self._seen = self._seen, {}
-        late: list[Holder] = []
+        late: list[MemoryHolder] = []
         for holder in self._held:
             if holder in self._waiting or holder.is_kept_waiting:
                 continue
             bytes_in, looks = seen.get(holder, (holder.bytes_in - PROGRESS_BYTES_MIN, 0))
             looks = 0 if holder.bytes_in - bytes_in >= PROGRESS_BYTES_MIN else looks + 1
             self._seen[holder] = (holder.bytes_in, looks)
-            if looks >= LATE_LOOKS_MAX:
+            if looks >= LATE_CHECKS_MAX:
                 late.append(holder)
         for holder in late:
             self.ended += 1
@@ -125,7 +125,7 @@ class FrameMemory:
             holder.abort("its frame makes no progress, and others wait for the memory")
         self._let_go_on()
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
 
 class AnswerMemory:
@@ -139,11 +139,11 @@ class AnswerMemory:
         self._bytes_max = bytes_max
         self._unread_s = unread_s
         self._bytes_per_second_min = bytes_per_second_min
-        self._unread: dict[Holder, tuple[int, int, float]] = {}
+        self._unread: dict[MemoryHolder, tuple[int, int, float]] = {}
         self.used = 0
         self.ended = 0
 
-    def sent(self, holder: Holder) -> None:
+    def sent(self, holder: MemoryHolder) -> None:
         """Something was given to a connection."""
         if holder.outbox_bytes or holder in self._unread:
             now = asyncio.get_running_loop().time()
@@ -151,12 +151,12 @@ class AnswerMemory:
             if self.used > self._bytes_max:
                 self._make_room(now)
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: MemoryHolder) -> None:
         """A connection has ended."""
         left, _, _ = self._unread.pop(holder, (0, 0, 0.0))
         self.used -= left
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End connections that lag too far. To be called now and then."""
         now = asyncio.get_running_loop().time()
         self._refresh(now)
@@ -168,7 +168,7 @@ class AnswerMemory:
                     f"{self._bytes_per_second_min} bytes per second",
                 )
 
-    def _note(self, holder: Holder, now: float) -> None:
+    def _note(self, holder: MemoryHolder, now: float) -> None:
         """Note what a connection has left to read, and up to when it has read fast enough."""
         left = holder.outbox_bytes
         taken = holder.bytes_out - left
@@ -192,7 +192,7 @@ class AnswerMemory:
                 return
             self._end(holder, "its answers are not being read, and others need the memory")
 
-    def _end(self, holder: Holder, reason: str) -> None:
+    def _end(self, holder: MemoryHolder, reason: str) -> None:
         self.ended += 1
         self.forget(holder)
         holder.abort(reason)

@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self.reason = ""
         self._pauses = _Pauses()
         self.answered = 0
-        """Requests that were answered: a client with any is no longer unproven."""
+        """Requests that succeeded: a client with any is no longer unproven."""
         self.heard_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.hello: Hello | None = None
@@ -182,7 +182,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._transport is not None and not self._transport.is_closing():
                 used = self._slices if taken else None  # a handshake may have removed them
-                if used is not None and not self._pauses.reasons and used.is_over():
+                is_over = used is not None and not self._pauses.reasons and used.is_over()
+                if used is not None and is_over and decoder.has_unread:
                     used.left(something=True)
                     self._await_turn()
                 if self._pauses.reasons:
@@ -217,11 +218,11 @@ class Connection(asyncio.BufferedProtocol):
             text, remote = "handling bytes failed", self.remote_address
             log_event(logger, logging.ERROR, text, exc_info=error, remote=remote)
             self.close(f"internal error: {describe_error(error)}")
+        if slices is not None:
+            slices.end()
         unfinished = self._unfinished
         if unfinished is not None and (unfinished.began or decoder.is_mid_frame):
             self._account(unfinished, taken)
-        if slices is not None:
-            slices.end()
 
     @property
     def is_member(self) -> bool:
@@ -230,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def traffic_class(self) -> TrafficClass:
-        """See `Waiter`."""
+        """See `Schedulable`."""
         if self.hello is None:
             return TrafficClass.HANDSHAKE
         if not self.answered:
@@ -269,11 +270,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_kept_waiting(self) -> bool:
-        """See `Holder`: nothing is read from it, for reasons that are not its own."""
+        """See `MemoryHolder`: nothing is read from it, for reasons that are not its own."""
         return HANDLER in self._pauses.reasons or TURN in self._pauses.reasons
 
     def go_on(self) -> None:
-        """See `Holder`: there is memory again."""
+        """See `MemoryHolder`: there is memory again."""
         self._resume(MEMORY)
 
     def is_late(self, now: float) -> bool:
@@ -428,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume(HANDLER)
 
     def run_slice(self) -> bool:
-        """See `Waiter`: it is this connection's turn again; nothing else is being handled."""
+        """See `Schedulable`: it is this connection's turn again; nothing else is being handled."""
         self._pauses.reasons.discard(TURN)
         if self._transport is None or self._pauses.reasons or self._slices is None:
             return False
@@ -440,7 +441,8 @@ class Connection(asyncio.BufferedProtocol):
     def _pause(self, why: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
             if not self._pauses.reasons:
-                self._pauses.since = asyncio.get_running_loop().time()
+                # it may not be read yet since an earlier pause, which goes on then
+                self._pauses.since = self._pauses.since or asyncio.get_running_loop().time()
                 self._transport.pause_reading()
             self._pauses.reasons.add(why)
 

@@ -199,7 +199,7 @@ class Listener:
             del self._unproven[oldest]
             if not oldest.is_member and not oldest.answered:
                 self.counters.ended_for_places += 1
-                oldest.abort("others need its place, and it never asked for anything")
+                oldest.abort("others need its place, and none of its requests succeeded")
                 return True
         return count < self._limits.connections_max + self._peers_reserve + REFUSALS_MAX
 
@@ -252,7 +252,7 @@ class Listener:
             if connection.is_late(now):
                 self.counters.late_frames += 1
                 connection.abort("a frame did not arrive in time")
-        self.shared.budgets.answers.look()
+        self.shared.budgets.answers.check()
 
     # -- handshakes -------------------------------------------------------------------------
 

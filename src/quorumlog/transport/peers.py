@@ -37,7 +37,7 @@ NAME_TIMEOUT_S = 1.5
 SILENCE_MS = 1_500
 """A link on which nothing was acknowledged for this long is made anew: TCP itself would wait for
 about as long again as the silence lasted."""
-LEFT_S = 60.0
+REMOVED_S = 60.0
 """How long the links to a member that was removed stay."""
 UNKNOWN_PEERS_MAX = 32
 """Connections of nodes that are not members as far as this node knows, but may be (R18)."""
@@ -243,7 +243,7 @@ class PeerLinks:
         self._bulk: dict[str, _Link] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._members: dict[str, set[str]] = {"": set(addresses)}
-        self._left: dict[str, None] = {}
+        self._removed: dict[str, asyncio.TimerHandle] = {}
         self._unknown_peers: dict[str, list[Connection]] = {}
         self._running = False
 
@@ -265,26 +265,25 @@ class PeerLinks:
         self._members[group] = set(addresses)
         for peer_id, address in addresses.items():
             if peer_id != self.self_id and address:
-                self._left.pop(peer_id, None)
+                if peer_id in self._removed:
+                    self._removed.pop(peer_id).cancel()
                 self._link_to(peer_id, address)
-        needed = set().union(*self._members.values(), self._left)
+        needed = set().union(*self._members.values(), self._removed)
         for peer_id in sorted(set(self.addresses) - needed):
-            if peer_id in self._left:
+            if peer_id in self._removed:
                 continue
             if self._running:  # the link stays until a member that was just removed knows it
-                self._left[peer_id] = None
-                asyncio.get_running_loop().call_later(LEFT_S, self._leave, peer_id)
+                loop = asyncio.get_running_loop()
+                self._removed[peer_id] = loop.call_later(REMOVED_S, self._drop, peer_id)
             else:
                 del self.addresses[peer_id]
-        while len(self._left) > UNKNOWN_PEERS_MAX:
-            self._leave(next(iter(self._left)))
+        while len(self._removed) > UNKNOWN_PEERS_MAX:
+            self._drop(next(iter(self._removed)))
         for link in (*self._control.values(), *self._bulk.values()):
             link.introduce(group)
 
-    def _leave(self, peer_id: str) -> None:
-        if peer_id not in self._left:
-            return  # it was added again, or had to make room
-        del self._left[peer_id]
+    def _drop(self, peer_id: str) -> None:
+        self._removed.pop(peer_id).cancel()
         self.addresses.pop(peer_id, None)
         self._close(peer_id)
 

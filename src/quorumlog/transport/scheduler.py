@@ -1,9 +1,10 @@
 """Fair scheduling of connections, for when there are more requests than the loop has time for.
 
-Each turn of the loop has some time for each of five traffic classes, so that no class waits for
-another. Within a class the connections take turns, each for one slice. Who uses up its slice goes
-on in a class in which it delays only its like: a multilevel feedback queue, as operating systems
-have for processes. Messages of members wait for none of this.
+Each iteration of the event loop ("turn") has some time for each of five traffic classes, so that
+none waits for another; only bursts and bulk clients wait for interactive ones while the log is
+crowded. Within a class the connections come one after the other, each for one slice. Who uses up
+its slice goes on in a class in which it delays only its like: a multilevel feedback queue, as
+operating systems have for processes. Messages of members wait for none of this.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ class TrafficClass(IntEnum):
     BURST = 1
     """A client that has sent more at once than a slice takes; the rest of it waits."""
     BULK = 2
-    """A client that sends faster than it is answered."""
+    """A client that sends faster than it is answered, or whose requests or answers are large."""
     UNPROVEN = 3
-    """A client of which no request was answered yet."""
+    """A client of which no request succeeded yet."""
     HANDSHAKE = 4
     """A connection whose other side has not said who it is."""
 
@@ -39,18 +40,19 @@ CLASS_TIME_S = {
     TrafficClass.UNPROVEN: 0.000_25,
     TrafficClass.HANDSHAKE: 0.000_25,
 }
-"""Time for requests of each class in one turn of the loop, but always one slice."""
+"""Time for requests of each class in one turn of the loop; the last slice may go beyond it."""
 BESIDE_INTERACTIVE_S = 0.000_25
 """Time for bursts, and for bulk clients, in a turn while there are interactive ones: these wait for
-as long as a turn takes. Alone they have more, as each turn costs something."""
+as long as a turn takes. Alone they have more, as each turn costs something. They have none while
+the log is crowded."""
 CROWDED_PAUSE_S = 0.001
 """How long to wait before it is checked again whether bursts and bulk clients may go on."""
 INTERACTIVE_FOR_S = 0.05
 """Interactive clients are taken to be there for this long after each of their slices."""
 
 
-class Waiter(Protocol):
-    """A connection."""
+class Schedulable(Protocol):
+    """A connection, as the scheduler sees it."""
 
     @property
     def traffic_class(self) -> TrafficClass:
@@ -75,7 +77,9 @@ class Scheduler:
         wait: bursts and bulk clients have no time then."""
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
-        self._waiting: dict[TrafficClass, deque[Waiter]] = {kind: deque() for kind in TrafficClass}
+        self._waiting: dict[TrafficClass, deque[Schedulable]] = {
+            kind: deque() for kind in TrafficClass
+        }
         self._spent = dict.fromkeys(TrafficClass, 0.0)
         self._is_called = False
         self._later: asyncio.TimerHandle | None = None
@@ -129,7 +133,7 @@ class Scheduler:
             self._spent[kind] += self.now() - began
             self._slice = None
 
-    def wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: Schedulable) -> None:
         """Have a connection wait for its next slice."""
         self._waiting[waiter.traffic_class].append(waiter)
         self._call_next()

@@ -16,7 +16,7 @@ FRAME_RECEIVED_BYTES_MAX = 256 * 1024
 """The same, if it belongs to a large frame."""
 
 
-class LateFrames(Protocol):
+class ReceivingConnection(Protocol):
     """A connection, as those see it that end connections of which a frame is late."""
 
     def is_late(self, now: float) -> bool:
@@ -40,7 +40,7 @@ class SharedResources:
             limits.frame_bytes_per_second_min,
         )
         self.is_member = is_member
-        self.unfinished: set[LateFrames] = set()
+        self.unfinished: set[ReceivingConnection] = set()
         """Connections of which a frame has not arrived whole."""
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn

@@ -111,6 +111,11 @@ class FrameDecoder:
         return len(self._aside) >= HEADER_SIZE or (self._payload is not None and self._aside != b"")
 
     @property
+    def has_unread(self) -> bool:
+        """Whether bytes were received that belong to no frame that was taken."""
+        return self._begin < self._end
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of memory held for frames that are not taken yet."""
         return len(self._aside) + (0 if self._payload is None else len(self._payload))

@@ -1,4 +1,4 @@
-"""Reads for clients: committed entries only, cold files are read on threads."""
+"""Reads for clients: committed entries only. Whatever may wait for a disk is read on a thread."""
 
 from collections.abc import Callable
 from typing import Protocol
