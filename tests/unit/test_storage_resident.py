@@ -88,6 +88,21 @@ def test_what_only_the_disk_has_is_left_to_a_thread(make, tmp_path, room):
     assert log.read_resident(0, 2, 1_000).count == 3
 
 
+def test_the_two_entries_before_are_looked_at_too(make, tmp_path):
+    log = make(bodies(5, size=2 * PAGE))
+    log.read(0, 4, 1 << 20)
+    (view,) = log._data._maps.values()
+    drop_from_page_cache(tmp_path / "g" / "data", view)
+    (path,) = (tmp_path / "g" / "data").iterdir()
+    with path.open("rb", buffering=0) as file:  # all pages but those of the first entry's header
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file.fileno(), 10 * PAGE, 2 * PAGE)
+    assert not is_resident(view, 0, 1)
+    assert log.read_resident(1, 1, 1) is None
+    assert log.read_resident(2, 2, 1) is None
+    assert log.read_resident(3, 3, 1).count == 1
+
+
 def test_a_read_of_many_entries_or_bytes_is_left_to_a_thread_and_not_cut(make):
     log = make(bodies(RESIDENT_ENTRIES_MAX + 1), [bytes(RESIDENT_BYTES_MAX)])
     log.read(0, 0, 1)

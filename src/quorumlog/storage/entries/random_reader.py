@@ -41,7 +41,10 @@ _POS_SIZE = struct.Struct(">qi")
 RESIDENT_ENTRIES_MAX = 64
 """Entries that are read at a time at most without a thread; each costs about a microsecond."""
 RESIDENT_BYTES_MAX = 64 * 1024
-"""Bytes that are read at a time at most without a thread, those of the entry before included."""
+"""Bytes that are read at a time at most without a thread, those of entries before included."""
+RESIDENT_BEFORE = 2
+"""Entries before the first that `read` may look at, to check that the chain of CRCs continues: the
+one before, and the one that it continues."""
 
 
 class DiskReader:
@@ -99,12 +102,13 @@ class DiskReader:
     def read_resident(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun | None:
         """Return what `read` does if that is little and waits for no disk; else None.
 
-        What `read` looks at are the entries, their index records, and those of the entry before.
+        `read` looks at the entries and at up to `RESIDENT_BEFORE` entries before them, and at the
+        index records of all these.
         """
         place = first_index * INDEX_RECORD_SIZE
         start = self._index.start_of(place)
-        has_before = first_index - 1 > self.log_start.before_begin_index
-        begin = place - INDEX_RECORD_SIZE if has_before else place
+        before = min(RESIDENT_BEFORE, first_index - 1 - self.log_start.before_begin_index)
+        begin = place - before * INDEX_RECORD_SIZE
         wanted = min(last_index - first_index + 1, RESIDENT_ENTRIES_MAX + 1)
         end = min(place + wanted * INDEX_RECORD_SIZE, start + self._index.file_size)
         found = self._index.resident_at(begin, end)
