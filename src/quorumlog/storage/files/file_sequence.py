@@ -151,18 +151,20 @@ class FileSequence:
 
     def ignore(self, start: int) -> None:
         """Ignore a file that has the name of a file of the sequence but is not part of it."""
-        with self._maps_lock:
-            self._maps.pop(start, None)
         changed = dict(self._by_start)
-        self._ignored[start] = changed.pop(start).path
+        file = changed.pop(start)
+        self._ignored[start] = file.path
         self._by_start = changed
+        self.forget_maps([file])  # last: until here a reader may have mapped it again
 
     def ignored_files(self) -> list[str]:
         """Return the paths of ignored files: they have a name of the sequence but are no part."""
         return list(self._ignored.values())
 
     def require_no_obstacle(self, start: int) -> None:
-        """Raise `NotAFileError` if something else lies where a file should start that was made."""
+        """Raise `NotAFileError` if the name of the file with this start is taken by something that
+        is no file, such as a directory.
+        """
         path = self._ignored.get(start)
         if path is not None and (obstacle := self._files.obstacle(path)):
             raise not_a_file(path, obstacle)
