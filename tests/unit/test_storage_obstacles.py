@@ -98,6 +98,14 @@ def test_what_is_no_directory_is_named(tmp_path, what):
         OsFileSystem().make_directory(path)
 
 
+def test_a_link_that_cannot_be_followed_is_named_where_a_directory_must_be(tmp_path):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "data")
+    os.symlink(tmp_path / "file" / "below", path)
+    with pytest.raises(StorageError, match=path):
+        OsFileSystem().make_directory(path)
+
+
 @pytest.mark.parametrize("name", ["state.mdb", "state.mdb-lock", "closed"])
 def test_a_machine_does_not_wait_for_a_fifo(tmp_path, name):
     machine = KeyValueMachine.open(str(tmp_path))

@@ -312,10 +312,9 @@ SPARES = SpareDescriptors()
 
 
 class _Map(mmap.mmap):
-    """A mapped file. `address`: where it is in memory.
+    """A mapped file. `address`: where it is in memory; `is_writable`: the process may write it.
 
-    If this process may not write the file (`is_writable`), mincore(2) says of all its pages that
-    they are in memory.
+    Of a file that the process may not write, mincore(2) says that all of its pages are in memory.
     """
 
     address = 0
@@ -514,7 +513,8 @@ class OsFileSystem:
         if not os.path.isdir(path):
             self.make_directory(parent)
             if os.path.lexists(path):
-                found = obstacle_at(path) or "a file"
+                with _named(path, "stat"):
+                    found = obstacle_at(path) or "a file"
                 raise StorageError(f"{path} is {found} where a directory must be; move it away")
             with _named(path, "mkdir"):
                 os.mkdir(path, DIRECTORY_MODE)
