@@ -1,7 +1,7 @@
 """The session entries, which start blocks, and blocks of which a crash kept only the first part.
 
 A producer's blocks are pushed, written and acknowledged as a whole
-(`node/replica/push_batching.py`), so nobody was ever promised a part of one. Opening removes such a
+(`node/replica/pushes.py`), so nobody was ever promised a part of one. Opening removes such a
 part: else the producer, which sends the whole block again, would append those entries twice.
 """
 
