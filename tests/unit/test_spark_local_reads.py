@@ -24,7 +24,7 @@ from quorumlog.spark.source.arrow import decode_block
 from quorumlog.spark.source.clusters import RemoteCluster
 from quorumlog.spark.source.local_reads import local_blocks, read_located
 from quorumlog.storage.entries.checksums import header_words
-from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.location import is_here, location_of
 from store_access import Opened
 

@@ -5,7 +5,7 @@ import pytest
 from damage_access import BODIES, HEADER_FIELDS, SIZES, filled, flip, repair_all
 from quorumlog.model.block import chain_crcs, parse_block
 from quorumlog.model.errors import CorruptionError
-from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.offline.repair import repair_store
 from store_access import Opened, stored_block

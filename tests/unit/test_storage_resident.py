@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from quorumlog.model.errors import CorruptionError, IndexOutOfRangeError
-from quorumlog.storage.entries.random_reader import RESIDENT_BYTES_MAX, RESIDENT_ENTRIES_MAX
+from quorumlog.storage.entries.disk_reader import RESIDENT_BYTES_MAX, RESIDENT_ENTRIES_MAX
 from quorumlog.storage.files import os_files
 from quorumlog.storage.files.os_files import RESIDENT_PAGES_MAX, OsFileSystem, is_resident
 from store_access import Opened

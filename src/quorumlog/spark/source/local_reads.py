@@ -18,7 +18,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.messages.client import StoreLocation
-from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.location import is_here
 from quorumlog.storage.files.os_files import OsFileSystem, machine_id
 from quorumlog.storage.offline.store_files import open_files

@@ -26,9 +26,9 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     check,
 )
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.placement import PlacedRun, data_steps, index_steps, place
-from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile

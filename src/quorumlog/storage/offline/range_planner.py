@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.entries.index_records import first_after, record_at
-from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import ScannedRun, Scanner, looks_torn
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.os_files import FileSystem

@@ -12,7 +12,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.storage.entries.random_reader import DiskReader
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.write_plans import GroupStore, WritePlan

@@ -17,8 +17,8 @@ from quorumlog.model.block import (
     headers,
 )
 from quorumlog.storage.entries.checksums import wrong_crcs
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.entries.index_records import Records, differs, record_at, records_of
-from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import Scanner
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.recovery.recovery import derived_records

@@ -2,9 +2,9 @@
 
 from quorumlog.model.block import INDEX_RECORD_SIZE, Block, first_index_of, header_at
 from quorumlog.model.errors import CorruptionError, InvariantViolation, StorageError
+from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.entries.index_records import Records, records_of
 from quorumlog.storage.entries.placement import blank_record
-from quorumlog.storage.entries.random_reader import DiskReader
 from quorumlog.storage.entries.scanner import Scanner
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.write_plans import Action, Step
