@@ -17,7 +17,7 @@ from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_jobs import MachineControl, MachineJob, damage_of_machine
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
-from quorumlog.node.replica.snapshotter import Kept, Snapshotter
+from quorumlog.node.replica.snapshotter import Snapshotter, SnapshotTrailer
 from quorumlog.storage.log.snapshots import SnapshotMeta
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 
@@ -320,15 +320,15 @@ class MachineRecovery:
     def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> MachineJob:
         before = self._machine.newest
 
-        def run() -> tuple[Kept, CommandResults] | SnapshotMeta | None:
-            kept = self._snapshotter.load_into(machine, meta)
+        def run() -> tuple[SnapshotTrailer, CommandResults] | SnapshotMeta | None:
+            trailer = self._snapshotter.load_into(machine, meta)
             return (
                 self._snapshotter.find_newest()
-                if kept is None
-                else (kept, CommandResults.of(kept.results))
+                if trailer is None
+                else (trailer, CommandResults.of(trailer.results))
             )
 
-        def done(found: tuple[Kept, CommandResults] | SnapshotMeta | None) -> None:
+        def done(found: tuple[SnapshotTrailer, CommandResults] | SnapshotMeta | None) -> None:
             if isinstance(found, tuple):
                 self._loaded(meta, *found)
                 return
@@ -338,7 +338,9 @@ class MachineRecovery:
 
         return MachineJob(run, done)
 
-    def _loaded(self, meta: SnapshotMeta, kept: Kept, results: CommandResults) -> None:
+    def _loaded(
+        self, meta: SnapshotMeta, trailer: SnapshotTrailer, results: CommandResults
+    ) -> None:
         self._machine.applied = meta.last_included_index
         self._machine.results = results
         if self._load is meta:
@@ -351,7 +353,7 @@ class MachineRecovery:
             applied_index=self._machine.applied,
         )
         self._control.loaded()
-        self._snapshotter.loaded(meta, kept)
+        self._snapshotter.loaded(meta, trailer)
         self._context.update_eligibility()
 
     def _load_older(self) -> None:

@@ -1,7 +1,7 @@
 """Saves a state machine's snapshots beside the log, and removes entries that they cover.
 
 After the machine's own data a snapshot holds what the replica keeps beside it: the producer
-sessions and the results of commands (`Kept`).
+sessions and the results of commands (`SnapshotTrailer`).
 """
 
 import logging
@@ -47,8 +47,11 @@ REQUESTS_MAX = 1_024
 """Requests for a snapshot that may wait for the one under way."""
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """Encoded tables: `SessionTable`, and the pairs of `CommandResults`."""
+class SnapshotTrailer(msgspec.Struct, frozen=True, array_like=True):
+    """What follows the machine's data in a snapshot: two encoded tables.
+
+    They are `SessionTable`, and the pairs of `CommandResults`.
+    """
 
     sessions: bytes = b""
     results: list[tuple[bytes, bytes]] = []
@@ -59,7 +62,7 @@ class _Frozen:
     """A snapshot to be saved; `state` None: it is saved already, and only `oldest` counts."""
 
     meta: SnapshotMeta
-    kept: bytes
+    trailer: bytes
     state: FrozenState | None
     oldest: int
 
@@ -189,14 +192,14 @@ class Snapshotter:
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
             table = sessions.encode() if knows_sessions else b""
-            kept = msgspec.msgpack.encode(Kept(table, results.pairs()))
+            trailer = msgspec.msgpack.encode(SnapshotTrailer(table, results.pairs()))
             state, oldest = _frozen(machine, index), -1
             if state is None and snapshots is not None:
                 with damage_of_machine():
                     machine.check()
-                whole = _write(snapshots, whole, machine, kept)
+                whole = _write(snapshots, whole, machine, trailer)
                 oldest = self._tidy(snapshots, fetched, begin)
-            return _Frozen(whole, kept, state, oldest)
+            return _Frozen(whole, trailer, state, oldest)
 
         def done(found: _Frozen | Exception) -> None:
             if isinstance(found, Exception):
@@ -204,7 +207,7 @@ class Snapshotter:
             elif found.state is None:
                 self._published(found.meta, found.oldest, number)
             else:
-                self._save_frozen(found.meta, found.kept, found.state, number)
+                self._save_frozen(found.meta, found.trailer, found.state, number)
 
         return MachineJob(lambda: _caught(run), done, refused=self._not_saved)
 
@@ -213,7 +216,7 @@ class Snapshotter:
         self._bytes += self._bytes_before
 
     def _save_frozen(
-        self, meta: SnapshotMeta, kept: bytes, frozen: FrozenState, number: int
+        self, meta: SnapshotMeta, trailer: bytes, frozen: FrozenState, number: int
     ) -> None:
         begin = self._context.log.before_begin_index
         snapshots, fetched = self._snapshots, self._served.indexes()
@@ -222,7 +225,7 @@ class Snapshotter:
 
         def run() -> tuple[SnapshotMeta, int]:
             try:
-                found = _write(snapshots, meta, frozen, kept)
+                found = _write(snapshots, meta, frozen, trailer)
             finally:
                 frozen.close()
             return found, self._tidy(snapshots, fetched, begin)
@@ -406,7 +409,7 @@ class Snapshotter:
 
     # -- loading ------------------------------------------------------------------------------
 
-    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> Kept | None:
+    def load_into(self, machine: StateMachine, meta: SnapshotMeta) -> SnapshotTrailer | None:
         """Have a machine load a snapshot, on its thread; None: it was broken and was removed."""
         snapshots, index = self._snapshots, meta.last_included_index
         if snapshots is None:
@@ -422,7 +425,9 @@ class Snapshotter:
             return None  # the scrub found it broken and removed it
         try:
             raw = snapshots.use(meta, machine.load_snapshot)
-            kept = msgspec.msgpack.decode(raw, type=Kept) if raw else Kept()
+            trailer = (
+                msgspec.msgpack.decode(raw, type=SnapshotTrailer) if raw else SnapshotTrailer()
+            )
             found = machine.digest()
         except CorruptionError as error:
             self._refused.add(index)
@@ -441,12 +446,12 @@ class Snapshotter:
             # the machine's state is now neither the old one nor the new one: it must not go on
             self._refused.add(index)
             raise MachineDamagedError(f"snapshot {index} gives another state than was saved")
-        return kept
+        return trailer
 
-    def loaded(self, meta: SnapshotMeta, kept: Kept) -> None:
-        """A machine has loaded a snapshot: take over its `Kept`, and answer waiting requests."""
-        if kept.sessions:
-            self._sessions.learned(kept.sessions)
+    def loaded(self, meta: SnapshotMeta, trailer: SnapshotTrailer) -> None:
+        """A machine has loaded a snapshot: take over its trailer, and answer waiting requests."""
+        if trailer.sessions:
+            self._sessions.learned(trailer.sessions)
         if self._context.log.damaged:  # damaged entries below it are not needed any more
             self._retention.remove_until(meta.last_included_index)
         self.answer_requests()
@@ -492,17 +497,17 @@ def _frozen(machine: StateMachine, index: int) -> FrozenState | None:
 
 
 def _write(
-    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine, kept: bytes
+    snapshots: Snapshots, meta: SnapshotMeta, state: FrozenState | StateMachine, trailer: bytes
 ) -> SnapshotMeta:
-    """Write and publish a state and its `Kept`."""
+    """Write and publish a state and its `SnapshotTrailer`."""
     saving = snapshots.begin()
     try:
         try:
             state.save_snapshot(saving)
         except CorruptionError as error:
             raise MachineDamagedError(str(error)) from error
-        saving.write(kept)
-        return saving.publish(msgspec.structs.replace(meta, kept_bytes=len(kept)))
+        saving.write(trailer)
+        return saving.publish(msgspec.structs.replace(meta, kept_bytes=len(trailer)))
     except BaseException:
         saving.abandon()
         raise
