@@ -45,7 +45,7 @@ class LostSessions:
             return
         self._timer.set(now_ms + RETRY_MS)
         peers = [peer for peer in core.membership.ids if peer != core.self_id]
-        if self._has_no_hope(peers):
+        if self._no_peer_has_table(peers):
             self._give_up(now_ms)
             return
         self._queries_sent += 1
@@ -59,7 +59,7 @@ class LostSessions:
         )
         self._environment.network.send(request.remote_id, request)
 
-    def _has_no_hope(self, peers: list[str]) -> bool:
+    def _no_peer_has_table(self, peers: list[str]) -> bool:
         """Whether no peer knows the table; learners need not be up to say so."""
         membership = self._context.core.membership
         voters = {*membership.voters, *membership.outgoing} - {self._context.core.self_id}
