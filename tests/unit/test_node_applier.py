@@ -280,7 +280,7 @@ def test_questions_of_one_turn_share_one_proof(monkeypatch):
 
     def ask():
         for _ in range(40):
-            group.applier.queries.ask_proved(b"", lambda *answer: answers.append(answer))
+            group.applier.queries.ask_linearizable(b"", lambda *answer: answers.append(answer))
 
     group.node.enter(ask)
     group.until(lambda: len(answers) == 40)

@@ -119,7 +119,7 @@ def test_whatever_happens_wakes_a_leader_up(activity):
     assert cluster.leader is not None
 
 
-def test_a_read_is_proved_by_a_round_of_its_own():
+def test_a_read_is_confirmed_by_a_round_of_its_own():
     cluster, leader = quiescent()
     cluster.run_for(LONG_MS)
     cluster.drop = lambda message: message.remote_id == leader

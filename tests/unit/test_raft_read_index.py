@@ -308,7 +308,7 @@ def test_an_emptied_voter_confirms_nothing():
     assert group.outcome(number) is ResponseCode.TERM_CHANGED
 
 
-def test_a_leader_that_starts_up_has_proved_nothing():
+def test_a_leader_that_starts_up_has_confirmed_nothing():
     group = Group(3).start()
     group.run_until(lambda: group.leader is not None)
     leader = group.leader

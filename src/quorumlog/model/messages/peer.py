@@ -149,7 +149,7 @@ class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True):
 
 
 class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True):
-    """The leader proved after the request that it leads, and has committed up to `index`."""
+    """The leader confirmed after the request that it leads, and has committed up to `index`."""
 
     request_id: Number
     code: ResponseCode

@@ -111,7 +111,7 @@ class Appends:
                 self._proposals.flush()  # what is queued of it counts
             result = self._sessions.check(entry)
             if result.code is not ResponseCode.SUCCESS:
-                self._refuse_proved(entry, answer)
+                self._refuse_confirmed(entry, answer)
                 return
             if result.appended is not None:
                 self._wait_for_first_answer(
@@ -145,14 +145,14 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, text
         return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
 
-    def _refuse_proved(self, entry: SystemEntry, answer: Answer) -> None:
-        """Refuse a producer's block permanently only after this leader has proved that it still
+    def _refuse_confirmed(self, entry: SystemEntry, answer: Answer) -> None:
+        """Refuse a producer's block permanently only after this leader has confirmed that it still
         leads.
 
         A leader that was deposed and does not know it may lack what a newer one has appended since.
         """
 
-        def proved(code: ResponseCode, text: str, index: int) -> None:
+        def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
             self._lookups -= 1
             result = self._sessions.check(entry)
             if code is not ResponseCode.SUCCESS:
@@ -164,7 +164,7 @@ class Appends:
                 self._refuse(answer, ResponseCode.OUT_OF_ORDER, text)
 
         self._lookups += 1
-        self._pending_requests.read(proved)
+        self._pending_requests.read(read_index_confirmed)
 
     def _deadline_ms(self) -> int:
         return self._environment.now_ms() + self._config.max_wait_ack_time_ms

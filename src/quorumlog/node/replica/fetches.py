@@ -150,7 +150,7 @@ class Fetches:
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         self._fetch(request, answer, client, now_ms + wait_ms if wait_ms > 0 else None)
 
-    def fetch_proved(
+    def fetch_linearizable(
         self,
         request: FetchRequest,
         answer: FetchAnswer,

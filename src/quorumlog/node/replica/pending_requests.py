@@ -24,8 +24,8 @@ FORWARDED_MS = 1_000
 class PendingRequests:
     """The part of a replica that keeps requests until the core, or the leader, has answered.
 
-    A question to the leader has a random number (`nonce`), so an answer that was not asked for, or
-    that belongs to an earlier run, matches no question. All methods run on the event loop's thread.
+    A query to the leader has a random number (`nonce`), so an answer that was not asked for, or
+    that belongs to an earlier run, matches no query. All methods run on the event loop's thread.
     """
 
     def __init__(self, context: ReplicaContext) -> None:
@@ -81,7 +81,7 @@ class PendingRequests:
         self._waiting.pop(effect.request_id)(effect.code, effect.text, -1)
 
     def read_ready(self, effect: ReadReady) -> None:
-        """The core has proved leadership for a read."""
+        """The core has confirmed the index of a read."""
         self._waiting.pop(effect.request_id)(ResponseCode.SUCCESS, "", effect.index)
 
     def serve(self, request: ReadIndexRequest) -> None:

@@ -25,7 +25,7 @@ QUERIES_TOGETHER = 128
 """Queries answered in one job: all their answers are sent in one turn of the loop."""
 QUERIES_MAX = 65_536
 """Queries to one machine that may wait; more are refused."""
-_TOO_MANY = f"{QUERIES_MAX} questions wait already; try again later"
+_TOO_MANY = f"{QUERIES_MAX} queries wait already; try again later"
 QUERY_WAIT_MS = 2_500
 """How long a query may wait for its entries to be applied, and for an eligible machine."""
 
@@ -69,7 +69,7 @@ class Queries:
         self._pending_requests = requests
         self._waiting: list[_Query] = []
         self._ready: deque[_Query] = deque()
-        self._unproved: list[tuple[bytes, QueryAnswer]] = []
+        self._unconfirmed: list[tuple[bytes, QueryAnswer]] = []
         self._numbers = itertools.count()
         self._timer = context.timers.new(self.expire)
 
@@ -86,7 +86,7 @@ class Queries:
     def take(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
         """Take a client's query."""
         if request.linearizable:
-            self.ask_proved(body, answer)
+            self.ask_linearizable(body, answer)
         else:
             self.ask(request.after_index, body, answer, wait_ms=request.wait_ms)
 
@@ -120,29 +120,29 @@ class Queries:
         self.release()
         self._control.advance()
 
-    def ask_proved(self, body: bytes, answer: QueryAnswer) -> None:
+    def ask_linearizable(self, body: bytes, answer: QueryAnswer) -> None:
         """Ask the machine once everything acknowledged before now is applied.
 
-        The queries of one turn of the loop share one proof that the leader leads.
+        The queries of one turn of the loop share one read index.
         """
-        if len(self._unproved) >= QUERIES_MAX:
+        if len(self._unconfirmed) >= QUERIES_MAX:
             answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
             return
-        self._unproved.append((body, answer))
-        if len(self._unproved) == 1:
-            self._environment.defer(self._prove)
+        self._unconfirmed.append((body, answer))
+        if len(self._unconfirmed) == 1:
+            self._environment.defer(self._confirm_read_index)
 
-    def _prove(self) -> None:
-        together, self._unproved = self._unproved, []
+    def _confirm_read_index(self) -> None:
+        together, self._unconfirmed = self._unconfirmed, []
 
-        def proved(code: ResponseCode, text: str, index: int) -> None:
+        def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
             for body, answer in together:
                 if code is ResponseCode.SUCCESS:
                     self.ask(index, body, answer)
                 else:
                     answer(code, text, -1, b"")
 
-        self._pending_requests.read(proved)
+        self._pending_requests.read(read_index_confirmed)
 
     def expire(self, now_ms: int) -> None:
         """Give up queries that waited too long for entries, or for the machine to be eligible."""

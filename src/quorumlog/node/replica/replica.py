@@ -289,7 +289,7 @@ class Replica:
         fetches, now_ms = self.fetches, self.context.environment.now_ms
         if request.linearizable:
             self.pending_requests.read(
-                partial(fetches.fetch_proved, request, answer, client, now_ms)
+                partial(fetches.fetch_linearizable, request, answer, client, now_ms)
             )
         else:
             fetches.fetch(request, answer, client, now_ms())

@@ -72,10 +72,10 @@ class OpenTransactions:
     def answer_state(
         self, request: TransactionalRequest, answer: Callable[[TransactionalResponse], None]
     ) -> None:
-        """Answer with the state of a transactional id, once this replica has proved its lead."""
+        """Answer with the state of a transactional id, once a read index is confirmed."""
         context, core = self._context, self._context.core
 
-        def proved(code: ResponseCode, text: str, index: int) -> None:
+        def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
             response = TransactionalResponse(
                 code=code, text=text, leader_id=core.leader_id, term=core.term
             )
@@ -91,9 +91,10 @@ class OpenTransactions:
             answer(response)
 
         if core.role is Role.LEADER:
-            self._pending_requests.read(proved)
+            self._pending_requests.read(read_index_confirmed)
         else:
-            proved(ResponseCode.NOT_LEADER, f"not the leader of {context.config.group}", -1)
+            text = f"not the leader of {context.config.group}"
+            read_index_confirmed(ResponseCode.NOT_LEADER, text, -1)
 
     def role_changed(self, role: Role) -> None:
         """This replica has become leader, or is leader no more."""
