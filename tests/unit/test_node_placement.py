@@ -15,10 +15,10 @@ AT = {"n0": "a:1", "n1": "b:2", "n2": "c:3"}
 
 class Network:
     def __init__(self):
-        self.met = None
+        self.members = None
 
-    def meet(self, group, addresses):
-        self.met = addresses
+    def update_members(self, group, addresses):
+        self.members = addresses
 
 
 def placed(peers, addresses=AT, *, index=5, is_same=is_written_alike, here=()):
@@ -71,7 +71,7 @@ def test_another_name_of_the_same_place_is_no_other_place():
     placement = placed({**AT, "n0": "alias:1", "n1": "also:2"}, is_same=lambda one, other: True)
     placement.check()
     assert placement.text == ""
-    assert placement._network.met == AT
+    assert placement._network.members == AT
     assert placement.own_address == "a:1", "as others' logs write it"
 
 
@@ -83,7 +83,7 @@ def test_while_names_are_looked_up_nothing_changes():
     assert "asked again every 10 s" in placement.text
     placement.check()
     assert not placement.is_elsewhere, "nobody knows"
-    assert placement._network.met == {}, "it may be a copy, which connects to nobody"
+    assert placement._network.members == {}, "it may be a copy, which connects to nobody"
     assert placement.own_address == "alias:1"
     known["a:1", "alias:1"] = False
     placement.check()
@@ -95,7 +95,7 @@ def test_while_names_are_looked_up_nothing_changes():
     del known["a:1", "alias:1"]
     placement.check()
     assert placement.text == ""
-    assert placement._network.met == AT
+    assert placement._network.members == AT
 
 
 def test_who_is_at_a_number_of_its_own_machine_takes_part_without_any_answer():
@@ -105,7 +105,7 @@ def test_who_is_at_a_number_of_its_own_machine_takes_part_without_any_answer():
     )
     placement.check()
     assert placement.text == ""
-    assert placement._network.met == addresses
+    assert placement._network.members == addresses
     assert placement.own_address == "10.0.0.1:1", "others would refuse one that is elsewhere"
 
 

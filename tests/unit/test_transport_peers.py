@@ -114,7 +114,7 @@ async def test_the_links_to_a_member_that_was_removed_end(linked, monkeypatch):
     gone = asyncio.Event()
     monkeypatch.setattr(peer, "closed", lambda connection, reason: gone.set(), raising=False)
     monkeypatch.setattr(peers, "REMOVED_S", 0.05)
-    peer.links.meet("g", {"n0": "127.0.0.1:1"})
+    peer.links.update_members("g", {"n0": "127.0.0.1:1"})
     assert peer.links.knows("n1"), "it is told first"
     await asyncio.wait_for(gone.wait(), 10)
     assert not peer.links.knows("n1")
@@ -124,8 +124,8 @@ async def test_a_member_that_is_added_again_keeps_its_links(linked, monkeypatch)
     peer, _ = linked
     later = asyncio.Event()
     monkeypatch.setattr(peers, "REMOVED_S", 0.0)
-    peer.links.meet("g", {"n0": "127.0.0.1:1"})
-    peer.links.meet("g", {"n1": f"127.0.0.1:{peer.port}"})
+    peer.links.update_members("g", {"n0": "127.0.0.1:1"})
+    peer.links.update_members("g", {"n1": f"127.0.0.1:{peer.port}"})
     asyncio.get_running_loop().call_later(0.0, later.set)
     await later.wait()
     assert peer.links.knows("n1")
@@ -138,10 +138,10 @@ async def test_a_member_that_is_removed_twice_keeps_its_links_for_the_whole_time
     peer, _ = linked
     address, later = {"n1": f"127.0.0.1:{peer.port}"}, asyncio.Event()
     monkeypatch.setattr(peers, "REMOVED_S", 0.0)
-    peer.links.meet("g", {"n0": "127.0.0.1:1"})
-    peer.links.meet("g", address)
+    peer.links.update_members("g", {"n0": "127.0.0.1:1"})
+    peer.links.update_members("g", address)
     monkeypatch.setattr(peers, "REMOVED_S", 60.0)
-    peer.links.meet("g", {"n0": "127.0.0.1:1"})
+    peer.links.update_members("g", {"n0": "127.0.0.1:1"})
     asyncio.get_running_loop().call_later(0.0, later.set)
     await later.wait()
     assert peer.links.knows("n1"), "the time since the first removal does not count"

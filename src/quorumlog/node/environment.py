@@ -62,7 +62,7 @@ class Network(Protocol):
         """Send, or return False when that is impossible now."""
         ...
 
-    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """Set the group's members and their addresses."""
         ...
 
@@ -142,7 +142,7 @@ class Environment:
     what is being handled now.
     `wake_at` asks for a call of `Replica.tick` at a time in milliseconds (an earlier one replaces a
     later). `nonce` returns a number, of 62 bits, that others cannot guess: an answer that repeats
-    it comes from where the question went. `machines` runs state machines; `rebuild_machine` closes
+    it comes from where the query went. `machines` runs state machines; `rebuild_machine` closes
     a damaged one and opens an empty one instead (None: not available here). `broken` is called with
     the reason when the replica has stopped permanently. `is_same_place` says whether two
     addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without

@@ -53,9 +53,9 @@ class HeartBeatCoalescer:
             self._gathered[peer_id] = []
         return True
 
-    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """See `Network`."""
-        self._network.meet(group, addresses)
+        self._network.update_members(group, addresses)
 
     def _send_all(self) -> None:
         gathered, self._gathered = self._gathered, {}

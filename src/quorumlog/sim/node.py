@@ -183,7 +183,7 @@ class _Network:
         self._node.cluster.send(self._node, peer_id, message, data)
         return True
 
-    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """See `Network`: a simulated network reaches everyone."""
 
 

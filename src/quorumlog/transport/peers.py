@@ -214,8 +214,8 @@ class _Link:
 class PeerLinks:
     """All links of a node.
 
-    `addresses` are those of the peers known at first; `meet` adds members that join later. Links go
-    only to these. A peer that connects without being known is answered on its own
+    `addresses` are those of the peers known at first; `update_members` adds members that join
+    later. Links go only to these. A peer that connects without being known is answered on its own
     connection: it may be a member that was added while this node was away.
     """
 
@@ -259,7 +259,7 @@ class PeerLinks:
         tasks = [task for peer_id in list(self._tasks) for task in self._close(peer_id)]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def meet(self, group: str, addresses: Mapping[str, str]) -> None:
+    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """Link to the new members of a group, and drop links that no group needs any more."""
         self._members.pop("", None)
         self._members[group] = set(addresses)

@@ -78,7 +78,7 @@ class Placement:
             )
         self._reported = self.text
         addresses = {} if self.misplaced_text else addresses_of(core.membership)
-        self._network.meet(config.group, addresses)
+        self._network.update_members(config.group, addresses)
 
     def _misplaced(self, before: str | None) -> str:
         """Return why this replica may not take part at its address, and what to do; "" if it may.
