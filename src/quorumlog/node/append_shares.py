@@ -14,7 +14,7 @@ one request of each: as much as a few group commits write."""
 REQUEST_BYTES = 8 * 1024
 """Bytes added to each request's block: even the smallest request takes time."""
 RECENT_S = 1.0
-"""A connection keeps its share for this long after its last append, in seconds."""
+"""A connection keeps its share for this long after its last append or answer, in seconds."""
 
 
 class AppendShares:
@@ -27,30 +27,30 @@ class AppendShares:
         self._active: dict[object, float] = {}
         """When each connection last appended or had an answer, the longest ago first."""
 
-    def add(self, who: object, block_bytes: int) -> None:
+    def add(self, connection: object, block_bytes: int) -> None:
         """A connection appends a block."""
-        self._change(who, block_bytes + REQUEST_BYTES)
+        self._change(connection, block_bytes + REQUEST_BYTES)
 
-    def remove(self, who: object, block_bytes: int) -> None:
+    def remove(self, connection: object, block_bytes: int) -> None:
         """One of its appends was answered."""
-        if who in self._under_way:
-            self._change(who, -block_bytes - REQUEST_BYTES)
+        if connection in self._under_way:
+            self._change(connection, -block_bytes - REQUEST_BYTES)
 
-    def forget(self, who: object) -> None:
+    def forget(self, connection: object) -> None:
         """A connection has ended: its unanswered appends count against no share any more."""
-        self._all_under_way -= self._under_way.pop(who, 0)
-        self._active.pop(who, None)
+        self._all_under_way -= self._under_way.pop(connection, 0)
+        self._active.pop(connection, None)
 
-    def _change(self, who: object, size: int) -> None:
+    def _change(self, connection: object, size: int) -> None:
         now = self._now()
-        under_way = self._under_way.get(who, 0) + size
+        under_way = self._under_way.get(connection, 0) + size
         self._all_under_way += size
         if under_way:
-            self._under_way[who] = under_way
+            self._under_way[connection] = under_way
         else:
-            self._under_way.pop(who, None)
-        self._active.pop(who, None)
-        self._active[who] = now
+            self._under_way.pop(connection, None)
+        self._active.pop(connection, None)
+        self._active[connection] = now
         while now - self._active[oldest := next(iter(self._active))] > RECENT_S:
             del self._active[oldest]
 
@@ -58,7 +58,7 @@ class AppendShares:
         """Whether several connections together have as much under way as they may share."""
         return len(self._active) > 1 and self._all_under_way > SHARED_BYTES
 
-    def is_beyond(self, who: object) -> bool:
+    def is_beyond(self, connection: object) -> bool:
         """Whether a connection has more under way than its share."""
         sharing = len(self._active)
-        return sharing > 1 and self._under_way.get(who, 0) * sharing > SHARED_BYTES
+        return sharing > 1 and self._under_way.get(connection, 0) * sharing > SHARED_BYTES

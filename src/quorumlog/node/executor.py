@@ -15,8 +15,7 @@ T = TypeVar("T")
 
 THREADS = 2
 WAITING_MAX = 1_024
-"""Jobs of one client, or of the node itself, that wait; more are refused, which the asking side
-retries."""
+"""Jobs of one client, or of the node itself, that wait; more are refused."""
 UNDER_WAY_PER_THREAD = 2
 """Jobs that run, or have run and wait for the loop, for each thread. So one is there when another
 ends, and one turn of the loop takes the results of a few only: each may be large, and be sent."""

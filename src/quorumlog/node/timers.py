@@ -29,10 +29,10 @@ STALE_MAX = 1_024
 class Timer:
     """One deadline: `tick` is called at the time asked for; an earlier one replaces it."""
 
-    __slots__ = ("_timers", "deadline_ms", "tick")
+    __slots__ = ("_queue", "deadline_ms", "tick")
 
-    def __init__(self, wakes: "TimerQueue") -> None:
-        self._timers = wakes
+    def __init__(self, queue: "TimerQueue") -> None:
+        self._queue = queue
         self.deadline_ms: int | None = None
         self.tick: Callable[[], None] = lambda: None
 
@@ -40,7 +40,7 @@ class Timer:
         """Call `tick` at the deadline, or at an earlier one already asked for."""
         if self.deadline_ms is None or deadline_ms < self.deadline_ms:
             self.deadline_ms = deadline_ms
-            self._timers.add(self, deadline_ms)
+            self._queue.add(self, deadline_ms)
 
 
 class TimerQueue:
@@ -70,10 +70,10 @@ class TimerQueue:
         self._timers += 1
         return Timer(self)
 
-    def add(self, wake: Timer, deadline_ms: int) -> None:
+    def add(self, timer: Timer, deadline_ms: int) -> None:
         """Schedule a timer; called by `Timer`."""
         self._number += 1
-        heapq.heappush(self._heap, (deadline_ms, self._number, wake))
+        heapq.heappush(self._heap, (deadline_ms, self._number, timer))
         if len(self._heap) > self._timers + STALE_MAX:
             self._heap = [item for item in self._heap if item[2].deadline_ms == item[0]]
             heapq.heapify(self._heap)
@@ -104,13 +104,13 @@ class TimerQueue:
         now_ms = self._now_ms()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < TICKS_MAX:
-            deadline_ms, _, wake = heapq.heappop(self._heap)
-            if wake.deadline_ms == deadline_ms:
-                wake.deadline_ms = None
-                due.append(wake)
-        for wake in due:
+            deadline_ms, _, timer = heapq.heappop(self._heap)
+            if timer.deadline_ms == deadline_ms:
+                timer.deadline_ms = None
+                due.append(timer)
+        for timer in due:
             try:
-                wake.tick()
+                timer.tick()
             except Exception as error:  # it may not have scheduled its timer again
                 log_event(logger, logging.ERROR, "a timer failed", exc_info=error)
                 self._failed(error)

@@ -422,7 +422,7 @@ class ClientRequests:
 
         return done
 
-    def _story(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
+    def _history(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
         lines = self._replica(request.group).history()
         self._answer(connection, frame, HistoryResponse(lines=lines))
 
@@ -438,5 +438,5 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     StatusRequest: ClientRequests._status,
     TransferRequest: ClientRequests._transfer,
     ChangeMembersRequest: ClientRequests._change_members,
-    HistoryRequest: ClientRequests._story,
+    HistoryRequest: ClientRequests._history,
 }
