@@ -163,7 +163,7 @@ class Applier:
         machine = self.state.machine
         if machine is None or self._is_busy or self.state.failed_text or self._context.is_broken:
             return
-        work = self._next_question(machine) if self.is_paused else self._next_work(machine)
+        work = self._next_query(machine) if self.is_paused else self._next_work(machine)
         if work is not None:
             self._is_busy = True
             self._environment.machines.run(
@@ -189,9 +189,9 @@ class Applier:
             return self.snapshotter.next_work(machine)
         if self.scrub.should_check and self.is_eligible:
             return self.scrub.checking(machine)
-        return self._entries.next_job(machine) or self._next_question(machine)
+        return self._entries.next_job(machine) or self._next_query(machine)
 
-    def _next_question(self, machine: StateMachine) -> MachineJob | None:
+    def _next_query(self, machine: StateMachine) -> MachineJob | None:
         if not self.queries.is_ready:
             return None
         self._entries.has_applied = False

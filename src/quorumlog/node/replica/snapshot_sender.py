@@ -29,7 +29,7 @@ from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 logger = logging.getLogger(__name__)
 
 OFFERS_KNOWN = 4
-"""Newest offers to a peer that are confirmed when it asks: offers and questions may cross."""
+"""Newest offers to a peer that are confirmed when it asks: offers and requests may cross."""
 
 
 @dataclass(slots=True)
