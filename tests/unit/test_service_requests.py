@@ -56,7 +56,7 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
-    is_known = True
+    is_closed_loop = True
     yields_to_interactive = False
 
     def __init__(self, refuses=(), node=None):
@@ -209,7 +209,7 @@ def test_each_of_several_bulk_clients_has_its_share_and_always_one_block_in_flig
     first = Client()
     others = [Client(node=first.node) for _ in range(3)]
     for client in (first, *others):
-        client.is_known = False
+        client.is_closed_loop = False
     for other in others:
         other.append(1)
     assert append_until_paused(first, QUARTER // 2) == 2
@@ -222,7 +222,7 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
     """Of 300 pipelines each has a share of less than one append."""
     first = Client()
     for other in [Client(node=first.node) for _ in range(300)]:
-        other.is_known = False
+        other.is_closed_loop = False
         other.append(1)
     assert append_until_paused(first, 1024) == LIMITS.requests_in_flight_max
 
@@ -247,7 +247,7 @@ def test_the_log_is_crowded_once_several_clients_have_too_much_in_flight_togethe
 
 def test_a_client_that_is_idle_or_disconnected_has_no_share():
     first = Client()
-    first.is_known = False
+    first.is_closed_loop = False
     second, third = Client(node=first.node), Client(node=first.node)
     second.append(1)
     third.append(1)

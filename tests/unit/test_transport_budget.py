@@ -13,7 +13,7 @@ from quorumlog.model.messages.client import AppendRequest
 from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory
-from quorumlog.transport.classifier import BULK_AFTER_S, BULK_FOR_S, CREDIT_MAX, KNOWN_AFTER
+from quorumlog.transport.classifier import BULK_AFTER_S, BULK_FOR_S, CLOSED_LOOP_AFTER, CREDIT_MAX
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.scheduler import INTERACTIVE_FOR_S, SLICE_S, TrafficClass
 from quorumlog.transport.shared_resources import RECEIVED_BYTES_MAX, SharedResources
@@ -251,7 +251,7 @@ class Client:
 async def all_turns(shared):
     for _ in range(1_000):
         await asyncio.sleep(0)
-    assert not shared.scheduler
+    assert not shared.scheduler.has_waiting
 
 
 async def connected(shared, limits):
@@ -432,9 +432,9 @@ async def bulk_from_the_first_request(shared, limits, now_s):
     return client
 
 
-async def known_as_interactive(shared, limits, now_s):
+async def closed_loop(shared, limits, now_s):
     client = await answered(shared, limits, now_s)
-    for _ in range(KNOWN_AFTER):
+    for _ in range(CLOSED_LOOP_AFTER):
         await client.send(append(10))
     return client
 
@@ -448,9 +448,9 @@ async def test_who_begins_with_a_backlog_is_bulk_for_a_while(shared, limits):
     assert connection.traffic_class is TrafficClass.INTERACTIVE
 
 
-async def test_who_is_known_as_interactive_may_catch_up(shared, limits):
+async def test_who_waits_for_its_answers_may_catch_up(shared, limits):
     now_s = [100.0]
-    client = await known_as_interactive(shared, limits, now_s)
+    client = await closed_loop(shared, limits, now_s)
     for _ in range(CREDIT_MAX // 10):
         shared.scheduler.is_slice_over = lambda: True
         await client.send(append(10) * 5)
@@ -465,18 +465,18 @@ async def test_a_request_that_takes_longer_than_a_slice_leaves_nothing_over(shar
     now_s = [100.0]
     client = await answered(shared, limits, now_s)
     shared.scheduler.is_slice_over = lambda: True
-    for _ in range(10 * KNOWN_AFTER):
+    for _ in range(10 * CLOSED_LOOP_AFTER):
         await client.send(append(10))
         assert client.connection.traffic_class is TrafficClass.INTERACTIVE
-        assert not shared.scheduler, "it need not wait for a turn"
-    assert client.connection.is_known
+        assert not shared.scheduler.has_waiting, "it need not wait for a turn"
+    assert client.connection.is_closed_loop
 
 
 @pytest.mark.parametrize("size", [128 * KIB, 10])
 async def test_whose_answers_are_large_is_bulk_for_a_while(shared, limits, size):
     """Each takes longer than a slice, and how many there will be cannot be seen."""
     now_s = [100.0]
-    client = await known_as_interactive(shared, limits, now_s)
+    client = await closed_loop(shared, limits, now_s)
     assert client.connection.send(Response(), correlation_id=2, attachments=[bytes(size)])
     assert client.connection.traffic_class is (
         TrafficClass.BULK if size > RECEIVED_BYTES_MAX else TrafficClass.INTERACTIVE

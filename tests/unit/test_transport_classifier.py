@@ -7,10 +7,10 @@ from quorumlog.transport.classifier import (
     BULK_FOR_MAX_S,
     BULK_FOR_S,
     CLEAN_SLICES,
+    CLOSED_LOOP_AFTER,
     CREDIT_AT_FIRST,
     CREDIT_MAX,
     CREDIT_PER_SLICE,
-    KNOWN_AFTER,
     Classifier,
 )
 from quorumlog.transport.scheduler import TrafficClass
@@ -44,7 +44,7 @@ def client():
 
 @pytest.fixture
 def known(client):
-    client.slices("C" * KNOWN_AFTER)
+    client.slices("C" * CLOSED_LOOP_AFTER)
     return client
 
 
@@ -82,18 +82,18 @@ def test_a_client_known_to_wait_for_its_answers_catches_up_as_interactive(known)
     assert known.slices("L" * (40 // CREDIT_PER_SLICE))[-1] is TrafficClass.INTERACTIVE
 
 
-def test_who_is_known_is_so_until_its_credit_is_used_up(client):
-    assert not client.classifier.is_known, "it has credit, but nothing is known of it"
-    client.slices("C" * KNOWN_AFTER)
-    assert client.classifier.is_known
+def test_a_client_waits_for_its_answers_until_its_credit_is_used_up(client):
+    assert not client.classifier.is_closed_loop, "it has credit, but nothing is known of it"
+    client.slices("C" * CLOSED_LOOP_AFTER)
+    assert client.classifier.is_closed_loop
     client.slices("L" * CREDIT_MAX)
-    assert not client.classifier.is_known
+    assert not client.classifier.is_closed_loop
 
 
 def test_credit_for_being_known_is_given_once(known):
     known.slices("L" * CREDIT_MAX)
-    known.slices("C" * KNOWN_AFTER)
-    assert TrafficClass.BURST in known.slices("L" * KNOWN_AFTER)
+    known.slices("C" * CLOSED_LOOP_AFTER)
+    assert TrafficClass.BURST in known.slices("L" * CLOSED_LOOP_AFTER)
 
 
 def test_two_requests_that_take_longer_than_a_slice_make_nobody_bulk(client):
@@ -134,7 +134,7 @@ def test_a_bulk_client_that_waits_for_its_answers_from_now_on_is_interactive(bul
 
 
 def test_whose_large_frames_pass_is_bulk_for_a_second(known):
-    known.classifier.passed_large_frame()
+    known.classifier.saw_large_frame()
     known.now_s += 0.99 * BULK_FOR_S
     assert known.kind is TrafficClass.BULK
     known.now_s += 0.02 * BULK_FOR_S

@@ -96,7 +96,7 @@ async def test_a_turn_has_an_end_and_who_could_not_have_it_goes_on_in_order(turn
     for one in senders:
         one.arrive()
     per_turn, before = [], len(sender.said)
-    while turns:
+    while turns.has_waiting:
         await asyncio.sleep(0)
         per_turn.append(len(sender.said) - before)
         before = len(sender.said)

@@ -145,7 +145,7 @@ class ClientRequests:
         self._in_flight += change
         most = self._limits.requests_in_flight_max
         # a client that waits for its answers has little in flight; of 300 pipelines each has less
-        is_beyond = shares.is_beyond(self) and not connection.is_known
+        is_beyond = shares.is_beyond(self) and not connection.is_closed_loop
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
                 self._paused = True

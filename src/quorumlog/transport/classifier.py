@@ -1,4 +1,4 @@
-"""Whether a client sends faster than it is answered, judged by what its slices leave over.
+"""The traffic class of a client, found by what its slices leave over.
 
 A client that waits for its answers leaves nothing over, except for a moment. How much of the loop's
 time it takes says less: one that appends 200 times a second takes more than each of 300 pipelines.
@@ -19,8 +19,8 @@ for the others."""
 CREDIT_AT_FIRST = 4
 """A client that connects while the node has much to do has some requests waiting when it is first
 answered."""
-KNOWN_AFTER = 8
-"""A client that leaves nothing over in so many slices in a row is known to wait for its answers.
+CLOSED_LOOP_AFTER = 8
+"""A client that leaves nothing over in this many slices in a row is known to wait for its answers.
 It has all credit then, once: many others may be connecting at the same time."""
 BULK_AFTER_S = 0.1
 """A client that sends a burst for this long, without a pause, is bulk."""
@@ -30,17 +30,17 @@ does not, it is bulk for twice as long, and so on: it may have been taken for on
 connected at the same time, but those are not to have the time for bursts again and again."""
 BULK_FOR_MAX_S = 64.0
 CLEAN_SLICES = 50
-"""A client that leaves nothing over in so many slices in a row is not bulk any more. One that sends
+"""A client that leaves nothing over in this many slices in a row is no longer bulk. One that sends
 as fast as it can has nothing more to be read now and then, too."""
 
 
 class Classifier:
-    """What one connection's slices left over; `now` in seconds."""
+    """Finds the class of one connection; `now` in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._credit = CREDIT_AT_FIRST
-        self._is_known = False
+        self._is_closed_loop = False
         self._burst_since = self._bulk_until = 0.0
         self._bulk_for_s = BULK_FOR_S
         self._clean_slices = 0
@@ -53,11 +53,11 @@ class Classifier:
         return TrafficClass.BURST if self._burst_since else TrafficClass.INTERACTIVE
 
     @property
-    def is_known(self) -> bool:
+    def is_closed_loop(self) -> bool:
         """Whether the client is known to wait for its answers."""
-        return self._is_known and self._credit >= CREDIT_PER_SLICE and not self._burst_since
+        return self._is_closed_loop and self._credit >= CREDIT_PER_SLICE and not self._burst_since
 
-    def passed_large_frame(self) -> None:
+    def saw_large_frame(self) -> None:
         """Note a piece of a large request, or a large answer.
 
         What else the client has under way, or what its answers take, cannot be seen in its slices.
@@ -72,8 +72,8 @@ class Classifier:
             self._burst_since = 0.0
             self._credit = min(self._credit + 1, CREDIT_MAX)
             self._clean_slices += 1
-            if self._clean_slices >= KNOWN_AFTER and not self._is_known:
-                self._is_known = True
+            if self._clean_slices >= CLOSED_LOOP_AFTER and not self._is_closed_loop:
+                self._is_closed_loop = True
                 self._credit = CREDIT_MAX
             if self._clean_slices == CLEAN_SLICES:
                 self._bulk_until, self._bulk_for_s = 0.0, BULK_FOR_S

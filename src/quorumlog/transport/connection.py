@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pauses = _Pauses()
         self.answered = 0
         """Requests that succeeded: a client with any is no longer unproven."""
-        self.heard_at = 0.0
+        self.last_received_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.hello: Hello | None = None
         self._refused_text = ""
@@ -160,14 +160,14 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where bytes are received: for a large frame, where it will stay."""
         space = self._decoder.space()
-        return space if self._slices is None else self._slices.reading(space)
+        return space if self._slices is None else self._slices.read_buffer(space)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decode frames and pass them to the handler."""
         self.bytes_in += nbytes
         shared = self._shared
         if shared is not None:
-            self.heard_at = shared.now()
+            self.last_received_at = shared.now()
         self._decoder.received(nbytes)
         if self._slices is not None:
             self._slices.received(nbytes, is_staging=self._decoder.is_staging)
@@ -184,17 +184,17 @@ class Connection(asyncio.BufferedProtocol):
                 used = self._slices if taken else None  # a handshake may have removed them
                 is_over = used is not None and not self._pauses.reasons and used.is_over()
                 if used is not None and is_over and decoder.has_unread:
-                    used.left(something=True)
+                    used.slice_ended(leaves_something=True)
                     self._await_turn()
                 if self._pauses.reasons:
                     decoder.set_aside()
                     if used and HANDLER in self._pauses.reasons and decoder.has_aside:
-                        used.left(something=True)
+                        used.slice_ended(leaves_something=True)
                     break
                 frame = decoder.next_frame()
                 if frame is None:
                     if used is not None:
-                        used.left()
+                        used.slice_ended()
                     break
                 taken += 1
                 self._counters.frames_in += 1
@@ -240,16 +240,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def yields_to_interactive(self) -> bool:
-        """Whether interactive clients wait while this one, which is none, is answered."""
+        """Whether this client is not interactive, and there are clients that are."""
         shared = self._shared
         if shared is None or not shared.scheduler.has_interactive:
             return False
         return self.traffic_class is not TrafficClass.INTERACTIVE
 
     @property
-    def is_known(self) -> bool:
+    def is_closed_loop(self) -> bool:
         """Whether this client is known to wait for its answers."""
-        return self._slices is not None and self._slices.is_known
+        return self._slices is not None and self._slices.is_closed_loop
 
     def _await_turn(self) -> None:
         if self._shared is not None:
@@ -434,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._pauses.reasons or self._slices is None:
             return False
         is_idle = not self._decoder.has_aside
-        self._slices.granted(is_idle=is_idle)
+        self._slices.scheduled(is_idle=is_idle)
         self._read_again()
         return is_idle
 

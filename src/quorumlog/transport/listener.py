@@ -292,7 +292,9 @@ class Listener:
             and (connection.hello.node_id, connection.hello.role) == key
         ]
         if len(known) >= PEER_CONNECTIONS_MAX:
-            min(known, key=lambda one: one.heard_at).abort("the peer has made later connections")
+            min(known, key=lambda one: one.last_received_at).abort(
+                "the peer has made later connections"
+            )
 
 
 def _listening(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:

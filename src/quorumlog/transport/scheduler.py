@@ -78,37 +78,40 @@ class Scheduler:
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
         self._waiting: dict[TrafficClass, deque[Schedulable]] = {
-            kind: deque() for kind in TrafficClass
+            one: deque() for one in TrafficClass
         }
         self._spent = dict.fromkeys(TrafficClass, 0.0)
         self._is_called = False
         self._later: asyncio.TimerHandle | None = None
         self._serving: TrafficClass | None = None
-        """The queue whose turn it is. A connection's kind may have changed while it waited; its
-        slice counts against the queue that it waited in, or a turn would have no end."""
+        """The class that is being served. A connection's class may have changed while it waited;
+        its slice counts against the one that it waited in, or a turn would have no end."""
         self._slice: tuple[TrafficClass, float] | None = None
         self._interactive_until = 0.0
 
-    def __bool__(self) -> bool:
-        """Whether anybody waits."""
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a connection waits for its slice."""
         return any(self._waiting.values())
 
-    def begin(self, kind: TrafficClass, since: float, *, is_granted: bool = False) -> bool:
-        """Start a slice, or count one that started `since`; False: wait for the next turn.
+    def begin(self, traffic_class: TrafficClass, since: float, *, is_granted: bool = False) -> bool:
+        """Start a slice; False: the connection has to wait, and only its receiving is counted.
 
-        `is_granted`: the connection has waited for its turn.
+        `since`: when it began to receive. `is_granted`: it has waited for its slice. While a class
+        is being served, the slice counts against that class.
         """
         if self._serving is not None:
-            kind = self._serving
+            traffic_class = self._serving
         else:
             self._call_next()
             if not is_granted and (
-                self._waiting[kind] or self._spent[kind] >= self._time_for(kind)
+                self._waiting[traffic_class]
+                or self._spent[traffic_class] >= self._time_for(traffic_class)
             ):
-                self._spent[kind] += self.now() - since
+                self._spent[traffic_class] += self.now() - since
                 return False
-        self._slice = (kind, since)
-        if kind is TrafficClass.INTERACTIVE:
+        self._slice = (traffic_class, since)
+        if traffic_class is TrafficClass.INTERACTIVE:
             self._interactive_until = since + INTERACTIVE_FOR_S
         return True
 
@@ -117,10 +120,10 @@ class Scheduler:
         """Whether interactive clients send requests at present."""
         return self.now() < self._interactive_until
 
-    def _time_for(self, kind: TrafficClass) -> float:
-        if kind in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:
+    def _time_for(self, traffic_class: TrafficClass) -> float:
+        if traffic_class in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:
             return 0.0 if self.is_crowded() else BESIDE_INTERACTIVE_S
-        return CLASS_TIME_S[kind]
+        return CLASS_TIME_S[traffic_class]
 
     def is_slice_over(self) -> bool:
         """Whether the present slice has lasted long enough."""
@@ -129,13 +132,13 @@ class Scheduler:
     def end(self) -> None:
         """End the present slice."""
         if self._slice is not None:
-            kind, began = self._slice
-            self._spent[kind] += self.now() - began
+            traffic_class, began = self._slice
+            self._spent[traffic_class] += self.now() - began
             self._slice = None
 
-    def wait(self, waiter: Schedulable) -> None:
+    def wait(self, connection: Schedulable) -> None:
         """Have a connection wait for its next slice."""
-        self._waiting[waiter.traffic_class].append(waiter)
+        self._waiting[connection.traffic_class].append(connection)
         self._call_next()
 
     def _call_next(self) -> None:
@@ -152,18 +155,18 @@ class Scheduler:
         self._spent = dict.fromkeys(self._waiting, 0.0)
         is_any_served = False
         try:
-            for kind, waiting in self._waiting.items():
+            for traffic_class, waiting in self._waiting.items():
                 if not waiting:
                     continue
-                self._serving = kind
-                most = self._time_for(kind)
+                self._serving = traffic_class
+                most = self._time_for(traffic_class)
                 is_any_served |= most > 0
-                while waiting and self._spent[kind] < most:
+                while waiting and self._spent[traffic_class] < most:
                     if waiting.popleft().run_slice():
-                        self._spent[kind] += SLICE_S
+                        self._spent[traffic_class] += SLICE_S
         finally:
             self._serving = None
-            if self and is_any_served:
+            if self.has_waiting and is_any_served:
                 self._call_next()
-            elif self and not self._is_called:
+            elif self.has_waiting and not self._is_called:
                 self._later = self._call_later(CROWDED_PAUSE_S, self._call_next)

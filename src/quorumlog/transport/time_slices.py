@@ -30,11 +30,11 @@ class TimeSlices:
         return self._classifier.traffic_class
 
     @property
-    def is_known(self) -> bool:
+    def is_closed_loop(self) -> bool:
         """Whether the client is known to wait for its answers."""
-        return self._classifier.is_known
+        return self._classifier.is_closed_loop
 
-    def reading(self, space: memoryview) -> memoryview:
+    def read_buffer(self, space: memoryview) -> memoryview:
         """Return the part of a buffer to receive into; the time from now on counts."""
         self._since = self._scheduler.now()
         space = space[:FRAME_RECEIVED_BYTES_MAX]
@@ -46,7 +46,7 @@ class TimeSlices:
         # a full buffer means that there is more, as a rule; the rest of a large frame says nothing
         self._has_more = size == self._space and is_staging
         if not is_staging:
-            self._classifier.passed_large_frame()
+            self._classifier.saw_large_frame()
 
     def begin(self, kind: TrafficClass) -> bool:
         """Start a slice; False: the connection has to wait for its turn."""
@@ -58,22 +58,22 @@ class TimeSlices:
         """Whether the present slice has lasted long enough."""
         return self._scheduler.is_slice_over()
 
-    def left(self, *, something: bool | None = None) -> None:
+    def slice_ended(self, *, leaves_something: bool | None = None) -> None:
         """Note whether the slice left requests over; None: as the last read suggests."""
-        if something is None:
-            something = self._has_more
-        self._classifier.slice_ended(leaves_something=something)
+        if leaves_something is None:
+            leaves_something = self._has_more
+        self._classifier.slice_ended(leaves_something=leaves_something)
 
     def sent(self, size: int) -> None:
         """Note an answer of so many bytes."""
         if size > RECEIVED_BYTES_MAX:
-            self._classifier.passed_large_frame()
+            self._classifier.saw_large_frame()
 
-    def granted(self, *, is_idle: bool) -> None:
+    def scheduled(self, *, is_idle: bool) -> None:
         """It is the connection's turn; `is_idle`: no request waits, so it will only now be read."""
         self._is_granted = is_idle
         if is_idle:  # the slice before ended with its last request
-            self.left()
+            self.slice_ended()
 
     def end(self) -> None:
         """End the present slice."""
