@@ -82,7 +82,7 @@ class SnapshotReceiver:
         self._offer: InstallSnapshotRequest | None = None
         self._started: InstallSnapshotRequest | None = None
         self._started_table = b""
-        self._staged: Installing | None = None
+        self._partial: Installing | None = None
         self._request_id = -1
         self._requested_ms = self._last_offer_ms = 0
         self._is_busy = False
@@ -174,7 +174,7 @@ class SnapshotReceiver:
             self._context.update_eligibility()
         if self._is_busy:
             return
-        is_same = self._staged is not None and self._staged.meta == meta_of(offer)
+        is_same = self._partial is not None and self._partial.meta == meta_of(offer)
         self._started, self._started_table = offer, table
         if not is_same:
             self._start(snapshots, offer)
@@ -183,7 +183,7 @@ class SnapshotReceiver:
         self._set_timer()
 
     def _start(self, snapshots: Snapshots, offer: InstallSnapshotRequest) -> None:
-        staged, self._staged = self._staged, None
+        partial, self._partial = self._partial, None
         self.state = "installing"
         log_event(
             logger,
@@ -198,12 +198,12 @@ class SnapshotReceiver:
         meta = meta_of(offer)
 
         def run() -> Installing | None:
-            if staged is not None:
-                staged.close()
+            if partial is not None:
+                partial.close()
             return None if snapshots.holds(meta) else snapshots.install(meta)
 
         def done(found: Installing | None) -> None:
-            self._staged = found
+            self._partial = found
             if found is None:  # a crash came between fetching it and the reset of the log
                 self._fetch_completed(meta)
             else:
@@ -229,27 +229,27 @@ class SnapshotReceiver:
                 group=self._context.config.group,
                 text=str(error),
             )
-            staged, self._staged = self._staged, None
-            if staged is not None:
-                self._environment.executor.run(staged.discard, lambda _: None, _not_discarded)
+            partial, self._partial = self._partial, None
+            if partial is not None:
+                self._environment.executor.run(partial.discard, lambda _: None, _not_discarded)
             self._set_timer()
 
         self._environment.executor.run(work, finished, failed)
 
     def _advance(self) -> None:
-        staged, offer = self._staged, self._offer
-        if staged is None or offer is None or staged.meta != meta_of(offer):
+        partial, offer = self._partial, self._offer
+        if partial is None or offer is None or partial.meta != meta_of(offer):
             return  # the offer was replaced or given up meanwhile: the next one starts it
         self.state = "installing"
-        if staged.size_bytes < staged.meta.size_bytes:
+        if partial.size_bytes < partial.meta.size_bytes:
             self._request_chunk()
             return
         self.state = "verifying"
-        self._run(staged.publish, lambda is_whole: self._published(staged, is_whole=is_whole))
+        self._run(partial.publish, lambda is_whole: self._published(partial, is_whole=is_whole))
 
     def _request_chunk(self) -> None:
-        offer, staged = self._offer, self._staged
-        if offer is None or staged is None:
+        offer, partial = self._offer, self._partial
+        if offer is None or partial is None:
             return
         self._request_id = self._environment.nonce()
         self._requested_ms = self._environment.now_ms()
@@ -257,38 +257,38 @@ class SnapshotReceiver:
             **self._context.envelope_to(offer.local_id),
             request_id=self._request_id,
             last_included_index=offer.last_included_index,
-            offset=staged.size_bytes,
+            offset=partial.size_bytes,
             bytes_max=min(
-                self._context.limits.push_bytes_max, staged.meta.size_bytes - staged.size_bytes
+                self._context.limits.push_bytes_max, partial.meta.size_bytes - partial.size_bytes
             ),
         )
         self._environment.network.send(offer.local_id, request)
 
     def chunk_received(self, chunk: SnapshotChunk, attachment: memoryview) -> None:
         """Write a chunk that was requested, and request the next."""
-        staged = self._staged
-        if staged is None or self._is_busy or chunk.request_id != self._request_id:
+        partial = self._partial
+        if partial is None or self._is_busy or chunk.request_id != self._request_id:
             return
         self._request_id = -1  # the answer may come twice
         if chunk.code is not ResponseCode.SUCCESS or not len(attachment):
             return  # the snapshot is gone: the leader offers a newer one
-        before = staged.size_bytes
+        before = partial.size_bytes
 
         def done(size_bytes: int) -> None:
             if size_bytes > before:  # else it was another chunk: wait for the next offer
                 self._advance()
 
-        self._run(lambda: staged.write(attachment, chunk.offset), done)
+        self._run(lambda: partial.write(attachment, chunk.offset), done)
 
-    def _published(self, staged: Installing, *, is_whole: bool) -> None:
+    def _published(self, partial: Installing, *, is_whole: bool) -> None:
         if not is_whole:
             self._context.raise_alarm(
-                f"snapshot {staged.meta.last_included_index} came damaged; it is fetched again"
+                f"snapshot {partial.meta.last_included_index} came damaged; it is fetched again"
             )
             self.state = "installing"  # with the next offer: what is damaged there stays so a while
             return
-        self._staged = None
-        self._fetch_completed(staged.meta)
+        self._partial = None
+        self._fetch_completed(partial.meta)
 
     def _fetch_completed(self, meta: SnapshotMeta) -> None:
         """The snapshot is here, whole and durable."""
@@ -317,7 +317,7 @@ class SnapshotReceiver:
         """Continue after a damaged entry that a peer has removed, as no other peer has it either.
 
         The peer's log starts at `begin_index`; `table` are its producer sessions, empty if it does
-        not know them: then what producers stored in the entry is not known there either.
+        not know them: then what producers appended in the entry is not known there either.
         """
         machine = self._machine
         if machine.machine is not None and machine.applied_index < index:

@@ -304,7 +304,7 @@ class Snapshots:
     def begin(self) -> Saving:
         """Start to write a snapshot; one that was half written before is removed."""
         self._files.make_directory(self.directory)
-        return Saving(self, self._staged(SAVING))
+        return Saving(self, self._new_file(SAVING))
 
     def install(self, meta: SnapshotMeta) -> Installing:
         """Start to fetch one, or continue where fetching the same one stopped."""
@@ -351,13 +351,13 @@ class Snapshots:
         finally:
             file.close()
 
-    def _staged(self, name: str) -> File:
+    def _new_file(self, name: str) -> File:
         path = f"{self.directory}/{name}"
         self._files.remove(path)
         return self._files.open(path, create=True)
 
     def publish(self, file: File, meta: SnapshotMeta) -> None:
-        """Write the metadata after the data of a staged file, and give it its name, durably."""
+        """Write the metadata after the data of a new file, and give it its final name, durably."""
         raw = msgspec.json.encode(meta)
         if len(raw) > META_BYTES_MAX:
             raise StorageError(f"{file.path}: what it is takes {len(raw)} bytes, too many")
