@@ -23,7 +23,7 @@ def resident_bytes(directory):
 
 
 def test_neither_reading_nor_checking_a_long_log_holds_it_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_sequence, "RESIDENT_BYTES_MAX", HELD_MAX)
+    monkeypatch.setattr(file_sequence, "MAPPED_BYTES_MAX", HELD_MAX)
     sizes = {"data_file": 2 * LOG_BYTES, "index_file": MIB}
     opened = Opened(tmp_path, **sizes)
     for _ in range(LOG_BYTES // MIB):

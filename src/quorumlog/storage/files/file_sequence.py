@@ -16,7 +16,7 @@ from quorumlog.storage.files.sequence_file import BESIDE, SequenceFile, is_name,
 MAPS_MAX = 64
 """Files of one sequence mapped for reading at a time; the least recently used is let go. Of a node
 with many groups each has fewer: every map takes a descriptor."""
-RESIDENT_BYTES_MAX = 16 * 1024 * 1024
+MAPPED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
 would seem to grow with whatever is read."""
 READ_AROUND_BYTES = 1024 * 1024
@@ -49,7 +49,7 @@ class FileSequence:
         self._maps_max = maps_max
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
-        self._resident_bytes = 0
+        self._mapped_bytes = 0
         self.unknown_files: list[str] = []
         """Paths of other things in the directories; they are not touched."""
         self._ignored: dict[int, str] = {}
@@ -271,9 +271,9 @@ class FileSequence:
     def was_read(self, size_bytes: int) -> None:
         """Count `size_bytes` of mapped files that were read; on any thread."""
         with self._maps_lock:
-            self._resident_bytes += size_bytes + READ_AROUND_BYTES
-            if self._resident_bytes > RESIDENT_BYTES_MAX:
-                self._resident_bytes = 0
+            self._mapped_bytes += size_bytes + READ_AROUND_BYTES
+            if self._mapped_bytes > MAPPED_BYTES_MAX:
+                self._mapped_bytes = 0
                 for view in self._maps.values():
                     release_pages(view)
 
