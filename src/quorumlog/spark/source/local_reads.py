@@ -20,7 +20,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.messages.client import StoreLocation
 from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.location import is_here
-from quorumlog.storage.files.os_files import OsFileSystem, machine_id
+from quorumlog.storage.files.os_files import OsFileSystem, boot_id
 from quorumlog.storage.offline.store_files import open_files
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ def local_blocks(
     `fetch` asks a replica (`SyncClient.fetch`); it says again what is in files when what it said is
     read. Raises what it raises, but for what has nothing to do with where entries are read.
     """
-    machine = machine_id()
-    while machine and first <= last:
+    boot = boot_id()
+    while boot and first <= last:
         try:
-            located = fetch(first, last, bytes_max=1, headers_only=True, machine=machine)
+            located = fetch(first, last, bytes_max=1, headers_only=True, machine=boot)
         except (IndexOutOfRangeError, IndexRemovedError):
             return
         if located.location is None or not is_here(located.location):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.client import StoreLocation
-from quorumlog.storage.files.os_files import device_and_inode, machine_id, may_list
+from quorumlog.storage.files.os_files import boot_id, device_and_inode, may_list
 
 
 def location_of(paths: Sequence[str]) -> StoreLocation | None:
@@ -17,15 +17,15 @@ def location_of(paths: Sequence[str]) -> StoreLocation | None:
 
     Raises `StorageError` if there is no such directory.
     """
-    machine = machine_id()
-    if not machine:
+    boot = boot_id()
+    if not boot:
         return None
-    return StoreLocation(machine, [(path, *device_and_inode(path)) for path in paths])
+    return StoreLocation(boot, [(path, *device_and_inode(path)) for path in paths])
 
 
 def is_here(location: StoreLocation) -> bool:
     """Whether the paths here name a group's own directories, and this process may read them."""
-    if location.machine != machine_id():
+    if location.machine != boot_id():
         return False
     try:
         return all(

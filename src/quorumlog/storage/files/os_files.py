@@ -444,7 +444,7 @@ def remove_tree(path: str) -> None:
             os.unlink(path)
 
 
-def machine_id() -> str:
+def boot_id() -> str:
     """Return an id of this machine until it restarts; empty if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
