@@ -69,7 +69,7 @@ class Client:
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
         shares = AppendShares(lambda: clock[0])
-        served |= {"append_shares": shares, "reads": Jobs()}
+        served |= {"append_shares": shares, "executor": Jobs()}
         self.node = node or SimpleNamespace(config=config, polls=0, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0
@@ -155,7 +155,7 @@ def test_reads_for_a_client_that_has_disconnected_are_dropped():
     client = Client()
     client.ask(fetch(wait_ms=0))
     client.handler.closed(client, "it ended")
-    assert client.node.reads.forgotten == client.replica.clients == [id(client.handler)]
+    assert client.node.executor.forgotten == client.replica.clients == [id(client.handler)]
 
 
 def test_a_client_that_asks_for_an_unknown_group_is_told_a_few_of_many():

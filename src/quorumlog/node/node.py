@@ -98,7 +98,7 @@ class Node:
             monotonic_ms,
             lambda error: self._broken(f"a timer failed: {describe_error(error)}"),
         )
-        self.reads = ThreadExecutor(self._loop)
+        self.executor = ThreadExecutor(self._loop)
         self._machines = ThreadExecutor(
             self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
         )
@@ -179,7 +179,7 @@ class Node:
         return Environment(
             disk=self._disk,
             network=HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon),
-            executor=self.reads,
+            executor=self.executor,
             machines=self._machines,
             observer=observer,
             now_ms=monotonic_ms,
@@ -292,7 +292,7 @@ class Node:
                 replica.maintenance.checkpoint()
         self._disk.stop()
         self._machines.stop()
-        self.reads.stop()
+        self.executor.stop()
         self._groups.close()
 
     async def prepare_stop(self) -> None:

@@ -166,7 +166,7 @@ class ClientRequests:
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         self._node.append_shares.forget(self)
-        self._node.reads.forget(self)
+        self._node.executor.forget(self)
         log_event(
             logger,
             logging.DEBUG,

@@ -37,9 +37,9 @@ from quorumlog.storage.log.checkpointer import Checkpointer
 from quorumlog.storage.log.interface import FreeSpace, Segment, check_holds
 from quorumlog.storage.log.pending_writes import PendingWrites
 from quorumlog.storage.log.segments import (
-    closed_until,
+    closed_index,
+    closed_segments,
     free_space_after,
-    sealed_segments,
     upcoming_files,
 )
 from quorumlog.storage.log.tail_cache import CachedRun, TailCache
@@ -134,11 +134,11 @@ class FileLog:
 
     def segments(self) -> list[Segment]:
         """See `Log`."""
-        return sealed_segments(self._data, self._index, self._log_start, self._durable)
+        return closed_segments(self._data, self._index, self._log_start, self._durable)
 
     def closed_index(self) -> int:
         """See `Log`."""
-        return closed_until(self._data, self._index, self._log_start, self._durable)
+        return closed_index(self._data, self._index, self._log_start, self._durable)
 
     def free_space(self) -> FreeSpace:
         """See `Log`."""

@@ -12,7 +12,7 @@ SEGMENTS_MAX = 10
 """Oldest files considered in one pass (spec 20 section 13: at most 10 files a run)."""
 
 
-def sealed_segments(
+def closed_segments(
     data: FileSequence, index: FileSequence, log_start: LogStart, end: LogPoint
 ) -> list[Segment]:
     """Return the oldest files that no append touches any more, never the newest with entries."""
@@ -29,7 +29,7 @@ def sealed_segments(
     return segments
 
 
-def closed_until(
+def closed_index(
     data: FileSequence, index: FileSequence, log_start: LogStart, end: LogPoint
 ) -> int:
     """Return the last index in files that no append touches any more."""
