@@ -18,14 +18,14 @@ def full():
 
 def test_one_more_must_wait_until_another_is_over():
     election_throttle = full()
-    assert election_throttle.admits("g3", 100, 1_000), "it has its place"
+    assert election_throttle.admits("g3", 100, 1_000), "it has its slot"
     assert not election_throttle.admits("late", 100, 1_000)
     election_throttle.over("g3")
     assert election_throttle.admits("late", 100, 1_000)
     assert not election_throttle.admits("g3", 100, 1_000)
 
 
-def test_whoever_asks_again_while_others_wait_loses_its_place():
+def test_whoever_asks_again_while_others_wait_loses_its_slot():
     election_throttle = full()
     assert not election_throttle.admits("late", 100, 1_000)
     assert all(election_throttle.admits("g3", now_ms, 1_000) for now_ms in (800, 1_500))
@@ -51,7 +51,7 @@ def test_groups_that_can_never_win_do_not_keep_another_from_campaigning(seed):
         assert now_ms < 10_000, "it waits for ever"
 
 
-def test_whoever_cannot_win_loses_its_place_in_time():
+def test_whoever_cannot_win_loses_its_slot_in_time():
     election_throttle = full()
     assert not election_throttle.admits("late", 1_099, 1_000)
     assert election_throttle.admits("late", 1_100, 1_000)

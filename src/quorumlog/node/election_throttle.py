@@ -9,14 +9,14 @@ from dataclasses import dataclass
 CAMPAIGNS_MAX = 32
 """Groups of one node that may campaign at a time; others try again a little later."""
 FAILED_MAX = CAMPAIGNS_MAX // 2
-"""A group that had a place and did not win gets another only while fewer than this are taken."""
+"""A group that had a slot and did not win gets another only while fewer than this are taken."""
 RETRIES_MAX = 2
 """How often a group that has not won may try again while others wait: votes may only be late."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A place, taken until a time. `refusals` is the node's count of refusals when it was taken,
+class _Slot:
+    """A slot, taken until a time. `refusals` is the node's count of refusals when it was taken,
     `retries` how often the group has campaigned again since.
     """
 
@@ -26,47 +26,47 @@ class _Place:
 
 
 class ElectionThrottle:
-    """Decides which groups of a node may campaign. A group holds its place until its campaign is
+    """Decides which groups of a node may campaign. A group holds its slot until its campaign is
     over or a time-out has passed.
 
     A group that keeps asking has not won, and may never win (its other members may be down). So it
-    loses its place if another group was refused meanwhile, and then gets one again only while fewer
+    loses its slot if another group was refused meanwhile, and then gets one again only while fewer
     than `FAILED_MAX` are taken.
     """
 
     def __init__(self) -> None:
-        self._places: dict[str, _Place] = {}
+        self._slots: dict[str, _Slot] = {}
         self._failed: set[str] = set()
         self._refusals = 0
 
     def admits(self, group: str, now_ms: int, timeout_ms: int) -> bool:
-        """Whether a group may campaign now; if so, it takes a place."""
-        places, until_ms = self._places, now_ms + timeout_ms
-        known = places.get(group)
+        """Whether a group may campaign now; if so, it takes a slot."""
+        slots, until_ms = self._slots, now_ms + timeout_ms
+        known = slots.get(group)
         if known is None:
             if not self._has_room(group, now_ms):
                 self._refusals += 1
                 return False
-            places[group] = _Place(until_ms, self._refusals)
+            slots[group] = _Slot(until_ms, self._refusals)
         elif known.refusals == self._refusals:
-            places[group] = _Place(until_ms, self._refusals)
+            slots[group] = _Slot(until_ms, self._refusals)
         elif known.retries < RETRIES_MAX:
-            places[group] = _Place(until_ms, known.refusals, known.retries + 1)
+            slots[group] = _Slot(until_ms, known.refusals, known.retries + 1)
         else:
-            del places[group]
+            del slots[group]
             self._failed.add(group)
             return False
         return True
 
     def _has_room(self, group: str, now_ms: int) -> bool:
-        places = self._places
+        slots = self._slots
         most = FAILED_MAX if group in self._failed else CAMPAIGNS_MAX
-        if len(places) >= most:
-            for late in [name for name, place in places.items() if place.until_ms <= now_ms]:
-                del places[late]
-        return len(places) < most
+        if len(slots) >= most:
+            for late in [name for name, slot in slots.items() if slot.until_ms <= now_ms]:
+                del slots[late]
+        return len(slots) < most
 
     def over(self, group: str) -> None:
-        """A group has stopped campaigning, and its place is free."""
-        self._places.pop(group, None)
+        """A group has stopped campaigning, and its slot is free."""
+        self._slots.pop(group, None)
         self._failed.discard(group)
