@@ -1,4 +1,4 @@
-"""A replica that does not know what producers stored does not lead; what snapshots tell of it."""
+"""A replica that does not know what producers appended does not lead; what snapshots tell of it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Producer sessions: what every replica remembers of producers, so that a retry is stored once.
+"""Producer sessions: what every replica remembers of producers, so that a retry is appended once.
 
 Every replica derives the same table from the session entries of producers' blocks (`entries`), in
 the order of the log. The table of transactions is part of it, and so are the time marks.
@@ -7,7 +7,7 @@ A session needs no opening and no closing. Its producer makes up a random id, an
 that names it creates the session; each block states the sequence of its first entry. A block that
 continues the sequence is appended. One that is remembered was sent again because its answer was
 lost: it gets the same answer, and nothing is appended. A gap, or a block that was forgotten, is an
-error, since it is not known whether it was stored.
+error, since it is not known whether it was appended.
 """
 
 from dataclasses import dataclass, field

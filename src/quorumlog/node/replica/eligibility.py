@@ -38,7 +38,7 @@ class Eligibility:
             self._context.step(EligibilityChanged(is_eligible))
 
     def _knows_sessions(self) -> bool:
-        """Whether all sessions are known, also after a repair: then no block is stored twice."""
+        """Whether all sessions are known, also after a repair: then no block is appended twice."""
         context, sessions = self._context, self._sessions
         if sessions.is_incomplete:
             try:

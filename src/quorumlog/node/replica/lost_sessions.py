@@ -1,7 +1,7 @@
 """Asking peers for the table of producer sessions, when this replica has lost its own.
 
 The table is derived from the log, but the log may have removed entries that it needs. Without the
-table a block could be stored a second time, so such a replica does not lead until a peer has sent
+table a block could be appended a second time, so such a replica does not lead until a peer has sent
 it the table.
 """
 
@@ -89,8 +89,8 @@ class LostSessions:
         begin = context.log.before_begin_index + 1
         self._sessions.give_up()
         context.raise_alarm(
-            f"no replica knows what producers stored before entry {begin}: those that began there "
-            "must begin again under a new producer id, and what they send again of it is stored "
-            "twice"
+            f"no replica knows what producers appended before entry {begin}: those that began "
+            "there must begin again under a new producer id, and what they send again of it is "
+            "appended twice"
         )
         self._timer.set(now_ms)

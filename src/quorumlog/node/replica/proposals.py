@@ -16,7 +16,7 @@ from quorumlog.model.turn_batcher import Defer, TurnBatcher
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
-"""Called with where a block was stored, and the state machine's results of its entries."""
+"""Called with where a block was appended, and the state machine's results of its entries."""
 Propose: TypeAlias = Callable[[Block, Answer, SystemEntry], None]
 """Appends a block that starts with an entry of the system channel; see `Appends.propose`."""
 
@@ -85,7 +85,7 @@ class ProposalQueue:
         self._queued.add(None, proposal, len(proposal.block.data), proposal.block.count)
 
     def holds(self, entry: SystemEntry) -> bool:
-        """Whether it depends on a queued proposal if the block of this entry may be stored."""
+        """Whether it depends on a queued proposal if the block of this entry may be appended."""
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
@@ -188,5 +188,5 @@ def _positions_within(
 
 
 def refusal(code: ResponseCode, text: str, leader_id: str | None, term: int) -> AppendResponse:
-    """Return the answer to an append that was not stored, or whose outcome is unknown."""
+    """Return the answer to an append that did not happen, or whose outcome is unknown."""
     return AppendResponse(code=code, text=text, leader_id=leader_id, term=term)

@@ -272,9 +272,11 @@ class Sessions:
 def _repeated(entry: SessionEntry, appended: AppendedBlock | None, who: str) -> SessionCheck:
     sequence = entry.first_sequence
     if appended is None:
-        text = f"{who}: entries from {sequence} on were stored so long ago that nobody knows where"
+        text = (
+            f"{who}: entries from {sequence} on were appended so long ago that nobody knows where"
+        )
         return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
     if (appended.count, appended.crc) != (entry.count, entry.crc):
-        text = f"{who} had other entries stored as {sequence} and following"
+        text = f"{who} had other entries appended as {sequence} and following"
         return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
     return SessionCheck(appended=appended)

@@ -120,7 +120,7 @@ def _damage_text(replica: Replica) -> str:
 def _lost_sessions_text(replica: Replica) -> str:
     if not replica.sessions.is_lost:
         return ""
-    return "what producers stored is lost here; peers are asked for it"
+    return "what producers appended is lost here; peers are asked for it"
 
 
 def _founding_text(replica: Replica) -> str:
