@@ -60,21 +60,23 @@ class DiskReader:
 
         Raises `CorruptionError` naming the first damaged entry among them.
         """
-        place = first_index * INDEX_RECORD_SIZE
-        start, view = self._index.map_at(place)
+        index_position = first_index * INDEX_RECORD_SIZE
+        start, view = self._index.map_at(index_position)
         count = min(
             last_index - first_index + 1,
-            (start + self._index.file_size - place) // INDEX_RECORD_SIZE,
+            (start + self._index.file_size - index_position) // INDEX_RECORD_SIZE,
             max(1, bytes_max // HEADER_SIZE),
         )
-        offset = place - start
+        offset = index_position - start
         count = _fitting(view, offset, count, bytes_max)
         table = _words_of(view[offset : offset + count * INDEX_RECORD_SIZE])
         positions, sizes = _places(table)
         position = int(positions[0])
         stated = int.from_bytes(view[offset + 16 : offset + 24], "big")
         if stated != first_index or not self._data.has(position):
-            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+            raise self.damaged(
+                first_index, index_position, "the index record is damaged", index=True
+            )
         file_start, data = self._data.map_at(position)
         ends = positions + sizes
         fits = (ends - position <= bytes_max) & (ends <= file_start + len(data))
@@ -82,7 +84,9 @@ class DiskReader:
         fits[0] = ends[0] <= file_start + len(data) and sizes[0] >= HEADER_SIZE
         count = count if fits.all() else int(np.argmin(fits))
         if not count:
-            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+            raise self.damaged(
+                first_index, index_position, "the index record is damaged", index=True
+            )
         begin = position - file_start
         block = Block(
             data[begin : int(ends[count - 1]) - file_start],
@@ -94,7 +98,7 @@ class DiskReader:
             ordinal, reason = wrong
             at = position + int(block.offsets[ordinal])
             raise self.damaged(first_index + ordinal, at, reason)
-        records = view[place - start : place - start + count * INDEX_RECORD_SIZE]
+        records = view[index_position - start : index_position - start + count * INDEX_RECORD_SIZE]
         self._data.was_read(len(block.data))
         self._index.was_read(len(records))
         return EntryRun(first_index, count, block.data, records, False)
@@ -105,18 +109,18 @@ class DiskReader:
         `read` looks at the entries and at up to `RESIDENT_BEFORE` entries before them, and at the
         index records of all these.
         """
-        place = first_index * INDEX_RECORD_SIZE
-        start = self._index.start_of(place)
+        index_position = first_index * INDEX_RECORD_SIZE
+        start = self._index.start_of(index_position)
         before = min(RESIDENT_BEFORE, first_index - 1 - self.log_start.before_begin_index)
-        begin = place - before * INDEX_RECORD_SIZE
+        begin = index_position - before * INDEX_RECORD_SIZE
         wanted = min(last_index - first_index + 1, RESIDENT_ENTRIES_MAX + 1)
-        end = min(place + wanted * INDEX_RECORD_SIZE, start + self._index.file_size)
+        end = min(index_position + wanted * INDEX_RECORD_SIZE, start + self._index.file_size)
         found = self._index.resident_at(begin, end)
         if found is None:
             return None
         start, view = found
-        unpack, offset = _POS_SIZE.unpack_from, place - start
-        count = _fitting(view, offset, (end - place) // INDEX_RECORD_SIZE, bytes_max)
+        unpack, offset = _POS_SIZE.unpack_from, index_position - start
+        count = _fitting(view, offset, (end - index_position) // INDEX_RECORD_SIZE, bytes_max)
         first_position = unpack(view, begin - start + 4)[0]
         position, size = unpack(view, offset + (count - 1) * INDEX_RECORD_SIZE + 4)
         length = position + size - first_position
@@ -224,12 +228,12 @@ class DiskReader:
         if header is not None:
             return header
         record, before = record_at(self._index, index), record_at(self._index, index - 1)
-        places = [] if record is None else [int(record["pos"])]
+        positions = [] if record is None else [int(record["pos"])]
         if index - 1 <= self.log_start.before_begin_index:
-            places.append(self.log_start.position)
+            positions.append(self.log_start.position)
         elif before is not None:
-            places += self._data.places_after(int(before["pos"]) + int(before["size"]))
-        there = [found for found in map(self._header_at, places) if found is not None]
+            positions += self._data.positions_after(int(before["pos"]) + int(before["size"]))
+        there = [found for found in map(self._header_at, positions) if found is not None]
         stated = [found for found in there if found.index == index]
         return next(iter(stated + there), None)
 
@@ -247,7 +251,7 @@ class DiskReader:
         if before is None or record is None:
             return False
         end = int(before["pos"]) + int(before["size"])
-        follows = self._data.places_after(end)
+        follows = self._data.positions_after(end)
         numbered = (int(before["index"]), int(record["index"])) == (index - 1, index)
         placed = int(record["pos"]) in follows and int(record["size"]) >= HEADER_SIZE
         return numbered and placed and int(record["term"]) >= int(before["term"])
@@ -282,8 +286,8 @@ class DiskReader:
         """Return where an entry starts and its size. Raises `CorruptionError`."""
         record = record_at(self._index, index)
         if record is None or int(record["index"]) != index or int(record["size"]) < HEADER_SIZE:
-            place = index * INDEX_RECORD_SIZE
-            raise self.damaged(index, place, "the index record is damaged", index=True)
+            index_position = index * INDEX_RECORD_SIZE
+            raise self.damaged(index, index_position, "the index record is damaged", index=True)
         return int(record["pos"]), int(record["size"])
 
     def term_at(self, index: int) -> int:
@@ -299,8 +303,8 @@ class DiskReader:
             if header.chain_crc and self._expected_chain(index, header) == header.chain_crc:
                 return header.term
         if record is None or not stated:
-            place = index * INDEX_RECORD_SIZE
-            raise self.damaged(index, place, "the index record is damaged", index=True)
+            index_position = index * INDEX_RECORD_SIZE
+            raise self.damaged(index, index_position, "the index record is damaged", index=True)
         return int(record["term"])
 
     def verify(self, first_index: int, last_index: int, bytes_max: int) -> int:
@@ -317,8 +321,10 @@ class DiskReader:
         position = int(positions[0])
         known = int(found["index"][0]) == first_index and sizes[0] >= HEADER_SIZE
         if not known or not self._data.has(position):
-            place = first_index * INDEX_RECORD_SIZE
-            raise self.damaged(first_index, place, "the index record is damaged", index=True)
+            index_position = first_index * INDEX_RECORD_SIZE
+            raise self.damaged(
+                first_index, index_position, "the index record is damaged", index=True
+            )
         file = self._data.file_at(position)
         ends = positions + sizes
         fits = (ends - position <= bytes_max) & (ends <= file.end)

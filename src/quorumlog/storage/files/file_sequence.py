@@ -26,8 +26,8 @@ READ_AROUND_BYTES = 1024 * 1024
 class FileSequence:
     """The files in order. Looked up from any thread, changed on the owner's thread.
 
-    `directories` are where the files are; `place` names the one for a new file, given its number
-    (position / file size), and is called on whichever thread makes the file.
+    `directories` are where the files are; `directory_for` names the one for a new file, given its
+    number (position / file size), and is called on whichever thread makes the file.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class FileSequence:
         files: FileSystem,
         directories: Sequence[str],
         file_size: int,
-        place: Callable[[int], str] | None = None,
+        directory_for: Callable[[int], str] | None = None,
         *,
         maps_max: int = MAPS_MAX,
     ) -> None:
         self._files = files
         self.directories = list(directories)
         self.file_size = file_size
-        self._place = place or (lambda number: self.directories[0])
+        self._directory_for = directory_for or (lambda number: self.directories[0])
         self._origin = 0
         self._by_start: dict[int, SequenceFile] = {}
         self._pending_removal: dict[int, SequenceFile] = {}
@@ -191,7 +191,7 @@ class FileSequence:
             if not self._by_start:
                 self.set_origin(start)
             changed = dict(self._by_start)
-            directory = self._place(start // self.file_size)
+            directory = self._directory_for(start // self.file_size)
             predecessor = self._pending_removal.pop(start, None)
             ignored_path = self._ignored.pop(start, None)
             changed[start] = SequenceFile(
@@ -214,7 +214,7 @@ class FileSequence:
         """Return the start of the file that holds a position."""
         return position - (position - self._origin) % self.file_size
 
-    def places_after(self, end: int) -> tuple[int, int]:
+    def positions_after(self, end: int) -> tuple[int, int]:
         """Return where the entry after an end may start: at that end, or in the next file."""
         return end, self.start_of(end) + self.file_size
 

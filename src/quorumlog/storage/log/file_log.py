@@ -235,17 +235,17 @@ class FileLog:
         self.end_point, self.end_index = end, end.index
         self._durable = min(self._durable, end, key=lambda point: point.index)
         containing = self._data.file_at(end.position)
-        index_place = from_index * INDEX_RECORD_SIZE
-        index_file = self._index.file_at(index_place)
+        index_position = from_index * INDEX_RECORD_SIZE
+        index_file = self._index.file_at(index_position)
         later = self._data.drop_from(end.position + 1)
-        later_index = self._index.drop_from(index_place + 1)
-        old_place = (old_end.index + 1) * INDEX_RECORD_SIZE
+        later_index = self._index.drop_from(index_position + 1)
+        old_position = (old_end.index + 1) * INDEX_RECORD_SIZE
 
         def cut() -> None:
             self._remove(later, later_index)
             # Readers may have the file mapped, so it is zeroed in place and never shrinks.
             containing.zero(end.position, old_end.position)
-            index_file.zero(index_place, old_place)
+            index_file.zero(index_position, old_position)
 
         return self._plan_removal(cut)
 

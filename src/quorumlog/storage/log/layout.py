@@ -73,7 +73,7 @@ class NodeDirectory:
         self._lock.release()
 
 
-class DataPlaces:
+class DataDirectories:
     """The directories that data files are spread over (spec 20 section 14).
 
     File number n goes to `sorted(available)[n mod count]`; available are those neither read-only
@@ -92,7 +92,7 @@ class DataPlaces:
         self._ratio_max = ratio_max
         self.all = list(dict.fromkeys([*paths, *read_only]))
 
-    def place(self, number: int) -> str:
+    def directory_for(self, number: int) -> str:
         """Return the directory for a new file."""
         available = self._writable
         if len(available) > 1:

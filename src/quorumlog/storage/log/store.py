@@ -18,7 +18,13 @@ from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStates, HardStateStore, MemoryHardStateStore
 from quorumlog.storage.log.interface import Log
-from quorumlog.storage.log.layout import DATA, INDEX, DataPlaces, Identity, claim_group_directory
+from quorumlog.storage.log.layout import (
+    DATA,
+    INDEX,
+    DataDirectories,
+    Identity,
+    claim_group_directory,
+)
 from quorumlog.storage.log.memory_log import MemoryLog
 from quorumlog.storage.log.session_entries import torn_block
 from quorumlog.storage.log.snapshots import Snapshots
@@ -82,7 +88,7 @@ def open_group(
     Raises `CorruptionError` with file and byte when what is damaged cannot be quarantined,
     `StorageError` when the directory belongs to someone else or cannot be read or written.
     """
-    places = DataPlaces(
+    directories = DataDirectories(
         files,
         config.data_directories or [f"{directory}/{DATA}"],
         config.read_only_directories,
@@ -91,22 +97,24 @@ def open_group(
     identity = claim_group_directory(
         files,
         directory,
-        places.all,
+        directories.all,
         group=config.group,
         self_id=self_id,
         data_file_bytes=config.mapped_file_size_for_entry_data,
         index_file_bytes=config.mapped_file_size_for_entry_index,
     )
-    outside = [path for path in places.all if path != f"{directory}/{DATA}"]
+    outside = [path for path in directories.all if path != f"{directory}/{DATA}"]
     locks = [files.lock(path) for path in (directory, *outside)]
     try:
         hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
         saved = StoreMetadata(files, directory)
         saved_sessions = saved.load_sessions()
-        log, report = open_log(files, directory, places, identity, saved, limits, maps_max=maps_max)
+        log, report = open_log(
+            files, directory, directories, identity, saved, limits, maps_max=maps_max
+        )
         snapshots = _snapshots(files, directory, config)
-        _warn_of_unknown_files(files, directory, places.all)
+        _warn_of_unknown_files(files, directory, directories.all)
     except BaseException:
         for lock in locks:
             lock.release()
@@ -130,7 +138,7 @@ def open_group(
             lock.release()
 
     def disk_state() -> DiskState:
-        return read_disk_state(files, directory, places.all, config)
+        return read_disk_state(files, directory, directories.all, config)
 
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
@@ -193,7 +201,7 @@ def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapsh
 def open_log(  # noqa: PLR0913
     files: FileSystem,
     directory: str,
-    places: DataPlaces,
+    directories: DataDirectories,
     identity: Identity,
     saved: StoreMetadata,
     limits: Limits,
@@ -203,7 +211,11 @@ def open_log(  # noqa: PLR0913
 ) -> tuple[FileLog, RecoveryReport]:
     """Recover the log of a group directory that nobody else has open; see `Recovery`."""
     data = FileSequence(
-        files, places.all, identity.data_file_bytes, places.place, maps_max=maps_max
+        files,
+        directories.all,
+        identity.data_file_bytes,
+        directories.directory_for,
+        maps_max=maps_max,
     )
     index = FileSequence(
         files, [f"{directory}/{INDEX}"], identity.index_file_bytes, maps_max=maps_max

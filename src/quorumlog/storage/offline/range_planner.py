@@ -304,7 +304,7 @@ class RangePlanner:
         return position if run.position <= position < run.end else None
 
     def _range(self, run: _PlannedRun, wanted: int) -> FileRange:
-        places = (run.first * INDEX_RECORD_SIZE, (run.last + 1) * INDEX_RECORD_SIZE - 1)
+        positions = (run.first * INDEX_RECORD_SIZE, (run.last + 1) * INDEX_RECORD_SIZE - 1)
         start = self._data.start_of(run.position)
         return FileRange(
             self._data.path_at(run.position),
@@ -316,6 +316,6 @@ class RangePlanner:
             run.last,
             wanted,
             self._reader.chain_before(run.first),
-            tuple((file.start, file.path) for file in self._index.files_over(*places)),
+            tuple((file.start, file.path) for file in self._index.files_over(*positions)),
             self._store.damaged.within(run.first, run.last).ranges,
         )

@@ -20,7 +20,7 @@ from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.layout import (
     DATA,
     INDEX,
-    DataPlaces,
+    DataDirectories,
     Identity,
     has_identity,
     read_identity,
@@ -74,14 +74,14 @@ def opened_for_change(
         if index_bytes is None:
             raise StorageError(f"{directory}: no index files, and their size is recorded nowhere")
         identity = Identity("", "", "", data_bytes, index_bytes)
-    places = DataPlaces(files, paths, (), 1.0)
+    directories = DataDirectories(files, paths, (), 1.0)
     lock = files.lock(directory)
     try:
         store_metadata = StoreMetadata(files, directory)
         log, report = open_log(
             files,
             directory,
-            places,
+            directories,
             identity,
             store_metadata,
             Limits(),

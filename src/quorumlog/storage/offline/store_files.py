@@ -127,10 +127,10 @@ def lost_after(files: FileSystem, store: StoreFiles, first: int) -> CorruptionEr
     # a node that runs may have made a file since: what is there now counts
     now = FileSequence(files, store.data.directories, store.data.file_size)
     now.load(read_only=True)
-    place = int(named["pos"][0])
-    if not now.gaps(place, place + int(named["size"][0]) - 1):
+    position = int(named["pos"][0])
+    if not now.gaps(position, position + int(named["size"][0]) - 1):
         return None
-    path = now.path_at(place)
+    path = now.path_at(position)
     reason = (
         f"missing or cut short, but {len(named)} index records name entries in it, {first} to "
         f"{first + len(named) - 1}"

@@ -85,7 +85,7 @@ def _is_plausible(
 ) -> bool:
     """Whether an index record agrees with what lies around its entry."""
     pos, size = int(record["pos"]), int(record["size"])
-    begins = pos in data.places_after(position)
+    begins = pos in data.positions_after(position)
     if int(record["index"]) != entry or not begins or size < HEADER_SIZE:
         return False
     if int(record["term"]) < term or not data.has(pos):

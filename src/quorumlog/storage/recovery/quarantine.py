@@ -54,11 +54,11 @@ class Quarantine:
             if found is not None:
                 diagnosis = Diagnosis(found, is_whole=True)
         if diagnosis.record is None:
-            place = entry * INDEX_RECORD_SIZE
+            index_position = entry * INDEX_RECORD_SIZE
             reason = (
                 "it and its index record are damaged, and its neighbours do not prove where it was"
             )
-            raise self._reader.damaged(entry, place, reason, index=True)
+            raise self._reader.damaged(entry, index_position, reason, index=True)
         return diagnosis
 
     def _derived_again(self, entry: int, last: int) -> Records | None:
@@ -146,9 +146,9 @@ class Quarantine:
         return steps
 
     def _record_step(self, entry: int, record: Records) -> Step:
-        place = entry * INDEX_RECORD_SIZE
-        file = self._index.file_at(place)
-        return Action(lambda: file.write_through(record.tobytes(), place))
+        index_position = entry * INDEX_RECORD_SIZE
+        file = self._index.file_at(index_position)
+        return Action(lambda: file.write_through(record.tobytes(), index_position))
 
     def repair(
         self, block: Block, following: Block | None, left: DamagedRanges, end: LogPoint
@@ -202,7 +202,7 @@ class Quarantine:
         if first - 1 > log_start.before_begin_index:
             end = int(sum(records_of(self._index, first - 1, first - 1)[["pos", "size"]][0]))
         for pos, size in zip(records["pos"].tolist(), records["size"].tolist(), strict=True):
-            if pos not in self._data.places_after(end):
+            if pos not in self._data.positions_after(end):
                 return False
             end = pos + size
         return True

@@ -177,12 +177,12 @@ class Recovery:
         first = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
         end = max(first, (durable.index + 1) * INDEX_RECORD_SIZE)
         data_end = max(log_start.position, durable.position)
-        for sequence, begin, place in (
+        for sequence, begin, last in (
             (self._data, log_start.position, data_end),
             (self._index, first, end),
         ):
             size, starts = sequence.file_size, sequence.starts
-            lowest, highest = sequence.start_of(begin), sequence.start_of(place)
+            lowest, highest = sequence.start_of(begin), sequence.start_of(last)
             for start in starts:
                 is_far = start > highest + (FILES_MADE_AT_ONCE + 1) * size
                 if is_far or (start < lowest and not is_removing):
@@ -200,8 +200,8 @@ class Recovery:
         """Remove what lies before the first entry, as a recorded reset was about to."""
         for file in self._data.drop_before(log_start.position):
             file.remove()
-        place = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
-        for file in self._index.drop_before(place):
+        index_position = (log_start.before_begin_index + 1) * INDEX_RECORD_SIZE
+        for file in self._index.drop_before(index_position):
             file.remove()
         if len(self._data) and self._data.has(log_start.position):
             write_leading_blank(self._data.file_at(log_start.position), log_start.position)
@@ -225,8 +225,8 @@ class Recovery:
         first = log_start.before_begin_index + 1
         index_lost = False
         if durable.index >= first:
-            places = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
-            gaps = self._index.gaps(*places)
+            positions = (first * INDEX_RECORD_SIZE, durable.index * INDEX_RECORD_SIZE)
+            gaps = self._index.gaps(*positions)
             # the last index file is derived from the entries after the checkpoint anyway
             index_lost = bool(gaps)
             if index_lost and lost:
@@ -298,7 +298,7 @@ class Recovery:
         named = following_records(self._index, end.index + 1)
         ends = np.concatenate(([end.position], named["pos"].astype(np.int64) + named["size"]))
         for row, position in enumerate(named["pos"].tolist()):
-            if position not in self._data.places_after(int(ends[row])):
+            if position not in self._data.positions_after(int(ends[row])):
                 return named[:row]
         return named
 
@@ -359,10 +359,10 @@ class Recovery:
 
     def _reload_from_disk(self, position: int, index: int) -> None:
         """Make later reads return what the disk holds, which the page cache may not."""
-        place = max(0, index) * INDEX_RECORD_SIZE
+        index_position = max(0, index) * INDEX_RECORD_SIZE
         for file in (
             *self._data.files_over(position, NO_END),
-            *self._index.files_over(place, NO_END),
+            *self._index.files_over(index_position, NO_END),
         ):
             file.reload_from_disk()
 
@@ -452,16 +452,16 @@ class Recovery:
         is_there = int(record["index"]) == start // INDEX_RECORD_SIZE
         return int(record["magic"]) in _MAGICS and is_there
 
-    def _cut_index(self, place: int) -> None:
-        self._ignore_foreign(self._index, place, self._may_follow_in_index)
-        for file in self._index.drop_from(max(place, 1)):
+    def _cut_index(self, position: int) -> None:
+        self._ignore_foreign(self._index, position, self._may_follow_in_index)
+        for file in self._index.drop_from(max(position, 1)):
             file.remove()
-        if self._index.has(place):
-            start, view = self._index.map_at(place)
-            if len(view) < self._index.file_size or _stale_bytes(view[place - start :]):
+        if self._index.has(position):
+            start, view = self._index.map_at(position)
+            if len(view) < self._index.file_size or _stale_bytes(view[position - start :]):
                 file = self._index.file_starting(start)
                 self._index.forget_maps([file])
-                file.cut(place)
+                file.cut(position)
 
 
 def write_blank(data: FileSequence, position: int) -> None:
