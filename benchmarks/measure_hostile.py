@@ -208,6 +208,9 @@ def loads() -> dict[str, Load]:
     """Return all loads by name."""
     whole = raw(AppendRequest(group=GROUP, count=1), attachment=bytes(8 * MIB - 100_000))
     flood = raw(AppendRequest(group=GROUP, count=64), attachment=block(64))
+    largest = raw(
+        AppendRequest(group=GROUP, count=1), attachment=bytes(encode_block([bytes(4 * MIB - 4096)]))
+    )
     small = raw(
         *[AppendRequest(group=GROUP, count=1)] * 50, attachment=bytes(encode_block([BODY[:100]]))
     )
@@ -238,7 +241,9 @@ def loads() -> dict[str, Load]:
         "polls-strings": saying(50, HELLO + fetches(200, **polls, machine="m" * 200_000)),
         "polls-far": saying(20, HELLO, fetches(1_000, **polls)),
         "flood": saying(8, HELLO, flood),
+        "flood-4m": saying(12, HELLO, largest),
         "read-all": saying(8, HELLO, fetches(20, bytes_max=4 * MIB)),
+        "linearizable": saying(50, HELLO, fetches(200, linearizable=True)),
     }
 
 

@@ -251,6 +251,34 @@ def test_of_those_that_wait_a_few_are_answered_in_a_turn_of_the_loop(crowd, happ
     assert crowd.timers.next_due_ms() == NEVER_MS
 
 
+def test_linearizable_fetches_that_are_confirmed_together_are_answered_in_turns_of_their_clients():
+    """The leader confirms the index for all of them at once, however many one client sent."""
+    world = World(ToyLog(20), committed=5)
+    world.as_of = 5
+    request = FetchRequest(group="g", begin_index=0, bytes_max=1, linearizable=True)
+
+    def confirm(client):
+        def answer(*_):
+            world.answers.append(client)
+
+        world.fetches.fetch_linearizable(
+            request, answer, client, lambda: world.now_ms, ResponseCode.SUCCESS, "", 5
+        )
+
+    for _ in range(100):
+        confirm("hostile")
+    confirm("good")
+    assert world.answers == ["hostile"] * ANSWERED_PER_TURN
+    (world.deferred.pop())()
+    assert world.answers[ANSWERED_PER_TURN:].index("good") <= 1
+    while world.deferred:
+        (world.deferred.pop())()
+    assert len(world.answers) == 101
+    world.now_ms += 1
+    confirm("good")
+    assert len(world.answers) == 102, "where nobody waits it is answered at once"
+
+
 def test_those_that_are_not_answered_yet_count_among_those_that_wait(crowd):
     commit(crowd)
     for _ in range(ANSWERED_PER_TURN):

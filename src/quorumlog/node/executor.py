@@ -1,7 +1,7 @@
 """Threads for work that may take long (cold files, state machines): the loop never waits."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from quorumlog.model.errors import LeaderPendingFullError
+from quorumlog.model.fair_queue import FairQueue
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class ThreadExecutor:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._own: deque[_Job] = deque()
-        self._of_clients: OrderedDict[object, deque[_Job]] = OrderedDict()
+        self._of_clients: FairQueue[_Job] = FairQueue()
         self._is_own_next = True
         self._under_way_max = threads * UNDER_WAY_PER_THREAD
         self._under_way = 0
@@ -65,13 +66,15 @@ class ThreadExecutor:
         """
         if self._is_stopped:
             return
-        queue = self._own
-        if client is not None:
-            queue = self._of_clients.setdefault(client, deque())
-        if len(queue) >= WAITING_MAX:
+        waiting = len(self._own) if client is None else self._of_clients.count_of(client)
+        if waiting >= WAITING_MAX:
             failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
-        queue.append(_Job(work, done, failed))
+        job = _Job(work, done, failed)
+        if client is None:
+            self._own.append(job)
+        else:
+            self._of_clients.add(client, job)
         self._start()
 
     def _start(self) -> None:
@@ -85,13 +88,7 @@ class ThreadExecutor:
     def _next(self) -> _Job:
         is_own = bool(self._own) and (self._is_own_next or not self._of_clients)
         self._is_own_next = not is_own
-        if is_own:
-            return self._own.popleft()
-        client, queue = self._of_clients.popitem(last=False)
-        job = queue.popleft()
-        if queue:
-            self._of_clients[client] = queue
-        return job
+        return self._own.popleft() if is_own else self._of_clients.pop()
 
     def _bring_back(self, job: _Job, future: Future[Any]) -> None:
         if not self._loop.is_closed():
@@ -114,11 +111,11 @@ class ThreadExecutor:
 
     def forget(self, client: object) -> None:
         """Drop the jobs of a client that has left, as far as they wait."""
-        self._of_clients.pop(client, None)
+        self._of_clients.drop(client)
 
     def stop(self) -> None:
         """Wait for running work and drop what is queued; neither is reported any more."""
         self._is_stopped = True
         self._own.clear()
-        self._of_clients.clear()
+        self._of_clients = FairQueue()
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -2,19 +2,21 @@
 
 import heapq
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.fair_queue import FairQueue
 from quorumlog.model.messages.client import FetchRequest, FetchResponse
 
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
 ANSWERED_PER_TURN = 8
-"""Waiting fetches that are answered in one turn of the loop; the others follow in the next."""
+"""Waiting fetches that are answered in one turn of the loop, and in one millisecond of those that
+are answered at once; the others follow in the next turn, one of each client in turn."""
 STALE_MAX = 1_024
 """Answered fetches that may still be in a heap, beyond the number of waiting ones."""
 
@@ -49,9 +51,10 @@ class FetchWaiters:
         self._numbers = itertools.count()
         self._by_deadline: list[Waiter] = []
         self._by_index: dict[bool, list[Waiter]] = {False: [], True: []}
-        self._due: deque[Waiter] = deque()
+        self._due: FairQueue[Callable[[], None]] = FairQueue()
         self._is_deferred = False
         self._waiting = 0
+        self._at_once, self._at_once_ms = 0, -1
 
     def __len__(self) -> int:
         """How many are not answered."""
@@ -73,6 +76,21 @@ class FetchWaiters:
             if len(heap) > 2 * self._waiting + STALE_MAX:
                 heap[:] = [waiter for waiter in heap if not waiter.is_due]
                 heapq.heapify(heap)
+
+    def answer(self, serve: Callable[[], None], client: object, now_ms: int) -> None:
+        """Answer a client's fetch that is due: at once, unless many are due at this time.
+
+        A linearizable fetch is due when its index was confirmed, and one confirmation is for all
+        that were asked before: a thousand of one client would have everybody wait.
+        """
+        if now_ms != self._at_once_ms:
+            self._at_once, self._at_once_ms = 0, now_ms
+        self._at_once += 1
+        if self._at_once <= ANSWERED_PER_TURN and not self._due:
+            serve()
+        else:
+            self._due.add(client, serve)
+            self._defer_rest()
 
     def reached(self, committed_index: int, stable_index: int) -> None:
         """Entries up to `committed_index` are committed, those up to `stable_index` also stable."""
@@ -108,7 +126,8 @@ class FetchWaiters:
             return
         waiter.is_due = waiter.twin.is_due = True
         self._waiting -= 1
-        self._due.append(waiter)
+        serve = partial(self._serve, waiter.request, waiter.answer, waiter.client)
+        self._due.add(waiter.client, serve)
 
     def _advance(self) -> None:
         if not self._is_deferred:
@@ -117,12 +136,12 @@ class FetchWaiters:
     def _answer_some(self) -> None:
         """Answer some of the fetches that are due; sockets are polled before the next ones."""
         self._is_deferred = False
-        for waiter in self._some():
-            self._serve(waiter.request, waiter.answer, waiter.client)
+        for _ in range(min(len(self._due), ANSWERED_PER_TURN)):
+            self._due.pop()()
         if self._due:
+            self._defer_rest()
+
+    def _defer_rest(self) -> None:
+        if not self._is_deferred:
             self._is_deferred = True
             self._defer(self._answer_some)
-
-    def _some(self) -> Iterator[Waiter]:
-        for _ in range(min(len(self._due), ANSWERED_PER_TURN)):
-            yield self._due.popleft()

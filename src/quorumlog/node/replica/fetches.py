@@ -1,6 +1,7 @@
 """Reads for clients: committed entries only. Whatever may wait for a disk is read on a thread."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -167,7 +168,9 @@ class Fetches:
             code = ResponseCode.DISK_ERROR
             text = f"not all entries after {known_until} can be read here; ask another replica"
         if code is ResponseCode.SUCCESS:
-            self.fetch(request, answer, client, now_ms())
+            now = now_ms()
+            fetch = partial(self.fetch, request, answer, client, now)
+            self._waiters.answer(fetch, client, now)
         else:
             self.refuse(answer, code, text)
 
