@@ -44,7 +44,9 @@ async def consume(servers: str, group: str, file: Path) -> None:
 
 def main() -> None:
     """Run until Ctrl-C."""
-    servers, group, file = sys.argv[1:4]
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    servers, group, file = sys.argv[1:]
     with suppress(KeyboardInterrupt):
         asyncio.run(consume(servers, group, Path(file)))
 

@@ -53,4 +53,6 @@ async def count(servers: str, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
     asyncio.run(count(sys.argv[1], sys.argv[2:]))

@@ -25,7 +25,9 @@ async def produce(servers: str, group: str) -> None:
 
 def main() -> int:
     """Return 1 if some lines may be missing, and say which."""
-    servers, group = sys.argv[1:3]
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    servers, group = sys.argv[1:]
     try:
         asyncio.run(produce(servers, group))
     except RequestError as error:

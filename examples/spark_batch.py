@@ -9,7 +9,9 @@ from pyspark.sql import functions as f
 
 from quorumlog.spark import session
 
-servers, group, target = sys.argv[1:4]
+if len(sys.argv) != 4:
+    raise SystemExit(__doc__)
+servers, group, target = sys.argv[1:]
 spark = session("batch")
 
 entries = (

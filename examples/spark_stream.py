@@ -12,7 +12,9 @@ from pyspark.sql import functions as f
 
 from quorumlog.spark import LagListener, session
 
-servers, group, directory = sys.argv[1:4]
+if len(sys.argv) != 4:
+    raise SystemExit(__doc__)
+servers, group, directory = sys.argv[1:]
 spark = session("stream")
 spark.streams.addListener(LagListener())  # prints how many entries the query is behind
 

@@ -23,7 +23,7 @@ async def visible(log: Client) -> int:
 async def write(servers: str, group: str, batch: int) -> None:
     """Write one batch unless an earlier run has ended it."""
     async with Client(servers, group) as log:
-        writer = Transactions(log, "nightly import")  # the same name in every run of the job
+        writer = Transactions(log, "example import")  # the same name in every run of the job
         run = await writer.init()  # from now on, an older run of the same name is refused
         if run.last_batch >= batch:
             print(f"batch {batch} was written before")
@@ -41,4 +41,6 @@ async def write(servers: str, group: str, batch: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
     asyncio.run(write(sys.argv[1], sys.argv[2], int(sys.argv[3])))

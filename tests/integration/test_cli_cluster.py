@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local.guard import node_pids
 from quorumlog.local.ports import free_ports, unusable
 from quorumlog.model.errors import ConfigError
 
@@ -51,6 +52,18 @@ def cluster(tmp_path_factory):
 def all_up(cluster):
     cluster.up()
     return cluster
+
+
+def test_a_node_whose_pid_cannot_be_written_is_not_left_running(tmp_path):
+    """As on a full disk: nobody would find its process again, and its port would stay in use."""
+    cluster = LocalCluster.create(tmp_path / "c", nodes=1)
+    (tmp_path / "c" / "n0.pid.new").mkdir()
+    with pytest.raises(LocalClusterError, match="n0 is not started: .*n0.pid cannot be written"):
+        cluster.up()
+    assert node_pids(str(tmp_path / "c")) == []
+    (tmp_path / "c" / "n0.pid.new").rmdir()
+    cluster.up()
+    assert cluster.down() == ["n0"]
 
 
 def test_159_appended_entries_are_read_back(all_up):

@@ -20,6 +20,16 @@ LONGER = {"lock_service.py", "spark_flights.py"}
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.parametrize("name", ["produce", "consume", "transactions", "counter"])
+def test_a_program_without_its_arguments_says_what_they_are(name):
+    program = EXAMPLES / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert f"python examples/{name}.py" in done.stderr
+
+
 def run(name, *arguments, text=None):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],

@@ -168,10 +168,10 @@ def test_the_example_runs_in_a_few_seconds_and_shows_a_stale_token_refused():
 
 async def test_the_counter_of_the_documentation_counts(make_cluster, tmp_path, monkeypatch):
     machine, used = re.findall(r"```python\n(.*?)```", MACHINES_PAGE.read_text(), re.DOTALL)[:2]
-    (tmp_path / "counter.py").write_text(machine)
+    (tmp_path / "tally.py").write_text(machine)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert len(machine.splitlines()) <= 15
-    async with make_cluster(state_machine="counter:Counter") as cluster:
+    async with make_cluster(state_machine="tally:Counter") as cluster:
         await cluster.start()
         async with cluster.client() as client:
             names = {"client": client, "shown": []}

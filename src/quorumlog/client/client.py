@@ -423,7 +423,8 @@ class Client:
             timeout_ms: how long the call may take, in milliseconds, besides `wait_ms`.
 
         Raises:
-            IndexOutOfRangeError: `begin_index` is beyond the next entry to be committed.
+            IndexOutOfRangeError: only if `end_index` is `begin_index`: that entry is not committed.
+                Otherwise the block is empty.
             IndexRemovedError: `begin_index` is below the first entry that is kept.
             RequestError: no server answered in time.
         """

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.layout import POLL_SECONDS, Layout
+from quorumlog.log_events import reason_of
 
 LOG_TAIL_BYTES = 16 * 1024
 LOG_TAIL_LINES = 5
@@ -46,7 +48,11 @@ class NodeProcess:
         return known.pid
 
     def start(self) -> None:
-        """Start the process; it lives on when this one ends."""
+        """Start the process; it lives on when this one ends.
+
+        Raises `LocalClusterError`, with the process ended, if its pid cannot be written: nobody
+        would find it again.
+        """
         log = self._layout.log(self.node_id)
         self._log_size_at_start = log.stat().st_size if log.exists() else 0
         config = str(self._layout.config(self.node_id))
@@ -66,8 +72,18 @@ class NodeProcess:
         self._child = pid
         path = self._layout.pid(self.node_id)
         beside = path.with_suffix(".pid.new")
-        beside.write_bytes(msgspec.json.encode(ProcessId(pid, start_time_of(pid) or "")))
-        beside.replace(path)
+        try:
+            beside.write_bytes(msgspec.json.encode(ProcessId(pid, start_time_of(pid) or "")))
+            beside.replace(path)
+        except OSError as error:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            with suppress(OSError):
+                beside.unlink()
+            raise LocalClusterError(
+                f"{self.node_id} is not started: {path} cannot be written ({reason_of(error)}), so "
+                "nobody would find its process again; mend that, then run the command again"
+            ) from error
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process does not run."""

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+from types import ModuleType
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
@@ -24,15 +25,31 @@ def machine_class(name: str) -> type[StateMachine]:
         known = ", ".join(BUILT_IN)
         raise ConfigError(f"stateMachine {name!r} is neither one of {known} nor module:Class")
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
         raise ConfigError(
             f"stateMachine {name!r} cannot be imported: {error}; its module is looked for where "
             "quorumlog is installed and in PYTHONPATH"
         ) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        there = ", ".join(sorted(_machines_in(module))) or "none"
+        raise ConfigError(
+            f"stateMachine {name!r} cannot be imported: module {module_name!r} has no attribute "
+            f"{class_name!r}; state machines in {getattr(module, '__file__', module_name)}: {there}"
+        )
     if not isinstance(found, type) or not issubclass(found, StateMachine):
         raise ConfigError(f"stateMachine {name!r} is no subclass of quorumlog.machine.StateMachine")
     return found
+
+
+def _machines_in(module: ModuleType) -> list[str]:
+    """Return the names of the state machines that a module defines."""
+    return [
+        name
+        for name, one in vars(module).items()
+        if isinstance(one, type) and issubclass(one, StateMachine) and one is not StateMachine
+    ]
 
 
 def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
