@@ -58,7 +58,7 @@ def test_a_node_whose_pid_cannot_be_written_is_not_left_running(tmp_path):
     """As on a full disk: nobody would find its process again, and its port would stay in use."""
     cluster = LocalCluster.create(tmp_path / "c", nodes=1)
     (tmp_path / "c" / "n0.pid.new").mkdir()
-    with pytest.raises(LocalClusterError, match="n0 is not started: .*n0.pid cannot be written"):
+    with pytest.raises(LocalClusterError, match=r"n0 is not started: .*n0\.pid cannot be written"):
         cluster.up()
     assert node_pids(str(tmp_path / "c")) == []
     (tmp_path / "c" / "n0.pid.new").rmdir()

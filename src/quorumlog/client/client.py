@@ -423,8 +423,7 @@ class Client:
             timeout_ms: how long the call may take, in milliseconds, besides `wait_ms`.
 
         Raises:
-            IndexOutOfRangeError: only if `end_index` is `begin_index`: that entry is not committed.
-                Otherwise the block is empty.
+            IndexOutOfRangeError: the only entry that is wanted is not committed.
             IndexRemovedError: `begin_index` is below the first entry that is kept.
             RequestError: no server answered in time.
         """
