@@ -95,7 +95,7 @@ async def test_a_damaged_snapshot_heals_from_an_older_one_and_the_log(make_clust
         await cluster.start()
         await fill(cluster)
         applier = cluster.replica("n0").applier
-        await until(lambda: not applier.snapshotter.is_due and applier.snapshotter.saved >= 3)
+        await until(lambda: not applier.snapshotter.should_save and applier.snapshotter.saved >= 3)
         assert cluster.replica("n0").log.before_begin_index >= 0, "entries are only in snapshots"
         await cluster.stop()
         damage(sorted(directory(cluster, "n0", "snapshot").iterdir())[-1], how)

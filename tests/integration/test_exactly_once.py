@@ -153,7 +153,7 @@ async def test_two_producers_of_one_id_and_epoch_are_found_out(make_cluster):
                 await one.flush()
             two = Producer(client, producer_id=5)
             await two.send(b"two")
-            with pytest.raises(SequenceMismatchError, match="had other entries stored"):
+            with pytest.raises(SequenceMismatchError, match="had other entries appended"):
                 await two.flush()
             with pytest.raises(SequenceMismatchError):
                 await two.close()

@@ -250,7 +250,7 @@ async def test_146_a_hundred_and_twenty_appends_leave_three_snapshots(make_clust
                 await client.execute(b"1")
             saves = cluster.replica("n0").applier.snapshotter
             # the fourth is there a moment before the oldest is removed
-            await until(lambda: not saves.is_due and len(snapshots_of(cluster, "n0")) == 3)
+            await until(lambda: not saves.should_save and len(snapshots_of(cluster, "n0")) == 3)
 
 
 async def test_a_snapshot_on_request_holds_everything_acknowledged_before(make_cluster):
@@ -274,7 +274,7 @@ async def test_147_broken_snapshots_are_reported_and_the_newest_whole_one_is_use
         async with cluster.client() as client:
             for _ in range(50):
                 await client.execute(b"1")
-            await until(lambda: not cluster.replica("n0").applier.snapshotter.is_due)
+            await until(lambda: not cluster.replica("n0").applier.snapshotter.should_save)
         await cluster.stop()
         paths = snapshots_of(cluster, "n0")
         paths[-1].write_bytes(b"")
