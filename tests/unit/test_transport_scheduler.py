@@ -149,7 +149,7 @@ async def test_bulk_clients_wait_while_the_log_is_crowded_and_interactive_client
 ):
     """What they append would have the appends of interactive clients wait."""
     bulk, crowded = sender(TrafficClass.BULK, 1_000), [True]
-    turns.is_crowded = lambda: crowded[0]
+    turns._is_crowded = lambda: crowded[0]
     later = []
     turns._call_later = lambda delay_s, function: later.append(function) or Timer(later)
     sender(TrafficClass.INTERACTIVE, 1).arrive()

@@ -149,7 +149,7 @@ class NodeProcess:
 
 
 def start_time_of(pid: int) -> str | None:
-    """Return a mark of when a process start_time; None when it has ended."""
+    """Return a mark of when a process started; None when it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -213,7 +213,7 @@ class Node:
 
     def _make_listener(self) -> Listener:
         host, port = parse_address(self.config.listen_address)
-        listener = Listener(
+        return Listener(
             host,
             port,
             self._handler_for,
@@ -222,10 +222,9 @@ class Node:
             accepts=self.links.accepts,
             limits=replace_struct(self.config.limits, connections_max=self.descriptors.connections),
             is_member=lambda hello: self._is_member(hello.node_id),
+            is_crowded=self.append_shares.is_crowded,
             peers_reserve=self.descriptors.peers,
         )
-        listener.shared.scheduler.is_crowded = self.append_shares.is_crowded
-        return listener
 
     def _is_member(self, node_id: str) -> bool:
         """Whether a node is a member of a group here, as far as this node knows."""

@@ -182,8 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._transport is not None and not self._transport.is_closing():
                 used = self._slices if taken else None  # a handshake may have removed them
-                is_over = used is not None and not self._pauses.reasons and used.is_over()
-                if used is not None and is_over and decoder.has_unread:
+                if used and not self._pauses.reasons and used.is_over() and decoder.has_unread:
                     used.slice_ended(leaves_something=True)
                     self._await_turn()
                 if self._pauses.reasons:

@@ -52,7 +52,7 @@ class Listener:
     Peers must be of the same cluster and be accepted by `accepts`; clients may leave the cluster
     out. `is_member` says whether a peer is a member of a group here: members have a share of memory
     and time that nobody else can take. When there are too many connections, the oldest of those
-    that never had a request answered is closed.
+    that never had a request answered is closed. `is_crowded`: see `Scheduler`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -66,6 +66,7 @@ class Listener:
         accepts: Callable[[Hello], bool],
         limits: Limits,
         is_member: Callable[[Hello], bool] | None = None,
+        is_crowded: Callable[[], bool] = lambda: False,
         peers_reserve: int | None = None,
     ) -> None:
         self._host = host
@@ -78,6 +79,7 @@ class Listener:
         self.shared = SharedResources(
             limits,
             lambda hello: hello.role in PEER_ROLES and (is_member is None or is_member(hello)),
+            is_crowded,
         )
         self._sockets: list[socket.socket] = []
         self._setting_up: set[asyncio.Task[None]] = set()

@@ -68,13 +68,20 @@ class Schedulable(Protocol):
 
 
 class Scheduler:
-    """The turns of all connections of one listener. `now`: seconds, which go on within a turn."""
+    """The turns of all connections of one listener. `now`: seconds, which go on within a turn.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
+    `is_crowded`: whether the log has more appends under way than those of interactive clients can
+    wait for; bursts and bulk clients have no time then.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now: Callable[[], float],
+        is_crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.now = now
-        self.is_crowded: Callable[[], bool] = lambda: False
-        """Whether the log has so many appends under way that those of interactive clients would
-        wait: bursts and bulk clients have no time then."""
+        self._is_crowded = is_crowded
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
         self._waiting: dict[TrafficClass, deque[Schedulable]] = {
@@ -122,7 +129,7 @@ class Scheduler:
 
     def _time_for(self, traffic_class: TrafficClass) -> float:
         if traffic_class in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:
-            return 0.0 if self.is_crowded() else BESIDE_INTERACTIVE_S
+            return 0.0 if self._is_crowded() else BESIDE_INTERACTIVE_S
         return CLASS_TIME_S[traffic_class]
 
     def is_slice_over(self) -> bool:

@@ -31,7 +31,12 @@ class ReceivingConnection(Protocol):
 class SharedResources:
     """What all connections of one listener share."""
 
-    def __init__(self, limits: Limits, is_member: Callable[[Hello], bool]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        is_member: Callable[[Hello], bool],
+        is_crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.budgets = Budgets(
             limits.receive_bytes_max,
             limits.peer_receive_bytes_max,
@@ -45,4 +50,4 @@ class SharedResources:
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn
         self.now = time.monotonic
-        self.scheduler = Scheduler(asyncio.get_running_loop(), self.now)
+        self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)

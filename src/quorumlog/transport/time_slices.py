@@ -48,11 +48,11 @@ class TimeSlices:
         if not is_staging:
             self._classifier.saw_large_frame()
 
-    def begin(self, kind: TrafficClass) -> bool:
+    def begin(self, traffic_class: TrafficClass) -> bool:
         """Start a slice; False: the connection has to wait for its turn."""
         granted, self._is_granted = self._is_granted, False
         since, self._since = self._since or self._scheduler.now(), 0.0
-        return self._scheduler.begin(kind, since, is_granted=granted)
+        return self._scheduler.begin(traffic_class, since, is_granted=granted)
 
     def is_over(self) -> bool:
         """Whether the present slice has lasted long enough."""
@@ -65,7 +65,7 @@ class TimeSlices:
         self._classifier.slice_ended(leaves_something=leaves_something)
 
     def sent(self, size: int) -> None:
-        """Note an answer of so many bytes."""
+        """Note an answer of `size` bytes."""
         if size > RECEIVED_BYTES_MAX:
             self._classifier.saw_large_frame()
 

@@ -115,10 +115,9 @@ class DiskReader:
         begin = index_position - before * INDEX_RECORD_SIZE
         wanted = min(last_index - first_index + 1, RESIDENT_ENTRIES_MAX + 1)
         end = min(index_position + wanted * INDEX_RECORD_SIZE, start + self._index.file_size)
-        found = self._index.resident_at(begin, end)
-        if found is None:
+        view = self._index.resident_at(begin, end)
+        if view is None:
             return None
-        start, view = found
         unpack, offset = _POS_SIZE.unpack_from, index_position - start
         count = _fitting(view, offset, (end - index_position) // INDEX_RECORD_SIZE, bytes_max)
         first_position = unpack(view, begin - start + 4)[0]

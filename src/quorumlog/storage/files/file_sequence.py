@@ -256,8 +256,8 @@ class FileSequence:
                     self._maps.popitem(last=False)
         return start, view
 
-    def resident_at(self, begin: int, end: int) -> tuple[int, memoryview] | None:
-        """Return what `map_at` does for positions begin … end - 1, without any wait, or None.
+    def resident_at(self, begin: int, end: int) -> memoryview | None:
+        """Return the file that `map_at` returns for positions begin … end - 1, without any wait.
 
         None: they are not in one mapped file, not all in the page cache, or that is not known.
         """
@@ -266,7 +266,7 @@ class FileSequence:
             view = self._maps.get(start)
         if view is None or end > start + self.file_size:
             return None
-        return (start, view) if is_resident(view, begin - start, end - start) else None
+        return view if is_resident(view, begin - start, end - start) else None
 
     def was_read(self, size_bytes: int) -> None:
         """Count `size_bytes` of mapped files that were read; on any thread."""
