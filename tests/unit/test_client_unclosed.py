@@ -20,7 +20,7 @@ from quorumlog.model.errors import (
 )
 from scripted_cluster import LOSE_ANSWER, SILENT, SOON_S, passed
 
-PLAIN = {"idempotent": False, "linger_ms": 1}
+PLAIN = {"idempotent": False, "linger_ms": 60_000}
 
 
 def bodies_of(count):
@@ -99,7 +99,7 @@ async def test_entries_of_unknown_outcome_are_distinguished_from_those_not_appen
         world.addresses,
         "g",
         batch_bytes=540,
-        linger_ms=1,
+        linger_ms=60_000,
         in_flight_blocks=1,
         retry_unknown=False,
         idempotent=False,
