@@ -48,13 +48,13 @@ class Sender:
 
     def arrive(self):
         """Its bytes are there."""
-        if self.scheduler.begin(self.traffic_class, self.clock()):
+        if self.scheduler.begin(self, self.traffic_class, self.clock()):
             self.handle()
         else:
             self.scheduler.wait(self)
 
     def run_slice(self):
-        assert self.scheduler.begin(self.traffic_class, self.clock())
+        assert self.scheduler.begin(self, self.traffic_class, self.clock())
         self.handle()
         return False
 
@@ -205,7 +205,7 @@ async def test_receiving_counts_as_time_and_who_waited_for_it_may_read(turns, cl
         since = clock()
         clock.now += CLASS_TIME_S[TrafficClass.UNPROVEN]
         granted, reader.granted = reader.granted, False
-        if turns.begin(reader.traffic_class, since, is_granted=granted):
+        if turns.begin(reader, reader.traffic_class, since, is_granted=granted):
             turns.end()
             return True
         turns.wait(reader)

@@ -67,6 +67,15 @@ class Schedulable(Protocol):
         ...
 
 
+class Classified(Protocol):
+    """A client, as far as its class goes."""
+
+    @property
+    def traffic_class(self) -> TrafficClass:
+        """Its class now."""
+        ...
+
+
 class Scheduler:
     """The turns of all connections of one listener. `now`: seconds, which go on within a turn.
 
@@ -95,13 +104,22 @@ class Scheduler:
         its slice counts against the one that it waited in, or a turn would have no end."""
         self._slice: tuple[TrafficClass, float] | None = None
         self._interactive_until = 0.0
+        self._only: Classified | None = None
+        """The interactive client, if it was the only one that had slices up to then."""
 
     @property
     def has_waiting(self) -> bool:
         """Whether a connection waits for its slice."""
         return any(self._waiting.values())
 
-    def begin(self, traffic_class: TrafficClass, since: float, *, is_granted: bool = False) -> bool:
+    def begin(
+        self,
+        client: Classified,
+        traffic_class: TrafficClass,
+        since: float,
+        *,
+        is_granted: bool = False,
+    ) -> bool:
         """Start a slice; False: the connection has to wait, and only its receiving is counted.
 
         `since`: when it began to receive. `is_granted`: it has waited for its slice. While a class
@@ -119,13 +137,20 @@ class Scheduler:
                 return False
         self._slice = (traffic_class, since)
         if traffic_class is TrafficClass.INTERACTIVE:
+            if client is not self._only:
+                self._only = client if since >= self._interactive_until else None
             self._interactive_until = since + INTERACTIVE_FOR_S
         return True
 
     @property
     def has_interactive(self) -> bool:
-        """Whether interactive clients send requests at present."""
-        return self.now() < self._interactive_until
+        """Whether interactive clients send requests at present.
+
+        One that is alone, and not interactive any more as its first answer was large, is none.
+        """
+        if self.now() >= self._interactive_until:
+            return False
+        return self._only is None or self._only.traffic_class is TrafficClass.INTERACTIVE
 
     def _time_for(self, traffic_class: TrafficClass) -> float:
         if traffic_class in (TrafficClass.BURST, TrafficClass.BULK) and self.has_interactive:

@@ -52,7 +52,7 @@ class TimeSlices:
         """Start a slice; False: the connection has to wait for its turn."""
         granted, self._is_granted = self._is_granted, False
         since, self._since = self._since or self._scheduler.now(), 0.0
-        return self._scheduler.begin(traffic_class, since, is_granted=granted)
+        return self._scheduler.begin(self, traffic_class, since, is_granted=granted)
 
     def is_over(self) -> bool:
         """Whether the present slice has lasted long enough."""
