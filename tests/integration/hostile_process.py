@@ -24,10 +24,12 @@ FILES = {
 class NodeProcess:
     """One node that is a group by itself."""
 
-    def __init__(self, directory: Path, port: int, *, descriptors=None, **limits):
+    def __init__(self, directory: Path, port: int, *, descriptors=None, state_machine="", **limits):
         self.address = ("127.0.0.1", port)
         self.server = f"127.0.0.1:{port}"
-        group = GroupConfig(group="g", peers=f"n0-{self.server}", **FILES)
+        group = GroupConfig(
+            group="g", peers=f"n0-{self.server}", state_machine=state_machine, **FILES
+        )
         config = NodeConfig(
             self_id="n0",
             store_base_dir=str(directory / "n0"),

@@ -17,6 +17,7 @@ from integration.hostile_process import (
 )
 from quorumlog.client.client import Client
 from quorumlog.model.messages.client import AppendRequest, FetchRequest
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.wire.frame import encode_frame
 from raft_messages import long_push
 
@@ -151,21 +152,29 @@ async def test_small_requests_in_numbers_wait_for_their_turn(node_of):
 
 
 WAITING = {"group": "g", "begin_index": 1 << 40, "wait_ms": 30_000}
+LATE = {"group": "g", "linearizable": False, "after_index": 1 << 40, "wait_ms": 30_000}
 SAID = {
-    "long polls": [FetchRequest(**WAITING, machine="m" * 1_000)] * 2_500,
-    "polls with endless names": [FetchRequest(**WAITING, machine="m" * 250_000)] * 40,
-    "groups that do not exist": [FetchRequest(group="none", begin_index=0)] * 5_000,
-    "lists that only members send": [long_push()] * 40,
+    "long polls": ([FetchRequest(**WAITING, machine="m" * 1_000)] * 2_500, 0),
+    "polls with endless names": ([FetchRequest(**WAITING, machine="m" * 250_000)] * 40, 0),
+    "polls with something attached": ([FetchRequest(**WAITING)] * 16, 2 * MIB),
+    "queries that wait": ([QueryRequest(**LATE)] * 16, 2 * MIB),
+    "queries": ([QueryRequest(group="g")] * 16, 2 * MIB),
+    "groups that do not exist": ([FetchRequest(group="none", begin_index=0)] * 5_000, 0),
+    "lists that only members send": ([long_push()] * 40, 0),
 }
 
 
-@pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
-async def test_whatever_many_strangers_ask_memory_is_bounded_and_others_are_served(node_of, said):
-    node = node_of()
+@pytest.mark.parametrize(("said", "attached"), SAID.values(), ids=SAID.keys())
+async def test_whatever_many_strangers_ask_memory_is_bounded_and_others_are_served(
+    node_of, said, attached
+):
+    node = node_of(state_machine="kv")
     raw = CLIENT_HELLO + b"".join(
         bytes(part)
         for number, message in enumerate(said, 1)
-        for part in encode_frame(message, correlation_id=number)
+        for part in encode_frame(
+            message, correlation_id=number, attachments=[bytes(attached)] if attached else ()
+        )
     )
     async with Client(node.server, "g") as client:
         await appends(client, 20)

@@ -13,7 +13,11 @@ from quorumlog.node.replica import entry_applier
 from quorumlog.node.replica import snapshotter as saves_module
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.machine_jobs import ApplyBatch, MachineError
-from quorumlog.node.replica.queries import QUERY_WAIT_MS
+from quorumlog.node.replica.queries import (
+    ANSWER_BYTES_TOGETHER,
+    QUERIES_TOGETHER,
+    QUERY_WAIT_MS,
+)
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.snapshotter import RETRY_MS as SAVE_RETRY_MS
 from quorumlog.raft.events import TransferRequested
@@ -129,7 +133,9 @@ class Group(SimulatedCluster):
         answers = []
 
         def ask():
-            self.applier.queries.ask(index, body, lambda *answer: answers.append(answer), **options)
+            self.applier.queries.ask(
+                index, body, lambda *answer: answers.append(answer), None, **options
+            )
 
         self.node.enter(ask)
         return answers
@@ -204,9 +210,9 @@ def test_entries_do_not_wait_for_endless_questions(monkeypatch):
 
     def again(*answer):
         asked.append(answer)
-        group.applier.queries.ask(-1, b"", again)
+        group.applier.queries.ask(-1, b"", again, None)
 
-    group.node.enter(lambda: group.applier.queries.ask(-1, b"", again))
+    group.node.enter(lambda: group.applier.queries.ask(-1, b"", again, None))
     group.gate.open()
     group.until(lambda: all(answers), limit_ms=2_000)
     assert group.machine.total == 100
@@ -280,12 +286,70 @@ def test_questions_of_one_turn_share_one_proof(monkeypatch):
 
     def ask():
         for _ in range(40):
-            group.applier.queries.ask_linearizable(b"", lambda *answer: answers.append(answer))
+            group.applier.queries.ask_linearizable(
+                b"", lambda *answer: answers.append(answer), None
+            )
 
     group.node.enter(ask)
     group.until(lambda: len(answers) == 40)
     assert len(reads) == 1
     assert {(code, answer) for code, _, _, answer in answers} == {(OK, b"3")}
+
+
+def test_clients_take_turns_with_their_questions():
+    group = Group()
+    group.filled(3)
+    group.gate.is_shut = True
+    answered = []
+
+    def ask(client):
+        def answer(*_):
+            answered.append(client)
+
+        group.applier.queries.ask_linearizable(b"", answer, client)
+
+    def ask_all():
+        for client in ["many"] * (3 * QUERIES_TOGETHER) + ["one", "other"]:
+            ask(client)
+
+    group.node.enter(ask_all)
+    group.passes(100)
+    group.gate.open()
+    group.until(lambda: len(answered) == 3 * QUERIES_TOGETHER + 2)
+    # a job may be full before the others have asked
+    assert max(answered.index("one"), answered.index("other")) < QUERIES_TOGETHER + 3
+
+
+class Talkative(Traced):
+    """Answers with much."""
+
+    def query(self, question):
+        super().query(question)
+        return bytes(ANSWER_BYTES_TOGETHER // 2 - 1)
+
+
+def test_a_job_answers_no_more_questions_than_can_be_sent_together():
+    group = Group(machine=Talkative)
+    group.gate.is_shut = True
+    answers = [group.ask() for _ in range(20)]
+    group.passes(100)
+    sizes, door = [], group.gate.door
+
+    class Door:
+        def run(self, work, done, failed):
+            def weighed():
+                found = work()
+                sizes.append(sum(len(answer) for _, _, answer in found))
+                return found
+
+            door.run(weighed, done, failed)
+
+    group.gate.door = Door()
+    group.gate.open()
+    group.until(lambda: all(answers))
+    assert {answer[0] for (answer,) in answers} == {OK}
+    assert len(sizes) >= 7
+    assert max(sizes) < 2 * ANSWER_BYTES_TOGETHER
 
 
 def test_a_question_whose_index_never_comes_is_refused_in_time():
@@ -339,7 +403,7 @@ def test_a_machine_that_raises_is_given_nothing_more(name):
     group.passes(3_000)
     assert machine.trace[-1][0] == name
     asked = []
-    node.enter(lambda: applier.queries.ask(-1, b"", lambda *answer: asked.append(answer)))
+    node.enter(lambda: applier.queries.ask(-1, b"", lambda *answer: asked.append(answer), None))
     node.enter(lambda: applier.snapshotter.ask(lambda *answer: asked.append(answer)))
     assert [answer[0] for answer in asked] == [ResponseCode.INTERNAL_ERROR] * 2
     assert f"{name} raises" in asked[0][1]

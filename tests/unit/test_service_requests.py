@@ -17,16 +17,31 @@ from quorumlog.model.messages.client import (
     MetadataResponse,
     StatusRequest,
 )
-from quorumlog.node.append_shares import RECENT_S, SHARED_BYTES, AppendShares
+from quorumlog.model.messages.machine import QueryRequest
+from quorumlog.node.request_bounds import (
+    RECENT_S,
+    REQUEST_BYTES,
+    SHARED_BYTES,
+    RequestBounds,
+)
 from quorumlog.service import requests
 from quorumlog.service.requests import FETCH_BYTES_BESIDE_INTERACTIVE_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
-LIMITS = Limits(requests_in_flight_max=8, fetch_waiters_max=20)
+MIB = 1 << 20
+LIMITS = Limits(
+    requests_in_flight_max=8,
+    fetch_waiters_max=20,
+    append_bytes_max=16 * MIB,
+    query_bytes_max=16 * MIB,
+)
+OK, FULL = ResponseCode.SUCCESS, ResponseCode.LEADER_PENDING_FULL
 
 
 class Replica:
-    """Keeps fetches and appends until it is told to answer."""
+    """Keeps fetches, appends and queries until it is told to answer."""
+
+    core = SimpleNamespace(leader_id="n0", term=1, identity=b"")
 
     def __init__(self):
         self.asked = []
@@ -38,6 +53,10 @@ class Replica:
 
     def fetch(self, request, answer, client):
         self.asked.append(request)
+        self.clients.append(id(client))
+        self.waiting.append(answer)
+
+    def query(self, request, body, answer, client):
         self.clients.append(id(client))
         self.waiting.append(answer)
 
@@ -68,9 +87,9 @@ class Client:
         self.ended = ""
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
-        shares = AppendShares(lambda: clock[0])
-        served |= {"append_shares": shares, "executor": Jobs()}
-        self.node = node or SimpleNamespace(config=config, polls=0, **served)
+        bounds = RequestBounds(LIMITS, lambda: clock[0])
+        served |= {"request_bounds": bounds, "executor": Jobs()}
+        self.node = node or SimpleNamespace(config=config, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0
 
@@ -137,7 +156,7 @@ def test_long_polls_of_all_connections_have_a_bound_in_sum(monkeypatch):
     assert codes == [ResponseCode.LEADER_PENDING_FULL] * 4
     for answer in first.node.replicas["g"].waiting:
         answer(Response(), [])
-    assert first.node.polls == 0
+    assert first.node.request_bounds.polls == 0
     assert first.ask(fetch(wait_ms=10_000)) not in first.answers
 
 
@@ -156,6 +175,19 @@ def test_reads_for_a_client_that_has_disconnected_are_dropped():
     client.ask(fetch(wait_ms=0))
     client.handler.closed(client, "it ended")
     assert client.node.executor.forgotten == client.replica.clients == [id(client.handler)]
+
+
+def test_polls_whose_client_has_disconnected_do_not_count_any_more():
+    """Those of them that wait for a thread are dropped, and never answered."""
+    client = Client()
+    other = Client(node=client.node)
+    for _ in range(3):
+        client.ask(fetch(wait_ms=10_000))
+    other.ask(fetch(wait_ms=10_000))
+    client.handler.closed(client, "gone")
+    assert client.node.request_bounds.polls == 1
+    client.replica.waiting.pop(0)(Response(), [])
+    assert client.node.request_bounds.polls == 1
 
 
 def test_a_client_that_asks_for_an_unknown_group_is_told_a_few_of_many():
@@ -230,7 +262,7 @@ def test_a_client_that_waits_for_its_answers_has_no_share_however_many_append():
 def test_the_log_is_crowded_once_several_clients_have_too_much_in_flight_together():
     """One alone may fill all the space there is, whoever else reads."""
     first = Client()
-    shares = first.node.append_shares
+    shares = first.node.request_bounds.shares
     append_until_paused(first, SHARED_BYTES)
     assert not shares.is_crowded()
     second = Client(node=first.node)
@@ -274,3 +306,63 @@ def test_appends_of_a_disconnected_client_are_freed_with_it():
     finally:
         gc.enable()
     assert Client(node=node).is_read
+
+
+# -- memory of all requests that wait ---------------------------------------------------------
+
+
+def appended_by_new_clients(first, size, count):
+    """Have so many clients append one block each; return the codes of those refused."""
+    clients = [Client(node=first.node) for _ in range(count)]
+    for client in clients:
+        client.append(size)
+    return [answer.code for client in clients for answer in client.answers.values()]
+
+
+def test_appends_of_all_clients_that_wait_are_bounded_in_bytes_also_if_they_disconnect():
+    first = Client()
+    waiting = first.node.replicas["g"].waiting
+    assert appended_by_new_clients(first, 4 * MIB - 2 * REQUEST_BYTES, 6) == [FULL] * 2
+    for client in [Client(node=first.node) for _ in range(2)]:
+        client.handler.closed(client, "gone")
+    assert appended_by_new_clients(first, 1 * MIB, 1) == [FULL]
+    waiting.pop()(AppendResponse(), [])
+    assert appended_by_new_clients(first, 1 * MIB, 1) == []
+    for answer in waiting:
+        answer(AppendResponse(), [])
+    assert first.node.request_bounds.appends.used == 0
+
+
+def test_the_memory_of_a_disconnected_clients_append_is_held_until_it_is_answered():
+    client = Client()
+    client.append(1 * MIB)
+    client.handler.closed(client, "gone")
+    assert client.node.request_bounds.appends.used > 1 * MIB
+    client.replica.waiting.pop()(AppendResponse(), [])
+    assert client.node.request_bounds.appends.used == 0
+
+
+def test_a_client_waits_with_its_next_append_while_half_of_the_memory_is_used():
+    client = Client()
+    client.is_closed_loop = False
+    assert append_until_paused(client, 3 * MIB) == 3
+    assert client.answers == {}
+    client.replica.waiting.pop()(AppendResponse(), [])
+    assert client.is_read
+
+
+def query(wait_ms):
+    return QueryRequest(group="g", linearizable=not wait_ms, wait_ms=wait_ms)
+
+
+def test_queries_of_all_clients_that_wait_are_bounded_in_bytes_and_long_ones_leave_room():
+    first = Client()
+    for wait_ms, taken in ((10_000, 2), (0, 3)):
+        clients = [Client(node=first.node) for _ in range(4)]
+        for client in clients:
+            client.ask(query(wait_ms), bytes(3 * MIB))
+        refused = [answer.code for client in clients for answer in client.answers.values()]
+        assert refused == [FULL] * (4 - taken)
+    for answer in first.node.replicas["g"].waiting:
+        answer(OK, "", 0, b"")
+    assert first.node.request_bounds.queries.used == 0

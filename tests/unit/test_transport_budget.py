@@ -12,7 +12,7 @@ from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.client import AppendRequest
 from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
-from quorumlog.transport.budget import AnswerMemory, FrameMemory
+from quorumlog.transport.budget import AnswerMemory, FrameMemory, RequestMemory
 from quorumlog.transport.classifier import BULK_AFTER_S, BULK_FOR_S, CLOSED_LOOP_AFTER, CREDIT_MAX
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.scheduler import INTERACTIVE_FOR_S, SLICE_S, TrafficClass
@@ -95,6 +95,35 @@ async def test_who_makes_progress_is_not_ended(quick):
     assert comes.told == []
     memory.forget(comes)
     assert waits.told == ["go on"]
+
+
+async def test_frames_wait_while_appends_hold_the_memory_and_go_on_when_these_are_answered():
+    appends = RequestMemory(100)
+    memory = FrameMemory(100, appends)
+    first, second = Holder(), Holder()
+    appends.hold(90)
+    assert not memory.hold(first, 20)
+    assert not memory.hold(second, 20)
+    appends.release(10)
+    assert first.told == ["go on"]
+    assert second.told == []
+    appends.release(20)
+    assert second.told == ["go on"]
+    appends.release(60)
+    assert (memory.used, appends.used) == (40, 0)
+
+
+async def test_while_appends_hold_half_not_even_the_oldest_frame_goes_beyond_the_bound():
+    """Each would be an append in its turn, and the next one the oldest frame."""
+    appends = RequestMemory(100)
+    memory = FrameMemory(100, appends)
+    oldest, other = Holder(), Holder()
+    assert memory.hold(oldest, 30)
+    assert memory.hold(other, 10)
+    appends.hold(51)
+    assert not memory.hold(oldest, 50)
+    appends.release(1)
+    assert oldest.told == ["go on"]
 
 
 async def test_of_unread_answers_those_go_that_nobody_has_read_for_longest():
@@ -495,6 +524,22 @@ async def test_who_is_not_interactive_yields_while_interactive_clients_ask(share
     assert not other.connection.yields_to_interactive
     now_s[0] += INTERACTIVE_FOR_S
     assert not bulk.connection.yields_to_interactive
+
+
+async def test_who_reads_much_does_not_yield_to_itself(shared, limits):
+    """A reader is interactive until its first large answer: it would begin with small ones."""
+    now_s = [100.0]
+    shared.scheduler.now = shared.now = lambda: now_s[0]
+    reader = await answered(shared, limits, now_s)
+    await reader.send(append(10))
+    assert shared.scheduler.has_interactive
+    reader.connection.send(Response(), correlation_id=2, attachments=[bytes(128 * KIB)])
+    assert not shared.scheduler.has_interactive
+    assert not reader.connection.yields_to_interactive
+    other = await answered(shared, limits, now_s)
+    await other.send(append(10))
+    await reader.send(append(10))
+    assert reader.connection.yields_to_interactive
 
 
 class ByHand:

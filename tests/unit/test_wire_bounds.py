@@ -11,9 +11,16 @@ from isal.isal_zlib import crc32
 from quorumlog.model import bounds
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
-from quorumlog.model.limits import DEFAULT_LIMITS
+from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 from quorumlog.model.messages.base import Hello, Response
-from quorumlog.model.messages.client import FetchRequest, GroupIdentity, StoreLocation
+from quorumlog.model.messages.client import (
+    AppendRequest,
+    FetchRequest,
+    GroupIdentity,
+    MetadataRequest,
+    StoreLocation,
+)
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.model.messages.peer import (
     HEART_BEATS_MAX,
     HeartBeatRequest,
@@ -186,6 +193,25 @@ def test_every_integer_has_a_range():
 def test_nothing_that_a_stranger_says_is_decoded_to_more_than_its_bounds(number):
     """A request may be kept for as long as it waits, and lists take many bytes for each."""
     assert list(growing(MESSAGE_OF_KIND[number])) == []
+
+
+def test_only_appends_and_queries_have_something_attached():
+    """A fetch that waits half a minute with megabytes attached would hold them all the time."""
+    decoder = FrameDecoder(Limits())
+    for message in (
+        FetchRequest(group="g", begin_index=1 << 40, wait_ms=30_000),
+        MetadataRequest(group="g"),
+        AppendRequest(group="g", count=1),
+        QueryRequest(group="g"),
+    ):
+        decoder.receive_data(b"".join(encode_frame(message, attachments=[bytes(100)])))
+        frame = decoder.next_frame()
+        is_refused = isinstance(frame, RefusedFrame)
+        assert is_refused is isinstance(message, FetchRequest | MetadataRequest)
+        if is_refused:
+            assert frame.code is ResponseCode.UNEXPECTED_ARGUMENT
+            text = f"a {type(message).__name__} has nothing attached, not 100 bytes"
+            assert frame.text == text
 
 
 def test_a_request_with_an_endless_name_is_refused():

@@ -1,6 +1,7 @@
 """A queue in which owners take turns, however much one of them has waiting."""
 
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,10 @@ class FairQueue(Generic[T]):
         """How many items wait."""
         return self._count
 
+    def __iter__(self) -> Iterator[T]:
+        """All items, owner by owner."""
+        return (item for items in self._by_owner.values() for item in items)
+
     def count_of(self, owner: object) -> int:
         """Return how many items of an owner wait."""
         return len(self._by_owner.get(owner, ()))
@@ -27,6 +32,12 @@ class FairQueue(Generic[T]):
     def add(self, owner: object, item: T) -> None:
         """Add an item after all others of its owner."""
         self._by_owner.setdefault(owner, deque()).append(item)
+        self._count += 1
+
+    def put_back(self, owner: object, item: T) -> None:
+        """Undo a `pop`: the item is the next one. Of several, the last one goes first."""
+        self._by_owner.setdefault(owner, deque()).appendleft(item)
+        self._by_owner.move_to_end(owner, last=False)
         self._count += 1
 
     def pop(self) -> T:
@@ -37,6 +48,25 @@ class FairQueue(Generic[T]):
         if items:
             self._by_owner[owner] = items
         return item
+
+    def take_all(self) -> list[T]:
+        """Take all items, owner by owner."""
+        items = list(self)
+        self._by_owner.clear()
+        self._count = 0
+        return items
+
+    def take_if(self, condition: Callable[[T], bool]) -> list[T]:
+        """Take the items that meet a condition, owner by owner; the others keep their order."""
+        taken: list[T] = []
+        by_owner, self._by_owner, self._count = self._by_owner, OrderedDict(), 0
+        for owner, items in by_owner.items():
+            for item in items:
+                if condition(item):
+                    taken.append(item)
+                else:
+                    self.add(owner, item)
+        return taken
 
     def drop(self, owner: object) -> None:
         """Drop all items of an owner."""

@@ -33,9 +33,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     `frame_bytes_per_second_min`."""
     frame_bytes_per_second_min: int = 64 * KIB
     receive_bytes_max: int = 64 * MIB
-    """Unfinished frames of all clients together; above it the slow ones are ended."""
+    """Unfinished frames of all clients, and their appends under way; above it frames wait."""
     peer_receive_bytes_max: int = 64 * MIB
     """Unfinished frames of all members together: a share that clients cannot take."""
+    append_bytes_max: int = 48 * MIB
+    """Appends of all clients to all groups that wait for their answers, each with 8 KiB on top."""
+    query_bytes_max: int = 16 * MIB
+    """Queries of all clients to state machines that wait for their answers, each with 1 KiB on top.
+    """
     send_bytes_max: int = 64 * MIB
     """Unread answers of all clients together; one client may have half of it."""
     unread_ms: int = 30_000
@@ -49,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     pending_requests_max: int = 10_000
     """Appends waiting for their majority in one group (spec 70 maxPendingRequestsNum)."""
     pending_bytes_max: int = 64 * MIB
-    tail_cache_bytes: int = 32 * MIB
+    tail_cache_bytes: int = 16 * MIB
     """Newest bytes of each log kept in memory; what is not yet durable is kept on top of it."""
     push_bytes_max: int = 1 * MIB
     """Bytes in one push; a single larger entry still travels alone."""
@@ -73,7 +78,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
             raise ConfigError("limits: entryBytesMax must not exceed blockBytesMax")
         if self.block_bytes_max + self.message_bytes_max > self.frame_bytes_max:
             raise ConfigError("limits: blockBytesMax + messageBytesMax must fit frameBytesMax")
-        for name in ("receive_bytes_max", "peer_receive_bytes_max", "send_bytes_max"):
+        for name in (
+            "receive_bytes_max",
+            "peer_receive_bytes_max",
+            "send_bytes_max",
+            "append_bytes_max",
+            "query_bytes_max",
+        ):
             if getattr(self, name) < 2 * self.frame_bytes_max:
                 raise ConfigError(f"limits.{key_of(name)} must be at least twice frameBytesMax")
         if self.push_bytes_max > self.block_bytes_max:

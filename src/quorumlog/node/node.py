@@ -14,7 +14,6 @@ from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
-from quorumlog.node.append_shares import AppendShares
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
@@ -28,6 +27,7 @@ from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
+from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.timers import TimerQueue
 from quorumlog.storage.log.store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
@@ -86,9 +86,7 @@ class Node:
     ) -> None:
         self.config = config
         self.inbox_counters = PeerHandlerCounters()
-        self.append_shares = AppendShares(time.monotonic)
-        self.polls = 0
-        """Requests of clients that wait for something to happen."""
+        self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._client_handler = client_handler
         self._loop = asyncio.get_running_loop()
@@ -222,7 +220,8 @@ class Node:
             accepts=self.links.accepts,
             limits=replace_struct(self.config.limits, connections_max=self.descriptors.connections),
             is_member=lambda hello: self._is_member(hello.node_id),
-            is_crowded=self.append_shares.is_crowded,
+            is_crowded=self.request_bounds.shares.is_crowded,
+            appends=self.request_bounds.appends,
             peers_reserve=self.descriptors.peers,
         )
 

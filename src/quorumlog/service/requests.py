@@ -73,8 +73,11 @@ above."""
 FETCH_BYTES_BESIDE_INTERACTIVE_MAX = 128 * 1024
 """The most bytes that answer a fetch of another client while interactive ones ask: an
 answer of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
+QUERY_BYTES = 1024
+"""What a query takes besides its body until it is answered."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
+_FULL = "too many bytes of {} of all clients wait for their answers here; try again later"
 GROUPS_NAMED_MAX = 8
 """At most this many groups of a node are named to a client that asked for another."""
 
@@ -85,11 +88,12 @@ class ClientRequests:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._limits = node.config.limits
+        self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
         self._in_flight = 0
         self._bytes = 0
         self._polls = 0
-        self._paused = False
+        self._paused = self._is_closed = False
         self._group, self._identity = "", b""
         self._identity_sent = False
 
@@ -112,7 +116,7 @@ class ClientRequests:
         """
         self._count(connection, frame, 1)
         own_max = self._limits.fetch_waiters_max // 4
-        if self._polls > own_max or self._node.polls > POLLS_MAX:
+        if self._polls > own_max or self._bounds.polls > POLLS_MAX:
             text = f"more than {own_max} requests of this connection wait, or {POLLS_MAX} of all"
             refused = Response(code=ResponseCode.LEADER_PENDING_FULL, text=text)
             self._answer(connection, frame, refused)
@@ -132,11 +136,15 @@ class ClientRequests:
     def _count(self, connection: Connection, frame: Frame, change: int) -> None:
         """Count a request that came or was answered; read no more while there are too many."""
         message = frame.message
+        if isinstance(message, QueryRequest):
+            memory, size = self._bounds.queries, len(frame.attachment) + QUERY_BYTES
+            (memory.hold if change > 0 else memory.release)(size)
         if isinstance(message, FetchRequest | QueryRequest) and message.wait_ms > 0:
-            self._polls += change
-            self._node.polls += change
+            if not self._is_closed:
+                self._polls += change
+                self._bounds.polls += change
             return
-        shares = self._node.append_shares
+        shares = self._bounds.shares
         if isinstance(message, AppendRequest):
             # bounded by the bytes that may wait for a majority, and by shares of these
             (shares.add if change > 0 else shares.remove)(self, len(frame.attachment))
@@ -165,7 +173,9 @@ class ClientRequests:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
-        self._node.append_shares.forget(self)
+        self._is_closed = True
+        self._bounds.polls -= self._polls  # some are dropped, and never answered
+        self._bounds.shares.forget(self)
         self._node.executor.forget(self)
         log_event(
             logger,
@@ -239,6 +249,8 @@ class ClientRequests:
     # -- requests ---------------------------------------------------------------------------
 
     def _append(self, connection: Connection, frame: Frame, request: AppendRequest) -> None:
+        if self._bounds.appends.is_full:
+            raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("appends"))
         replica = self._replica(request.group)
         if request.count <= 0:
             code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
@@ -293,6 +305,9 @@ class ClientRequests:
         replica = self._replica(request.group)
         if request.wait_ms < 0:
             raise UnexpectedArgumentError(f"waitMs {request.wait_ms} is below 0")
+        memory = self._bounds.queries
+        if memory.is_half_full if request.wait_ms else memory.is_full:  # the others end soon
+            raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("queries"))
 
         def answer(code: ResponseCode, text: str, applied_index: int, answer: bytes) -> None:
             core = replica.core
@@ -305,7 +320,7 @@ class ClientRequests:
             )
             self._answer(connection, frame, response, [answer] if answer else [])
 
-        replica.query(request, bytes(frame.attachment), answer)
+        replica.query(request, frame.attachment, answer, self)
 
     def _snapshot(self, connection: Connection, frame: Frame, request: SnapshotRequest) -> None:
         def saved(code: ResponseCode, text: str, index: int) -> None:

@@ -179,7 +179,7 @@ class Commands:
             answered(QueryResponse(code=code, text=text, applied_index=applied_index), [value])
 
         def arrive() -> None:
-            node.enter(lambda: node.running.query(request, query, answer))
+            node.enter(lambda: node.running.query(request, query, answer, name))
 
         self._connections.carry(name, node, request, query, arrive)
 

@@ -1,4 +1,5 @@
-"""Memory of many connections under one bound: frames that are coming, answers that nobody reads.
+"""Memory of many connections under one bound: frames that are coming, requests that wait for their
+answers, answers that nobody reads.
 
 A frame may grow while there is room. Without room it waits, and only the oldest one goes on, so
 that one frame is always finished. Connections that hold memory but send no bytes are then ended. If
@@ -6,6 +7,7 @@ unread answers take too much memory, the connection that reads slowest is ended 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 CHECK_S = 0.05
@@ -42,15 +44,52 @@ class MemoryHolder(Protocol):
         ...
 
 
+class RequestMemory:
+    """Memory of requests that have arrived and wait for their answers, whoever sent them.
+
+    Whoever takes a request holds its bytes here until it is answered. `bytes_max` is for all of
+    them together; `is_full` says when no more may be taken.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.when_freed: Callable[[], None] | None = None
+        """Called after each release, for those that wait for memory."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the requests that were taken hold more than they may."""
+        return self.used > self.bytes_max
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether whoever sends more than one request at a time should wait."""
+        return 2 * self.used > self.bytes_max
+
+    def hold(self, size: int) -> None:
+        """A request of so many bytes was taken."""
+        self.used += size
+
+    def release(self, size: int) -> None:
+        """A request of so many bytes was answered."""
+        self.used -= size
+        if self.when_freed is not None:
+            self.when_freed()
+
+
 class FrameMemory:
     """Memory for unfinished frames of some connections: never more than `bytes_max` and one frame.
+
+    What `appends` hold counts, too: a whole frame takes no less memory than one that is coming.
 
     The oldest is the one that came here first, not the one with the earliest time: a connection may
     change the time of its frame, and if several became the oldest in turn, each would hold more.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, appends: RequestMemory | None = None) -> None:
         self._bytes_max = bytes_max
+        self._appends = appends or RequestMemory(0)
         self._held: dict[MemoryHolder, int] = {}
         self._came: dict[MemoryHolder, None] = {}
         """All that hold memory or wait for it; the first one goes on beyond the bound."""
@@ -70,6 +109,7 @@ class FrameMemory:
                 self._let_go_on()
             return True
         self._waiting[holder] = size
+        self._appends.when_freed = self._let_go_on
         if self._timer is None:
             self._seen = {}
             self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
@@ -83,8 +123,11 @@ class FrameMemory:
         self._let_go_on()
 
     def _may_grow(self, holder: MemoryHolder, more: int) -> bool:
-        # one must be finished, or all would wait for each other
-        return self.used + more <= self._bytes_max or next(iter(self._came)) is holder
+        appended = self._appends.used
+        if self.used + appended + more <= self._bytes_max:
+            return True
+        # one must be finished, or all would wait for each other; appends are answered anyway
+        return 2 * appended <= self._bytes_max and next(iter(self._came)) is holder
 
     def _set(self, holder: MemoryHolder, size: int) -> None:
         held = self._held.get(holder, 0)
@@ -105,6 +148,7 @@ class FrameMemory:
             del self._waiting[holder]
             self._set(holder, size)
             holder.go_on()
+        self._appends.when_freed = None
 
     def _check(self) -> None:
         """End those that hold memory and make no progress, while others wait for it."""
@@ -208,10 +252,11 @@ class Budgets:
         send_bytes_max: int,
         unread_ms: int,
         bytes_per_second_min: int,
+        appends: RequestMemory,
     ) -> None:
         unproven = receive_bytes_max // 4
         self.unproven = FrameMemory(unproven)
         """Memory of connections none of whose requests was answered yet."""
-        self.clients = FrameMemory(receive_bytes_max - unproven)
+        self.clients = FrameMemory(receive_bytes_max - unproven, appends)
         self.members = FrameMemory(peer_receive_bytes_max)
         self.answers = AnswerMemory(send_bytes_max, unread_ms / 1000, bytes_per_second_min)

@@ -16,6 +16,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
+from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.connection import (
     PEER_ROLES,
     Connection,
@@ -52,7 +53,8 @@ class Listener:
     Peers must be of the same cluster and be accepted by `accepts`; clients may leave the cluster
     out. `is_member` says whether a peer is a member of a group here: members have a share of memory
     and time that nobody else can take. When there are too many connections, the oldest of those
-    that never had a request answered is closed. `is_crowded`: see `Scheduler`.
+    that never had a request answered is closed. `is_crowded`: see `Scheduler`. `appends`: memory of
+    the clients' appends, which whoever handles them holds.
     """
 
     def __init__(  # noqa: PLR0913
@@ -67,6 +69,7 @@ class Listener:
         limits: Limits,
         is_member: Callable[[Hello], bool] | None = None,
         is_crowded: Callable[[], bool] = lambda: False,
+        appends: RequestMemory | None = None,
         peers_reserve: int | None = None,
     ) -> None:
         self._host = host
@@ -80,6 +83,7 @@ class Listener:
             limits,
             lambda hello: hello.role in PEER_ROLES and (is_member is None or is_member(hello)),
             is_crowded,
+            appends,
         )
         self._sockets: list[socket.socket] = []
         self._setting_up: set[asyncio.Task[None]] = set()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
-from quorumlog.transport.budget import Budgets
+from quorumlog.transport.budget import Budgets, RequestMemory
 from quorumlog.transport.scheduler import Scheduler
 
 RECEIVED_BYTES_MAX = 64 * 1024
@@ -36,6 +36,7 @@ class SharedResources:
         limits: Limits,
         is_member: Callable[[Hello], bool],
         is_crowded: Callable[[], bool] = lambda: False,
+        appends: RequestMemory | None = None,
     ) -> None:
         self.budgets = Budgets(
             limits.receive_bytes_max,
@@ -43,6 +44,7 @@ class SharedResources:
             limits.send_bytes_max,
             limits.unread_ms,
             limits.frame_bytes_per_second_min,
+            appends or RequestMemory(limits.append_bytes_max),
         )
         self.is_member = is_member
         self.unfinished: set[ReceivingConnection] = set()

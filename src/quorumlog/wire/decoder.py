@@ -16,7 +16,7 @@ from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Message
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, RefusedFrame
-from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND
+from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND, UNATTACHED_KINDS
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: an unknown sender costs no more memory than this."""
@@ -265,5 +265,10 @@ class FrameDecoder:
             return RefusedFrame(correlation_id, code, f"kind {kind} is malformed: {error}")
         attachment = _NO_ATTACHMENT
         if header.attached:
+            if kind in UNATTACHED_KINDS:
+                text = (
+                    f"a {type(message).__name__} has nothing attached, not {header.attached} bytes"
+                )
+                return RefusedFrame(correlation_id, ResponseCode.UNEXPECTED_ARGUMENT, text)
             attachment = payload[length:] if is_own else memoryview(bytearray(payload[length:]))
         return Frame(correlation_id, message, attachment)

@@ -63,5 +63,10 @@ HELLO_KINDS = _kinds_of(base.Hello)
 """All that may come before the handshake is done."""
 CLIENT_KINDS = _kinds_of(base.Request)
 """What clients send."""
+UNATTACHED_KINDS = CLIENT_KINDS - {
+    KIND_OF_MESSAGE[client.AppendRequest],
+    KIND_OF_MESSAGE[machine.QueryRequest],
+}
+"""Requests that have nothing attached: what waits for an answer must not hold any bytes."""
 PEER_KINDS = _kinds_of(peer.PeerMessage, peer.NodeMessage) | {KIND_OF_MESSAGE[base.Response]}
 """What peers send on the connections that they make; a response: it could not read something."""

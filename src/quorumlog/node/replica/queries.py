@@ -2,16 +2,18 @@
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from quorumlog.log_events import describe_error
 from quorumlog.machine.base import StateMachine
+from quorumlog.model.block import Buffer
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import TRANSIENT_ERRORS, RequestError, StorageError
+from quorumlog.model.fair_queue import FairQueue
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_jobs import MachineControl, MachineDamagedError, MachineJob
@@ -23,6 +25,8 @@ QueryAnswer: TypeAlias = Callable[[ResponseCode, str, int, bytes], None]
 
 QUERIES_TOGETHER = 128
 """Queries answered in one job: all their answers are sent in one turn of the loop."""
+ANSWER_BYTES_TOGETHER = 1024 * 1024
+"""With this many bytes of answers, a job leaves the rest of its queries for the next."""
 QUERIES_MAX = 65_536
 """Queries to one machine that may wait; more are refused."""
 _TOO_MANY = f"{QUERIES_MAX} queries wait already; try again later"
@@ -41,8 +45,9 @@ class _Query:
     number: int
     deadline_ms: int = field(compare=False)
     is_patient: bool = field(compare=False)
-    body: bytes = field(compare=False)
+    body: Buffer = field(compare=False)
     answer: QueryAnswer = field(compare=False)
+    client: object = field(compare=False)
 
     @property
     def end_ms(self) -> int:
@@ -51,6 +56,8 @@ class _Query:
 
 class Queries:
     """The part of a replica that has its machine answer queries, once it has applied enough.
+
+    Clients take turns: one that asks a thousand things has others wait for one of its answers.
 
     All methods run on the event loop's thread.
     """
@@ -68,8 +75,8 @@ class Queries:
         self._control = control
         self._pending_requests = requests
         self._waiting: list[_Query] = []
-        self._ready: deque[_Query] = deque()
-        self._unconfirmed: list[tuple[bytes, QueryAnswer]] = []
+        self._ready: FairQueue[_Query] = FairQueue()
+        self._unconfirmed: list[tuple[Buffer, QueryAnswer, object]] = []
         self._numbers = itertools.count()
         self._timer = context.timers.new(self.expire)
 
@@ -83,15 +90,24 @@ class Queries:
         """Whether the machine can answer a query: it has applied enough, and is eligible."""
         return bool(self._ready) and self._control.is_eligible
 
-    def take(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
+    def take(
+        self, request: QueryRequest, body: Buffer, answer: QueryAnswer, client: object
+    ) -> None:
         """Take a client's query."""
         if request.linearizable:
-            self.ask_linearizable(body, answer)
+            self.ask_linearizable(body, answer, client)
         else:
-            self.ask(request.after_index, body, answer, wait_ms=request.wait_ms)
+            wait_ms = min(request.wait_ms, self._context.limits.fetch_wait_ms_max)
+            self.ask(request.after_index, body, answer, client, wait_ms=wait_ms)
 
     def ask(
-        self, index: int, body: bytes, answer: QueryAnswer, *, wait_ms: int | None = None
+        self,
+        index: int,
+        body: Buffer,
+        answer: QueryAnswer,
+        client: object,
+        *,
+        wait_ms: int | None = None,
     ) -> None:
         """Ask the machine once `index` is applied.
 
@@ -114,13 +130,14 @@ class Queries:
             return
         patience_ms = QUERY_WAIT_MS if wait_ms is None else wait_ms
         deadline_ms = self._environment.now_ms() + patience_ms
-        query = _Query(index, next(self._numbers), deadline_ms, wait_ms is not None, body, answer)
+        number, is_patient = next(self._numbers), wait_ms is not None
+        query = _Query(index, number, deadline_ms, is_patient, body, answer, client)
         heapq.heappush(self._waiting, query)
         self._timer.set_earlier(deadline_ms)
         self.release()
         self._control.advance()
 
-    def ask_linearizable(self, body: bytes, answer: QueryAnswer) -> None:
+    def ask_linearizable(self, body: Buffer, answer: QueryAnswer, client: object) -> None:
         """Ask the machine once everything acknowledged before now is applied.
 
         The queries of one turn of the loop share one read index.
@@ -128,7 +145,7 @@ class Queries:
         if len(self._unconfirmed) >= QUERIES_MAX:
             answer(ResponseCode.LEADER_PENDING_FULL, _TOO_MANY, -1, b"")
             return
-        self._unconfirmed.append((body, answer))
+        self._unconfirmed.append((body, answer, client))
         if len(self._unconfirmed) == 1:
             self._environment.defer(self._confirm_read_index)
 
@@ -136,9 +153,9 @@ class Queries:
         together, self._unconfirmed = self._unconfirmed, []
 
         def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
-            for body, answer in together:
+            for body, answer, client in together:
                 if code is ResponseCode.SUCCESS:
-                    self.ask(index, body, answer)
+                    self.ask(index, body, answer, client)
                 else:
                     answer(code, text, -1, b"")
 
@@ -152,14 +169,13 @@ class Queries:
             heapq.heapify(self._waiting)
             for query in late:
                 if query.is_patient:
-                    self._ready.append(query)
+                    self._ready.add(query.client, query)
                 else:
                     text = f"index {query.index} is not applied here yet; try again later"
                     query.answer(ResponseCode.TIMEOUT, text, self._machine.applied, b"")
         # an eligible machine answers the others as soon as it is free
         if not self._control.is_eligible and any(query.end_ms <= now_ms for query in self._ready):
-            unanswered = [query for query in self._ready if query.end_ms <= now_ms]
-            self._ready = deque(query for query in self._ready if query.end_ms > now_ms)
+            unanswered = self._ready.take_if(lambda query: query.end_ms <= now_ms)
             why = self._control.condition_text or "its state machine has not again what it had"
             text = f"this replica cannot answer yet: {why}; try again later"
             for query in unanswered:
@@ -177,48 +193,60 @@ class Queries:
     def release(self) -> None:
         """Entries were applied: some queries can be answered now."""
         while self._waiting and self._waiting[0].index <= self._machine.applied:
-            self._ready.append(heapq.heappop(self._waiting))
+            query = heapq.heappop(self._waiting)
+            self._ready.add(query.client, query)
 
     def next_job(self, machine: StateMachine) -> MachineJob:
         """Return the job that answers the next queries, if `is_ready`."""
         count = min(len(self._ready), QUERIES_TOGETHER)
-        queries = [self._ready.popleft() for _ in range(count)]
+        queries = [self._ready.pop() for _ in range(count)]
 
-        def again() -> None:
-            self._ready.extendleft(reversed(queries))
-
-        def run() -> list[tuple[ResponseCode, str, bytes]]:
-            return [_answer_of(machine, query.body) for query in queries]
+        def put_back(answered: int = 0) -> None:
+            for query in reversed(queries[answered:]):
+                self._ready.put_back(query.client, query)
 
         def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
-            for query, (code, text, answer) in zip(queries, answers, strict=True):
+            put_back(len(answers))
+            for query, (code, text, answer) in zip(queries, answers, strict=False):
                 query.answer(code, text, self._machine.applied, answer)
 
-        return MachineJob(run, done, refused=again)
+        return MachineJob(partial(_answers_of, machine, queries), done, refused=put_back)
 
     def applied_less(self) -> None:
         """The machine is rebuilt: queries that were ready must wait for entries once more."""
-        for query in self._ready:
+        for query in self._ready.take_all():
             heapq.heappush(self._waiting, query)
-        self._ready.clear()
         self._set_timer(self._environment.now_ms())
 
     def refuse_all(self) -> None:
         """Refuse all queries: the machine failed."""
-        for query in [*self._ready, *self._waiting]:
-            self._refuse_failed(query.answer)
-        self._ready.clear()
+        unanswered = [*self._ready.take_all(), *self._waiting]
         self._waiting.clear()
+        for query in unanswered:
+            self._refuse_failed(query.answer)
 
     def _refuse_failed(self, answer: QueryAnswer) -> None:
         text = self._machine.failure_text
         answer(ResponseCode.INTERNAL_ERROR, text, self._machine.applied, b"")
 
 
-def _answer_of(machine: StateMachine, body: bytes) -> tuple[ResponseCode, str, bytes]:
+def _answers_of(
+    machine: StateMachine, queries: list[_Query]
+) -> list[tuple[ResponseCode, str, bytes]]:
+    """Answer queries until the answers are too large to be sent together: the first at least."""
+    answers, room = [], ANSWER_BYTES_TOGETHER
+    for query in queries:
+        answers.append(_answer_of(machine, query.body))
+        room -= len(answers[-1][2])
+        if room <= 0:
+            break
+    return answers
+
+
+def _answer_of(machine: StateMachine, body: Buffer) -> tuple[ResponseCode, str, bytes]:
     """Answer one query; an exception becomes the error text of the answer."""
     try:
-        return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(body)))
+        return ResponseCode.SUCCESS, "", bytes(memoryview(machine.query(bytes(body))))
     except TRANSIENT_ERRORS as error:
         return ResponseCode.LEADER_PENDING_FULL, f"{error}; try again later", b""
     except StorageError as error:

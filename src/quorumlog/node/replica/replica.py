@@ -14,7 +14,7 @@ import msgspec
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.block import Block
+from quorumlog.model.block import Block, Buffer
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
@@ -294,9 +294,11 @@ class Replica:
         else:
             fetches.fetch(request, answer, client, now_ms())
 
-    def query(self, request: QueryRequest, body: bytes, answer: QueryAnswer) -> None:
-        """Ask the state machine for a client."""
-        self.applier.queries.take(request, body, answer)
+    def query(
+        self, request: QueryRequest, body: Buffer, answer: QueryAnswer, client: object
+    ) -> None:
+        """Ask the state machine for a client (compared by identity or `__eq__`)."""
+        self.applier.queries.take(request, body, answer, client)
 
     def peer_connected(self, peer_id: str) -> None:
         """The replication connection to a peer is up (again)."""

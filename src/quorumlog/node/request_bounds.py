@@ -1,4 +1,5 @@
-"""How much each client may have under way when several append at the same time.
+"""Bounds on the requests of all clients to a node that wait for their answers: the memory that they
+hold, and how much each client may have under way when several append at the same time.
 
 A log stores entries in the order in which they arrive, so an append waits for all that arrived
 before it. A single connection may use the whole space for appends that wait for a majority. When
@@ -7,6 +8,9 @@ would make all others wait for seconds.
 """
 
 from collections.abc import Callable
+
+from quorumlog.model.limits import Limits
+from quorumlog.transport.budget import RequestMemory
 
 SHARED_BYTES = 512 * 1024
 """Bytes that all connections of a node together may have under way when there are several, besides
@@ -18,10 +22,14 @@ RECENT_S = 1.0
 
 
 class AppendShares:
-    """How the clients of one node share what may wait; `now` is in seconds."""
+    """How the clients of one node share what may wait; `now` is in seconds.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    `memory` is what all appends hold.
+    """
+
+    def __init__(self, now: Callable[[], float], memory: RequestMemory) -> None:
         self._now = now
+        self._memory = memory
         self._under_way: dict[object, int] = {}
         self._all_under_way = 0
         self._active: dict[object, float] = {}
@@ -29,12 +37,16 @@ class AppendShares:
 
     def add(self, connection: object, block_bytes: int) -> None:
         """A connection appends a block."""
-        self._change(connection, block_bytes + REQUEST_BYTES)
+        size = block_bytes + REQUEST_BYTES
+        self._memory.hold(size)
+        self._change(connection, size)
 
     def remove(self, connection: object, block_bytes: int) -> None:
-        """One of its appends was answered."""
+        """One of its appends was answered; the connection may have ended meanwhile."""
+        size = block_bytes + REQUEST_BYTES
+        self._memory.release(size)
         if connection in self._under_way:
-            self._change(connection, -block_bytes - REQUEST_BYTES)
+            self._change(connection, -size)
 
     def forget(self, connection: object) -> None:
         """A connection has ended: its unanswered appends count against no share any more."""
@@ -59,6 +71,19 @@ class AppendShares:
         return len(self._active) > 1 and self._all_under_way > SHARED_BYTES
 
     def is_beyond(self, connection: object) -> bool:
-        """Whether a connection has more under way than its share."""
-        sharing = len(self._active)
-        return sharing > 1 and self._under_way.get(connection, 0) * sharing > SHARED_BYTES
+        """Whether a connection has more under way than its share, or any while memory is short."""
+        under_way, sharing = self._under_way.get(connection, 0), len(self._active)
+        if sharing > 1 and under_way * sharing > SHARED_BYTES:
+            return True
+        return under_way > 0 and self._memory.is_half_full
+
+
+class RequestBounds:
+    """What bounds the requests of all clients to one node that wait for their answers."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self.appends = RequestMemory(limits.append_bytes_max)
+        self.queries = RequestMemory(limits.query_bytes_max)
+        self.shares = AppendShares(now, self.appends)
+        self.polls = 0
+        """Requests that wait for something to happen."""
