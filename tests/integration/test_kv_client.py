@@ -51,6 +51,26 @@ async def keys(items):
     return [item.key for item in await listed(items)]
 
 
+async def test_a_query_waits_for_as_long_as_it_was_told_whatever_the_server_does(started):
+    """A server answers after its fetchWaitMsMax at the latest; the client asks again."""
+    async with started(limits={"fetch_wait_ms_max": 10}) as (cluster, kv):
+        first = await kv.put("a", "1")
+        assert first is None
+        async with cluster.client() as client:
+            _, committed = await client.bounds()
+            question = kv_commands.encode_query(kv_commands.Get(b"a"))
+            asked = asyncio.create_task(
+                client.machine.query(
+                    question, linearizable=False, after_index=committed + 1, wait_ms=60_000
+                )
+            )
+            for _ in range(20):  # several answers without it
+                await client.status()
+            assert not asked.done()
+            await kv.put("a", "2")
+            assert (await asked).applied_index > committed
+
+
 async def test_what_is_put_is_got_until_it_is_deleted(started):
     async with started() as (_, kv):
         assert await kv.get("a") is None

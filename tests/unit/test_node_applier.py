@@ -8,6 +8,7 @@ from counting import Counter
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import ConfigError, LeaderPendingFullError
+from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.machines import machine_class
 from quorumlog.node.replica import entry_applier
 from quorumlog.node.replica import snapshotter as saves_module
@@ -318,6 +319,36 @@ def test_clients_take_turns_with_their_questions():
     group.until(lambda: len(answered) == 3 * QUERIES_TOGETHER + 2)
     # a job may be full before the others have asked
     assert max(answered.index("one"), answered.index("other")) < QUERIES_TOGETHER + 3
+
+
+def test_a_question_waits_for_an_index_no_longer_than_a_fetch():
+    """A client that asks for more repeats it: nobody can hold a node's memory for years."""
+    group = Group()
+    answers, began_ms = [], group.clock.now_ms
+    request = QueryRequest(group="g", linearizable=False, after_index=10_000, wait_ms=1 << 50)
+    queries, most_ms = group.applier.queries, group.replica.context.limits.fetch_wait_ms_max
+    group.node.enter(
+        lambda: queries.take(request, b"", lambda *answer: answers.append(answer), None)
+    )
+    group.until(lambda: answers, limit_ms=2 * most_ms)
+    assert most_ms <= group.clock.now_ms - began_ms <= most_ms + 50
+    assert answers[0][0] is OK
+
+
+def test_questions_left_over_by_a_job_are_refused_in_time_if_the_machine_is_rebuilt(monkeypatch):
+    group = Group(machine=Talkative)
+    group.gate.is_shut = True
+    first, answers = group.ask(), [group.ask() for _ in range(20)]
+    group.gate.open()
+    group.gate.is_shut = True
+    group.until(lambda: first and group.gate.held)  # the second job has all others
+    group.passes(QUERY_WAIT_MS + 100)  # their time is over meanwhile
+    monkeypatch.setattr(type(group.applier), "is_eligible", False)
+    group.gate.open()
+    group.until(lambda: all(answers), limit_ms=3 * QUERY_WAIT_MS)
+    codes = [answer[0] for (answer,) in answers]
+    assert codes[:3] == [OK] * 3
+    assert codes[3:] == [ResponseCode.TIMEOUT] * 17
 
 
 class Talkative(Traced):

@@ -9,7 +9,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, StoreLocation
-from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX
+from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX, FetchWaiters
 from quorumlog.node.replica.fetches import REJECTED_PER_FETCH_MAX, Fetches, View, gather
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.storage.entries.entry_runs import EntryRun
@@ -406,6 +406,26 @@ def test_index_records_come_in_front_of_the_entries():
     sizes = [len(part) for part in attachments]
     assert sum(sizes) == 8 * 132
     assert sum(sizes[: len(sizes) // 2]) == response.index_bytes
+
+
+def test_fetches_of_a_client_that_has_disconnected_are_dropped_wherever_they_wait():
+    served, later = [], []
+    waiters = FetchWaiters(lambda request, answer, client: served.append(client), later.append)
+    for client in ("gone", "here"):
+        for index in (5, 900):
+            request = FetchRequest(group="g", begin_index=index)
+            waiters.add(request, lambda *_: None, client, 10_000)
+        for _ in range(2 * ANSWERED_PER_TURN):
+            waiters.answer(lambda client=client: served.append(client), client, 0)
+    served.clear()
+    waiters.forget("gone")
+    assert len(waiters) == 2 + 2 * ANSWERED_PER_TURN
+    while later:
+        later.pop()()
+    assert served == ["here"] * 2 * ANSWERED_PER_TURN
+    waiters.reached(1_000, 1_000)
+    assert served == ["here"] * (2 * ANSWERED_PER_TURN + 2)
+    assert (len(waiters), waiters.next_deadline_ms()) == (0, NEVER_MS)
 
 
 def test_a_range_that_ends_before_it_begins_is_refused():

@@ -4,8 +4,10 @@ import gc
 import weakref
 from types import SimpleNamespace
 
+import pytest
+
 from quorumlog.model.block import encode_block
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Response
@@ -28,7 +30,7 @@ from quorumlog.service import requests
 from quorumlog.service.requests import FETCH_BYTES_BESIDE_INTERACTIVE_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 LIMITS = Limits(
     requests_in_flight_max=8,
     fetch_waiters_max=20,
@@ -41,12 +43,14 @@ OK, FULL = ResponseCode.SUCCESS, ResponseCode.LEADER_PENDING_FULL
 class Replica:
     """Keeps fetches, appends and queries until it is told to answer."""
 
-    core = SimpleNamespace(leader_id="n0", term=1, identity=b"")
+    core = SimpleNamespace(leader_id="n0", term=1, identity=b"", role=Role.LEADER)
 
     def __init__(self):
         self.asked = []
         self.clients = []
         self.waiting = []
+        self.forgotten = []
+        self.fetches = SimpleNamespace(forget=self.forgotten.append)
 
     def propose(self, block, answer, entry):
         self.waiting.append(answer)
@@ -185,6 +189,7 @@ def test_polls_whose_client_has_disconnected_do_not_count_any_more():
         client.ask(fetch(wait_ms=10_000))
     other.ask(fetch(wait_ms=10_000))
     client.handler.closed(client, "gone")
+    assert client.replica.forgotten == [client.handler]
     assert client.node.request_bounds.polls == 1
     client.replica.waiting.pop(0)(Response(), [])
     assert client.node.request_bounds.polls == 1
@@ -357,7 +362,7 @@ def query(wait_ms):
 
 def test_queries_of_all_clients_that_wait_are_bounded_in_bytes_and_long_ones_leave_room():
     first = Client()
-    for wait_ms, taken in ((10_000, 2), (0, 3)):
+    for wait_ms, taken in ((10_000, 2), (0, 2)):
         clients = [Client(node=first.node) for _ in range(4)]
         for client in clients:
             client.ask(query(wait_ms), bytes(3 * MIB))
@@ -365,4 +370,37 @@ def test_queries_of_all_clients_that_wait_are_bounded_in_bytes_and_long_ones_lea
         assert refused == [FULL] * (4 - taken)
     for answer in first.node.replicas["g"].waiting:
         answer(OK, "", 0, b"")
-    assert first.node.request_bounds.queries.used == 0
+    bounds = first.node.request_bounds
+    assert (bounds.queries.used, bounds.waiting_queries.used) == (0, 0)
+
+
+def test_one_client_has_a_part_of_the_memory_for_queries():
+    """Of those that wait for an index more are refused; with others it waits for answers."""
+    client = Client()
+    numbers = [client.ask(query(10_000), bytes(MIB - 2 * KIB)) for _ in range(4)]
+    assert [client.answers[one].code for one in numbers if one in client.answers] == [FULL] * 2
+    while client.is_read:
+        client.ask(query(0), bytes(MIB - 2 * KIB))
+    assert len(client.replica.waiting) == 2 + 3
+    client.replica.waiting.pop()(OK, "", 0, b"")
+    assert client.is_read
+
+
+def test_a_query_larger_than_a_part_is_taken_if_it_is_alone():
+    client = Client()
+    for wait_ms in (0, 10_000):
+        number = client.ask(query(wait_ms), bytes(8 * MIB))
+        assert number not in client.answers
+        client.replica.waiting.pop()(OK, "", 0, b"")
+
+
+def test_a_request_whose_handler_fails_is_counted_no_more():
+    client = Client()
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    client.replica.propose = fails
+    with pytest.raises(ZeroDivisionError):
+        client.append(1 * MIB)
+    assert client.node.request_bounds.appends.used == 0

@@ -122,8 +122,23 @@ async def test_while_appends_hold_half_not_even_the_oldest_frame_goes_beyond_the
     assert memory.hold(other, 10)
     appends.hold(51)
     assert not memory.hold(oldest, 50)
+    assert not memory.hold(other, 11), "or new ones could take the room of the oldest for ever"
     appends.release(1)
     assert oldest.told == ["go on"]
+
+
+async def test_who_sends_slowly_is_not_ended_because_appends_take_the_memory(quick):
+    appends = RequestMemory(100)
+    memory = FrameMemory(100, appends)
+    slow, waits = Holder(), Holder()
+    assert memory.hold(slow, 10)
+    appends.hold(90)
+    assert not memory.hold(waits, 10)
+    for _ in range(5):
+        memory._check()
+    assert slow.told == []
+    appends.release(90)
+    assert waits.told == ["go on"]
 
 
 async def test_of_unread_answers_those_go_that_nobody_has_read_for_longest():

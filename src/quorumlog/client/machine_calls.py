@@ -208,16 +208,19 @@ class MachineCalls:
         limit_ms, started = requester.limit_ms(timeout_ms), loop.time()
 
         async def ask(connection: ServerConnection) -> Queried:
-            if request.wait_ms <= 0:
-                answer = await connection.request(request, [question])
-            else:
+            while True:
                 left_ms = max(0, request.wait_ms - int((loop.time() - started) * 1_000))
-                waiting = msgspec.structs.replace(request, wait_ms=left_ms)
-                answer = await requester.answer_within(
-                    connection, waiting, [question], left_ms + limit_ms / ATTEMPTS
-                )
-            response = requester.expect(connection, answer, QueryResponse)
-            return Queried(response.applied_index, bytes(answer.attachment))
+                if request.wait_ms <= 0:
+                    answer = await connection.request(request, [question])
+                else:
+                    waiting = msgspec.structs.replace(request, wait_ms=left_ms)
+                    answer = await requester.answer_within(
+                        connection, waiting, [question], left_ms + limit_ms / ATTEMPTS
+                    )
+                response = requester.expect(connection, answer, QueryResponse)
+                # a server waits for its fetchWaitMsMax at most
+                if left_ms <= 0 or response.applied_index >= request.after_index:
+                    return Queried(response.applied_index, bytes(answer.attachment))
 
         locate = requester.metadata.leader if request.linearizable else requester.any_server
         return await requester.retrying(

@@ -35,7 +35,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def put_back(self, owner: object, item: T) -> None:
-        """Undo a `pop`: the item is the next one. Of several, the last one goes first."""
+        """Undo a `pop`: the item is the next one. Put several back in the reverse order."""
         self._by_owner.setdefault(owner, deque()).appendleft(item)
         self._by_owner.move_to_end(owner, last=False)
         self._count += 1

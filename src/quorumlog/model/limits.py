@@ -78,13 +78,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
             raise ConfigError("limits: entryBytesMax must not exceed blockBytesMax")
         if self.block_bytes_max + self.message_bytes_max > self.frame_bytes_max:
             raise ConfigError("limits: blockBytesMax + messageBytesMax must fit frameBytesMax")
-        for name in (
-            "receive_bytes_max",
-            "peer_receive_bytes_max",
-            "send_bytes_max",
-            "append_bytes_max",
-            "query_bytes_max",
-        ):
+        for name in ("receive_bytes_max", "peer_receive_bytes_max", "send_bytes_max"):
             if getattr(self, name) < 2 * self.frame_bytes_max:
                 raise ConfigError(f"limits.{key_of(name)} must be at least twice frameBytesMax")
         if self.push_bytes_max > self.block_bytes_max:

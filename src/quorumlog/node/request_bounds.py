@@ -2,8 +2,8 @@
 hold, and how much each client may have under way when several append at the same time.
 
 A log stores entries in the order in which they arrive, so an append waits for all that arrived
-before it. A single connection may use the whole space for appends that wait for a majority. When
-there are several, each gets a much smaller share: otherwise clients that send as fast as they can
+before it. A single connection may use half of the memory for appends under way. When there are
+several, each gets a much smaller share: otherwise clients that send as fast as they can
 would make all others wait for seconds.
 """
 
@@ -83,7 +83,9 @@ class RequestBounds:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self.appends = RequestMemory(limits.append_bytes_max)
-        self.queries = RequestMemory(limits.query_bytes_max)
+        self.queries = RequestMemory(limits.query_bytes_max // 2)
+        self.waiting_queries = RequestMemory(limits.query_bytes_max // 2)
+        """Of queries that wait for an index: they may take half a minute, the others end soon."""
         self.shares = AppendShares(now, self.appends)
         self.polls = 0
         """Requests that wait for something to happen."""

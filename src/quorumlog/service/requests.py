@@ -52,6 +52,7 @@ from quorumlog.node.node import Node
 from quorumlog.node.replica.pending_requests import Done
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.status import status_of, status_of_failed
+from quorumlog.node.request_bounds import REQUEST_BYTES
 from quorumlog.raft.events import (
     AddMember,
     ChangeRequested,
@@ -75,6 +76,9 @@ FETCH_BYTES_BESIDE_INTERACTIVE_MAX = 128 * 1024
 answer of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
 QUERY_BYTES = 1024
 """What a query takes besides its body until it is answered."""
+QUERIES_SHARE = 4
+"""One connection has at most this part of the memory for queries: it is read again when some are
+answered. More queries that wait for an index are refused."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 _FULL = "too many bytes of {} of all clients wait for their answers here; try again later"
@@ -93,6 +97,9 @@ class ClientRequests:
         self._in_flight = 0
         self._bytes = 0
         self._polls = 0
+        self._query_bytes = self._waiting_query_bytes = 0
+        self._query_bytes_max = self._bounds.queries.bytes_max // QUERIES_SHARE
+        self._answers = 0
         self._paused = self._is_closed = False
         self._group, self._identity = "", b""
         self._identity_sent = False
@@ -126,19 +133,23 @@ class ClientRequests:
             text = f"{type(frame.message).__name__} is not a client's request"
             self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
             return
+        answers = self._answers
         try:
             handler(self, connection, frame, frame.message)
         except RequestError as error:
             response = AppendResponse if handler is ClientRequests._append else Response
             answer = response(code=error.code, text=str(error), leader_id=error.leader_id)
             self._answer(connection, frame, answer)
+        except Exception:
+            if self._answers == answers:
+                self._count(connection, frame, -1)  # the connection ends, the bounds do not
+            raise
 
     def _count(self, connection: Connection, frame: Frame, change: int) -> None:
         """Count a request that came or was answered; read no more while there are too many."""
         message = frame.message
         if isinstance(message, QueryRequest):
-            memory, size = self._bounds.queries, len(frame.attachment) + QUERY_BYTES
-            (memory.hold if change > 0 else memory.release)(size)
+            self._count_query(message, len(frame.attachment) + QUERY_BYTES, change)
         if isinstance(message, FetchRequest | QueryRequest) and message.wait_ms > 0:
             if not self._is_closed:
                 self._polls += change
@@ -154,6 +165,7 @@ class ClientRequests:
         most = self._limits.requests_in_flight_max
         # a client that waits for its answers has little in flight; of 300 pipelines each has less
         is_beyond = shares.is_beyond(self) and not connection.is_closed_loop
+        is_beyond = is_beyond or self._query_bytes > self._query_bytes_max
         if not self._paused:
             if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
                 self._paused = True
@@ -163,6 +175,16 @@ class ClientRequests:
         ):
             self._paused = False
             connection.resume_reading()
+
+    def _count_query(self, request: QueryRequest, size: int, change: int) -> None:
+        """Count a query's memory: in all of one kind, and of this connection."""
+        bounds = self._bounds
+        memory = bounds.waiting_queries if request.wait_ms > 0 else bounds.queries
+        (memory.hold if change > 0 else memory.release)(size)
+        if request.wait_ms > 0:
+            self._waiting_query_bytes += change * size
+        else:
+            self._query_bytes += change * size
 
     def _bytes_of(self, frame: Frame) -> int:
         """Return how much a request that is no append may have the node hold until its answer."""
@@ -174,9 +196,12 @@ class ClientRequests:
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
         self._is_closed = True
-        self._bounds.polls -= self._polls  # some are dropped, and never answered
         self._bounds.shares.forget(self)
         self._node.executor.forget(self)
+        if self._polls:
+            self._bounds.polls -= self._polls  # those that are dropped are never answered
+            for replica in self._node.replicas.values():
+                replica.fetches.forget(self)
         log_event(
             logger,
             logging.DEBUG,
@@ -193,6 +218,7 @@ class ClientRequests:
         attachments: list[Buffer] | None = None,
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
+        self._answers += 1
         self._count(connection, frame, -1)
         if not self._identity_sent:
             self._send_identity(connection)
@@ -249,9 +275,10 @@ class ClientRequests:
     # -- requests ---------------------------------------------------------------------------
 
     def _append(self, connection: Connection, frame: Frame, request: AppendRequest) -> None:
-        if self._bounds.appends.is_full:
-            raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("appends"))
         replica = self._replica(request.group)
+        size = len(frame.attachment) + REQUEST_BYTES
+        if self._bounds.appends.has_taken_too_much(size) and replica.core.role is Role.LEADER:
+            raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("appends"))
         if request.count <= 0:
             code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
             raise error_for(code, "a batch needs at least one body")
@@ -305,8 +332,9 @@ class ClientRequests:
         replica = self._replica(request.group)
         if request.wait_ms < 0:
             raise UnexpectedArgumentError(f"waitMs {request.wait_ms} is below 0")
-        memory = self._bounds.queries
-        if memory.is_half_full if request.wait_ms else memory.is_full:  # the others end soon
+        size, own = len(frame.attachment) + QUERY_BYTES, self._waiting_query_bytes
+        memory = self._bounds.waiting_queries if request.wait_ms else self._bounds.queries
+        if memory.has_taken_too_much(size) or own > max(size, self._query_bytes_max):
             raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("queries"))
 
         def answer(code: ResponseCode, text: str, applied_index: int, answer: bytes) -> None:

@@ -2,7 +2,8 @@
 answers, answers that nobody reads.
 
 A frame may grow while there is room. Without room it waits, and only the oldest one goes on, so
-that one frame is always finished. Connections that hold memory but send no bytes are then ended. If
+that one frame is always finished; while appends take the memory, it waits for their answers, and
+all others wait for it. Connections that hold memory but send no bytes are then ended. If
 unread answers take too much memory, the connection that reads slowest is ended first.
 """
 
@@ -57,10 +58,9 @@ class RequestMemory:
         self.when_freed: Callable[[], None] | None = None
         """Called after each release, for those that wait for memory."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the requests that were taken hold more than they may."""
-        return self.used > self.bytes_max
+    def has_taken_too_much(self, size: int) -> bool:
+        """Whether requests hold more than they may, besides one of `size` bytes that is alone."""
+        return self.used > self.bytes_max and self.used > size
 
     @property
     def is_half_full(self) -> bool:
@@ -81,7 +81,9 @@ class RequestMemory:
 class FrameMemory:
     """Memory for unfinished frames of some connections: never more than `bytes_max` and one frame.
 
-    What `appends` hold counts, too: a whole frame takes no less memory than one that is coming.
+    No frame grows beyond the bound with what `appends` hold, either: a whole frame takes no less
+    memory than one that is coming. (Requests that arrive whole at once have the bound of `appends`
+    only.)
 
     The oldest is the one that came here first, not the one with the earliest time: a connection may
     change the time of its frame, and if several became the oldest in turn, each would hold more.
@@ -123,11 +125,13 @@ class FrameMemory:
         self._let_go_on()
 
     def _may_grow(self, holder: MemoryHolder, more: int) -> bool:
-        appended = self._appends.used
-        if self.used + appended + more <= self._bytes_max:
+        oldest = next(iter(self._came))
+        if oldest is not holder and oldest in self._waiting:
+            return False  # new appends could take its room again and again
+        if self.used + self._appends.used + more <= self._bytes_max:
             return True
         # one must be finished, or all would wait for each other; appends are answered anyway
-        return 2 * appended <= self._bytes_max and next(iter(self._came)) is holder
+        return oldest is holder and not self._appends.is_half_full
 
     def _set(self, holder: MemoryHolder, size: int) -> None:
         held = self._held.get(holder, 0)
@@ -150,12 +154,17 @@ class FrameMemory:
             holder.go_on()
         self._appends.when_freed = None
 
+    def _is_short(self) -> bool:
+        """Whether frames alone take the memory that others wait for."""
+        wanted = (size - self._held.get(holder, 0) for holder, size in self._waiting.items())
+        return self.used + min(wanted, default=0) > self._bytes_max
+
     def _check(self) -> None:
         """End those that hold memory and make no progress, while others wait for it."""
         self._timer = None
         seen, self._seen = self._seen, {}
         late: list[MemoryHolder] = []
-        for holder in self._held:
+        for holder in self._held if self._is_short() else ():
             if holder in self._waiting or holder.is_kept_waiting:
                 continue
             bytes_in, looks = seen.get(holder, (holder.bytes_in - PROGRESS_BYTES_MIN, 0))

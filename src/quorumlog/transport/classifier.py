@@ -55,7 +55,9 @@ class Classifier:
     @property
     def is_closed_loop(self) -> bool:
         """Whether the client is known to wait for its answers."""
-        return self._is_closed_loop and self._credit >= CREDIT_PER_SLICE and not self._burst_since
+        if not self._is_closed_loop or self._credit < CREDIT_PER_SLICE or self._burst_since:
+            return False
+        return self._now() >= self._bulk_until  # of large frames nothing that is left over is seen
 
     def saw_large_frame(self) -> None:
         """Note a piece of a large request, or a large answer.

@@ -25,6 +25,9 @@ STAGED_BYTES_MAX: Final = 256 * 1024
 """Room for frames that come together; it grows for a connection that fills it."""
 DIRECT_BYTES_MIN: Final = 32 * 1024
 """A frame of which this much is still to come is received where it will stay."""
+KEPT_MESSAGE_BYTES_MAX: Final = 1024
+"""An attachment is a part of its frame's memory if the message is not longer than this. A longer
+one, with fields that nobody knows, would be kept for as long as the request waits."""
 AHEAD_BYTES_MIN: Final = 64 * 1024
 """Memory for a frame of a client doubles as its bytes come, from here on."""
 _NO_ATTACHMENT = memoryview(bytearray())
@@ -270,5 +273,8 @@ class FrameDecoder:
                     f"a {type(message).__name__} has nothing attached, not {header.attached} bytes"
                 )
                 return RefusedFrame(correlation_id, ResponseCode.UNEXPECTED_ARGUMENT, text)
-            attachment = payload[length:] if is_own else memoryview(bytearray(payload[length:]))
+            if is_own and length <= KEPT_MESSAGE_BYTES_MAX:
+                attachment = payload[length:]  # keeps the encoded message, too
+            else:
+                attachment = memoryview(bytearray(payload[length:]))
         return Frame(correlation_id, message, attachment)

@@ -105,6 +105,14 @@ class FetchWaiters:
                 self._set_due(waiter)
         self._advance()
 
+    def forget(self, client: object) -> None:
+        """Drop the fetches of a client that has disconnected: they are not answered any more."""
+        for late in self._by_deadline:
+            if late.client is client and not late.is_due and late.twin is not None:
+                late.is_due = late.twin.is_due = True
+                self._waiting -= 1
+        self._due.drop(client)
+
     def expire(self, now_ms: int) -> None:
         """Answer the fetches whose time has passed."""
         self._take(self._by_deadline, now_ms)

@@ -219,6 +219,10 @@ class Fetches:
             return min(view.committed_index, self._transactions.stable_index)
         return view.committed_index
 
+    def forget(self, client: object) -> None:
+        """Drop the fetches of a client that has disconnected."""
+        self._waiters.forget(client)
+
     def refuse(self, answer: FetchAnswer, code: ResponseCode, text: str) -> None:
         """Answer that a fetch cannot be served, and why."""
         answer(self._response(self._view(), code, text), [])

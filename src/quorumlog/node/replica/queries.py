@@ -57,7 +57,7 @@ class _Query:
 class Queries:
     """The part of a replica that has its machine answer queries, once it has applied enough.
 
-    Clients take turns: one that asks a thousand things has others wait for one of its answers.
+    Clients take turns: of one that asks a thousand things, others wait for one job at most.
 
     All methods run on the event loop's thread.
     """
@@ -204,6 +204,7 @@ class Queries:
         def put_back(answered: int = 0) -> None:
             for query in reversed(queries[answered:]):
                 self._ready.put_back(query.client, query)
+                self._timer.set_earlier(query.end_ms)
 
         def done(answers: list[tuple[ResponseCode, str, bytes]]) -> None:
             put_back(len(answers))
