@@ -5,7 +5,7 @@ from functools import cache
 
 from quorumlog.model.membership import Member
 from quorumlog.raft.events import AddMember, ChangeRequested
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.content import Content
 from quorumlog.sim.names import Directory, Obstacle
@@ -155,8 +155,8 @@ def put_file(files, path, raw=b"nothing of ours"):
 
 
 def sessions_of(node):
-    table = SessionTable.decode(node.running.sessions.encode())
-    return table.sessions, table.transactions.producers
+    table = TableSet.decode(node.running.tables.encode())
+    return table.sessions.sessions, table.transactions.producers
 
 
 @cache

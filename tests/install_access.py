@@ -61,8 +61,8 @@ class Side(Surroundings):
         super().__init__(config, core=self.core, log=self.log, limits=limits)
         self.now_ms = 10_000
         self.learned, self.suspects, self.removed, self.saving = [], [], [], []
-        self.sessions = SimpleNamespace(
-            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_lost=False
+        self.tables = SimpleNamespace(
+            encode=lambda: b"table", learned=self.learned.append, as_of=1 << 62, is_trusted=True
         )
         self.machine = MachineState(self.core, "a machine" if has_machine else None)
         self.machine.applied = 1 << 62
@@ -85,11 +85,11 @@ class Side(Surroundings):
         self.snapshots = Snapshots(self.files, DIRECTORY, self.alarms.append)
         self.served, self.requests = ServedSnapshots(context), SnapshotRequests(context)
         snapshots = self.snapshots if self.machine.machine is not None else None
-        self.sender = SnapshotSender(context, snapshots, self.sessions, self.served, self.applier)
+        self.sender = SnapshotSender(context, snapshots, self.tables, self.served, self.applier)
         self.receiver = SnapshotReceiver(
             context,
             snapshots,
-            self.sessions,
+            self.tables,
             self.requests,
             self.applier,
             SimpleNamespace(remove_until=self.removed.append),

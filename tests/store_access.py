@@ -105,3 +105,10 @@ def stored_block(log, first, last):
         offset += int.from_bytes(data[offset + 4 : offset + 8], "big")
         count += 1
     return parse_block(data, count=count, entry_bytes_max=ENTRY_MAX)
+
+
+def take(tables, index, entry):
+    """Have derived tables take an entry of the system channel."""
+    for number, table in enumerate(tables.tables):
+        for at, what in table.found_in(None, index, [(index, entry)]):
+            tables.apply((at, number, what))

@@ -108,7 +108,7 @@ async def test_a_damaged_file_is_made_good_and_the_replica_takes_part(
             others = cluster.replica("n0")
             return (
                 not replica.log.damaged
-                and not replica.sessions.is_incomplete
+                and not replica.tables.is_incomplete
                 and replica.core.committed_index == others.core.committed_index
                 and cluster.logs()["n1"] == cluster.logs()["n0"]
             )
@@ -117,4 +117,4 @@ async def test_a_damaged_file_is_made_good_and_the_replica_takes_part(
         async with Client(cluster.addresses["n1"], "g") as client:
             entry = await client.get(before[7].index)
         assert entry.body == b"entry 7"
-        assert replica.sessions.count == cluster.replica("n0").sessions.count
+        assert replica.tables.count == cluster.replica("n0").tables.count

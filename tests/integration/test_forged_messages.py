@@ -26,7 +26,7 @@ from quorumlog.model.messages.peer import (
     TimeoutNowRequest,
     VoteRequest,
 )
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 pytestmark = pytest.mark.processes
@@ -123,7 +123,7 @@ async def test_forged_offers_to_begin_elsewhere_remove_nothing(cluster, index):
     async with Client(cluster.servers, "g") as client:
         await store(cluster, *(b"%d" % number for number in range(ENTRIES)))
         term = max(status.term for status in await client.status()) + 1
-        table = SessionTable(index).encode()
+        table = TableSet(index).encode()
         for target in cluster.node_ids:
             for member in others(cluster, target):
                 stranger = await in_the_name_of(cluster, member, target)
@@ -142,7 +142,7 @@ async def test_nor_does_a_member_that_has_nothing_yet_take_them(make_cluster, un
     """It would acknowledge what comes after entries that it has never seen."""
     async with make_cluster() as cluster:
         await cluster.start("n2")
-        replica, table = cluster.replica("n2"), SessionTable(index).encode()
+        replica, table = cluster.replica("n2"), TableSet(index).encode()
         for member in ("n0", "n1"):
             stranger = await Stranger.at(cluster.addresses["n2"])
             await stranger.hear()

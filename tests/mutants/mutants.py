@@ -19,8 +19,8 @@ from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.machine_recovery import MachineRecovery
 from quorumlog.node.replica.part_timers import PartTimers
-from quorumlog.node.replica.sessions import EVERYTHING, SessionCheck, Sessions
 from quorumlog.node.replica.snapshotter import Snapshotter
+from quorumlog.node.replica.tables import EVERYTHING, Tables
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.dispatcher import CommitNotices, Dispatcher
 from quorumlog.raft.follower import Follower
@@ -30,7 +30,8 @@ from quorumlog.raft.quorum import quorum_index
 from quorumlog.raft.state import RaftState
 from quorumlog.raft.transfer import Transfer
 from quorumlog.raft.write_tracker import WriteTracker
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.producer_table import SessionCheck
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import TransactionTable
 from quorumlog.storage.files.write_plans import Plan
 from quorumlog.storage.log import store
@@ -299,19 +300,19 @@ def r23_state_and_applied_index_are_not_saved_together(put):
 
 
 def r26_a_repeated_command_is_executed_again(put):
-    check = Sessions.check
+    check = Tables.check
 
     def forgetful(self, entry):
         result = check(self, entry)
         keeps_results = getattr(entry, "keeps_results", False)
         return SessionCheck() if keeps_results and result.appended else result
 
-    put(Sessions, "check", forgetful)
+    put(Tables, "check", forgetful)
 
 
 def r27_entries_are_removed_with_sessions_that_were_not_read(put):
-    put(Sessions, "known_until", EVERYTHING)
-    put(Sessions, "learned", lambda self, raw: None)
+    put(Tables, "known_until", EVERYTHING)
+    put(Tables, "learned", lambda self, raw: None)
 
 
 def r28_readers_do_not_wait_for_the_end_of_a_transaction(put):
@@ -319,13 +320,13 @@ def r28_readers_do_not_wait_for_the_end_of_a_transaction(put):
 
 
 def r29_what_was_rejected_is_not_saved(put):
-    encode = SessionTable.encode
+    encode = TableSet.encode
 
     def forgetful(self):
         kept = TransactionTable(dict(self.transactions.producers))
-        return encode(SessionTable(self.as_of, self.sessions, kept))
+        return encode(TableSet(self.as_of, self.sessions, kept))
 
-    put(SessionTable, "encode", forgetful)
+    put(TableSet, "encode", forgetful)
 
 
 def r30_a_new_run_leaves_what_the_one_before_wrote(put):
@@ -392,6 +393,10 @@ def r36_who_is_asked_to_stop_acknowledges_what_nobody_else_has(put):
 def r37_offers_to_begin_elsewhere_are_taken_unconfirmed(put):
     install = Follower.install
     put(Follower, "install", lambda self, offer, **_: install(self, offer, is_confirmed=True))
+
+
+def r38_tables_are_not_cut_when_the_log_is_truncated(put):
+    put(Tables, "truncated", lambda self, from_index: None)
 
 
 def t01_a_wake_up_is_lost_when_an_earlier_one_fires(put):

@@ -103,7 +103,7 @@ def test_an_index_record_that_hides_sessions_is_mended_once(monkeypatch):
 
     monkeypatch.setattr(FileLog, "quarantine", counted)
     node.start()
-    until(cluster, lambda: node.running is not None and not node.running.sessions.is_incomplete)
+    until(cluster, lambda: node.running is not None and not node.running.tables.is_incomplete)
     assert len(quarantined) == 1
     until(cluster, lambda: node.running._eligibility._is_eligible)
 

@@ -35,7 +35,7 @@ def check_all_is_well(stopped, cluster):
         assert {index: found.get(index) for index in kept} == kept, node.node_id
         assert node.core.term >= stopped.term
         assert sessions_of(node) == stopped.sessions, node.node_id
-        assert not node.running.sessions.is_incomplete
+        assert not node.running.tables.is_incomplete
         assert set(node.core.membership.voters) == set(stopped.membership.voters)
 
 
@@ -146,16 +146,16 @@ def test_a_replica_that_lost_the_sessions_asks_a_peer_and_does_not_lead_before(k
     victim = cluster.nodes[VICTIM]
     assert "quorumlog.sessions is lost" in caplog.text
     cluster.run_until(cluster.clock.now_ms + 3_000)
-    assert victim.running.sessions.is_lost
+    assert victim.running.tables.is_lost
     assert victim.core.role is not Role.LEADER
-    assert victim.running.sessions.stable_index < stopped.begin  # no reader is told what is unknown
+    assert victim.running.tables.stable_index < stopped.begin  # no reader is told what is unknown
     victim.stop(power=False)  # and it is not forgotten that it was lost
     victim.start()
-    assert victim.running.sessions.is_lost
+    assert victim.running.tables.is_lost
     for node_id in ("n0", "n2", "n3"):
         cluster.nodes[node_id].start()
     check_all_is_well(stopped, cluster)
-    assert not victim.running.sessions.is_lost
+    assert not victim.running.tables.is_lost
 
 
 def test_a_group_in_which_no_replica_has_the_sessions_says_so_and_continues(caplog):
@@ -166,7 +166,7 @@ def test_a_group_in_which_no_replica_has_the_sessions_says_so_and_continues(capl
     cluster = stopped.started_after(*lost)
     cluster.run_until_equal(LIMIT_MS)
     assert any("no replica knows what producers" in str(vars(one)) for one in caplog.records)
-    assert all(not node.running.sessions.is_incomplete for node in cluster.nodes.values())
+    assert all(not node.running.tables.is_incomplete for node in cluster.nodes.values())
 
 
 def test_a_group_of_one_that_lost_the_sessions_says_so_and_continues(caplog):

@@ -8,10 +8,9 @@ import pytest
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.time_marks import MARKS_MAX, STEP_MS_MAX, TimeMarks
 from quorumlog.node.clock_watch import STEP_MS, ClockWatch
 from quorumlog.node.replica.group_time import GroupTime
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.sessions.entries import (
     TIME_MS_MAX,
     InitTransactions,
@@ -20,9 +19,10 @@ from quorumlog.sessions.entries import (
     is_transactional,
     system_entry_of,
 )
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
+from quorumlog.sessions.time_marks import MARKS_MAX, STEP_MS_MAX, TimeMarks
 from replica_context import Surroundings
-from store_access import Opened, config
+from store_access import Opened, config, take
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -45,13 +45,13 @@ class Replica(Surroundings):
     def open(self):
         self.opened = Opened(self.directory, data_file=16_384, index_file=32 * 64)
         self.log, group = self.opened.log, self.opened.group
-        self.sessions = Sessions(self.log, group.committed_index, group.sessions)
-        self.log.keep_sessions(self.sessions.to_save)
+        self.tables = Tables(self.log, group.committed_index, group.tables)
+        self.log.keep_tables(self.tables.to_save)
         now_ms = getattr(self, "now_ms", 5_000)
         self.core = SimpleNamespace(role=Role.LEADER, is_ready=True)
         super().__init__(config(**self.settings), core=self.core, log=self.log)
         self.now_ms = now_ms
-        self.time = GroupTime(self.context, self.sessions, self.propose)
+        self.time = GroupTime(self.context, self.tables, self.propose)
 
     def reopen(self):
         self.opened.close()
@@ -61,13 +61,13 @@ class Replica(Surroundings):
         if self.takes:
             first = self.log.end_index + 1
             self.opened.submit(self.log.append(block, 1)[0])
-            self.sessions.appended(block, first)
+            self.tables.appended(block, first)
             self.commit()
         answer(None, ())
 
     def commit(self):
         self.log.note_committed(self.log.end_index)
-        self.sessions.committed(self.log.end_index)
+        self.tables.committed(self.log.end_index)
 
     def append(self, count=1):
         self.opened.append([b"x" * 3_600] * count)
@@ -85,7 +85,7 @@ class Replica(Surroundings):
 
     @property
     def marks(self):
-        return self.sessions.marks.pairs
+        return self.tables.marks.pairs
 
     @property
     def first_file(self):
@@ -151,12 +151,12 @@ def test_a_mark_that_leaps_ahead_ages_nothing_by_more_than_a_step():
 
 
 def test_marks_are_saved_with_the_sessions_and_tables_without_them_can_be_read():
-    table = SessionTable()
-    table.apply(7, TimeMark(70))
+    table = TableSet()
+    take(table, 7, TimeMark(70))
     table.as_of = 9
-    assert SessionTable.decode(table.encode()).marks.pairs == [(7, 70)]
+    assert TableSet.decode(table.encode()).marks.pairs == [(7, 70)]
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(table.encode())[:5])
-    assert SessionTable.decode(older).marks.pairs == []
+    assert TableSet.decode(older).marks.pairs == []
 
 
 # -- of a replica -------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_a_mark_that_is_truncated_takes_its_time_with_it(replica):
     replica.write(1_000)
     block, at = block_of(TimeMark(HOUR)), replica.log.end_index + 1
     replica.opened.submit(replica.log.append(block, 2)[0])
-    replica.sessions.appended(block, at)
+    replica.tables.appended(block, at)
     assert replica.time.now_ms() == HOUR
     replica.opened.truncate(at)
-    replica.sessions.truncated(at)
+    replica.tables.truncated(at)
     assert replica.time.now_ms() == 1_000
 
 

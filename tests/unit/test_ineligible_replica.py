@@ -29,21 +29,21 @@ def test_who_cannot_read_a_producers_block_does_not_lead_until_it_can(cluster):
     node = cluster.leader()
     replica, looked = node.running, []
     replica.repairer.check_entry = looked.append
-    replica.sessions.is_incomplete = True
-    replica.sessions.scan = lambda committed_index: 5
+    replica.tables.is_incomplete = True
+    replica.tables.scan = lambda committed_index: 5
     node.enter(replica.update_eligibility)
     assert (node.core.role, looked) == (Role.FOLLOWER, [5])
     until(cluster, lambda: cluster.leader() not in (None, node))
 
     def scanned(committed_index):
-        replica.sessions.is_incomplete = False
+        replica.tables.is_incomplete = False
 
-    replica.sessions.scan = scanned
+    replica.tables.scan = scanned
     node.enter(replica.update_eligibility)
     for other in cluster.nodes.values():
         if other is not node:
-            other.running.sessions.is_incomplete = True
-            other.running.sessions.scan = lambda committed_index: 5
+            other.running.tables.is_incomplete = True
+            other.running.tables.scan = lambda committed_index: 5
             other.running.repairer.check_entry = looked.append
             other.enter(other.running.update_eligibility)
     until(cluster, lambda: cluster.leader() is node)

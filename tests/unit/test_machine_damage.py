@@ -306,7 +306,7 @@ def test_verdicts_and_reports_that_nobody_asked_for_change_nothing(request_id):
     term = leader.core.term
     for _ in range(25):
         for node in followers:
-            point = leader.running.applier.comparisons.next_point(leader.running.applied_index)
+            point = leader.running.applier.comparisons.points.after(leader.running.applied_index)
             for index in (point - 10, point):
                 told(node, leader, index, term=term, request_id=request_id, **VERDICT)
                 told(leader, node, index, term=term, request_id=request_id)

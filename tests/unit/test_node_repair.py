@@ -8,7 +8,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.replica.repair import Repairer
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from replica_context import Surroundings
 from store_access import Opened, config, stored_block
 
@@ -33,8 +33,9 @@ class Replica(Surroundings):
         self.told, self.skipped = [], []
         self.repairer = Repairer(
             self.context,
-            Sessions(self.log, 29, None),
+            Tables(self.log, 29, None),
             lambda index, peer, begin_index, table: self.skipped.append((peer, begin_index)),
+            list,
         )
 
     def submit(self, owner, token, plan):

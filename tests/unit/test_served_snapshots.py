@@ -106,7 +106,7 @@ def test_a_machine_that_is_ahead_of_what_was_fetched_is_not_taken_back():
     loaded = []
     follower = Side("n1")
     follower.counters = SimpleNamespace(log_resets=0)
-    follower.sessions.log_reset = lambda index: None
+    follower.tables.log_reset = lambda index: None
     follower.log.end_index = 20
     follower.log.note_committed = lambda index: None
     follower.log.reset = lambda *place: None

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.model.block import encode_block, parse_block, stamp
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.sessions.entries import (
     SESSION_ENTRY_SIZE,
     SessionEntry,
@@ -14,9 +14,10 @@ from quorumlog.sessions.entries import (
     system_entry_of,
 )
 from quorumlog.sessions.producer_table import BLOCKS_REMEMBERED, SESSIONS_MAX, SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.log.snapshots import SnapshotMeta
 from quorumlog.storage.log.store import GroupStore
-from store_access import Opened
+from store_access import Opened, take
 
 OK, GAP = ResponseCode.SUCCESS, ResponseCode.SEQUENCE_GAP
 MISMATCH, FENCED = ResponseCode.SEQUENCE_MISMATCH, ResponseCode.PRODUCER_FENCED
@@ -75,15 +76,16 @@ def entry(producer_id, sequence, count=2, *, epoch=0, crc=5):
 
 
 def test_the_same_entries_give_the_same_table_however_often_they_come():
-    table = SessionTable()
+    table = TableSet()
     for index, what in ((0, entry(1, 0)), (3, entry(2, 0)), (6, entry(1, 2))):
-        table.apply(index, what)
+        take(table, index, what)
     table.as_of = 8
     for index, what in ((3, entry(2, 0)), (6, entry(1, 2))):
-        table.apply(index, what)
-    assert table.sessions[1].next_sequence == 4
-    assert [block.index for block in table.sessions[1].blocks] == [0, 6]
-    assert SessionTable.decode(table.encode()) == table
+        take(table, index, what)
+    sessions = table.sessions.sessions
+    assert sessions[1].next_sequence == 4
+    assert [block.index for block in sessions[1].blocks] == [0, 6]
+    assert TableSet.decode(table.encode()) == table
 
 
 def test_a_higher_epoch_starts_anew_and_a_lower_one_is_ignored():
@@ -116,7 +118,7 @@ def test_a_bounded_number_of_blocks_of_a_producer_is_remembered():
 
 def test_garbage_is_no_table():
     with pytest.raises(UnexpectedArgumentError):
-        SessionTable.decode(b"\xc1")
+        TableSet.decode(b"\xc1")
 
 
 # -- of a replica -------------------------------------------------------------------------------
@@ -134,8 +136,8 @@ class Replica:
         self.opened = Opened(self.directory, data_file=4_096, index_file=32 * 64)
         self.log = self.opened.log
         group = self.opened.group
-        self.sessions = Sessions(self.log, group.committed_index, group.sessions)
-        self.log.keep_sessions(self.sessions.to_save)
+        self.tables = Tables(self.log, group.committed_index, group.tables)
+        self.log.keep_tables(self.tables.to_save)
 
     def run(self, plan):
         if plan is not None:
@@ -147,17 +149,17 @@ class Replica:
         first = self.log.end_index + 1
         plan, _ = self.log.append(block, 1)
         self.run(plan)
-        self.sessions.appended(block, first)
+        self.tables.appended(block, first)
         return first
 
     def check(self, producer_id, sequence, bodies, *, epoch=0):
         made, _ = raw_block(producer_id, sequence, bodies, epoch=epoch)
-        return self.sessions.check(made)
+        return self.tables.check(made)
 
     def commit(self, index=None):
         index = self.log.end_index if index is None else index
         self.log.note_committed(index)
-        self.sessions.committed(index)
+        self.tables.committed(index)
 
     def reopen(self):
         self.opened.close()
@@ -174,8 +176,8 @@ def replica(tmp_path):
 def test_a_first_block_is_known_although_only_a_snapshot_is_younger_than_it(tmp_path):
     """No checkpoint with sessions was written yet; the machine's snapshot shows the commit."""
     opened = Opened(tmp_path / "g", state_machine="counting:Counter")
-    sessions = Sessions(opened.log, -1, None)
-    opened.log.keep_sessions(sessions.to_save)
+    sessions = Tables(opened.log, -1, None)
+    opened.log.keep_tables(sessions.to_save)
     opened.append([b"x"] * 10)
     opened.log.note_committed(9)
     sessions.committed(9)
@@ -188,7 +190,7 @@ def test_a_first_block_is_known_although_only_a_snapshot_is_younger_than_it(tmp_
     opened.close()
     opened = Opened(tmp_path / "g", state_machine="counting:Counter")
     assert opened.group.committed_index == 12
-    sessions = Sessions(opened.log, opened.group.committed_index, opened.group.sessions)
+    sessions = Tables(opened.log, opened.group.committed_index, opened.group.tables)
     assert sessions.check(made).appended.index == 10
     opened.close()
 
@@ -222,7 +224,7 @@ def test_a_block_that_was_truncated_is_not_known_any_more(replica):
     replica.commit()
     at = replica.append(1, 1, [b"b"])
     replica.run(replica.log.truncate(at))
-    replica.sessions.truncated(at)
+    replica.tables.truncated(at)
     result = replica.check(1, 1, [b"other"])
     assert (result.code, result.appended) == (OK, None)
     assert replica.check(1, 0, [b"a"]).appended.index == 0
@@ -235,9 +237,9 @@ def test_a_restart_knows_what_was_known(replica, checkpoints):
         if number % 10 == 9 and checkpoints:
             replica.commit()
             replica.run(replica.log.checkpoint())
-    before = replica.sessions._current.sessions
+    before = replica.tables._current.sessions.sessions
     replica.reopen()
-    assert replica.sessions._current.sessions == before
+    assert replica.tables._current.sessions.sessions == before
     assert replica.check(0, 0, [b"0", b"x"]).appended is not None
 
 
@@ -258,10 +260,10 @@ def test_a_replica_that_begins_anew_knows_what_the_leader_knew(tmp_path):
         leader.append(1, number, [b"%d" % number])
     leader.commit()
     follower.append(1, 0, [b"0"])
-    follower.sessions.learned(leader.sessions.encode())
-    follower.sessions.log_reset(15)
+    follower.tables.learned(leader.tables.encode())
+    follower.tables.log_reset(15)
     follower.run(follower.log.reset(15, 1, 77))
-    follower.sessions.committed(15)
+    follower.tables.committed(15)
     assert follower.check(1, 9, [b"9"]).appended.index == 18
     follower.reopen()
     assert follower.check(1, 9, [b"9"]).appended.index == 18
@@ -289,19 +291,19 @@ def test_sessions_that_are_damaged_and_removed_elsewhere_are_the_leaders(tmp_pat
     with pytest.raises(CorruptionError):
         follower.log.read(8, 8, 1_000)
     follower.run(follower.log.quarantine(8, is_readable=True))
-    assert follower.sessions.scan(follower.log.end_index) == 8
-    follower.sessions.committed(follower.log.end_index)
-    assert follower.sessions.is_incomplete
-    assert follower.sessions.known_until == 3, "what is behind must not be removed yet"
+    assert follower.tables.scan(follower.log.end_index) == 8
+    follower.tables.committed(follower.log.end_index)
+    assert follower.tables.is_incomplete
+    assert follower.tables.known_until == 3, "what is behind must not be removed yet"
 
-    follower.sessions.learned(memoryview(b"garbage"))
-    assert follower.sessions.known_until == 3
-    follower.sessions.learned(memoryview(leader.sessions.encode()))
-    assert follower.sessions.known_until == 15
+    follower.tables.learned(memoryview(b"garbage"))
+    assert follower.tables.known_until == 3
+    follower.tables.learned(memoryview(leader.tables.encode()))
+    assert follower.tables.known_until == 15
     follower.log.note_committed(follower.log.end_index)
     follower.run(follower.log.reset(15))
-    follower.sessions.scan(follower.log.end_index)
-    assert not follower.sessions.is_incomplete
+    follower.tables.scan(follower.log.end_index)
+    assert not follower.tables.is_incomplete
     for _ in range(2):
         assert follower.check(1, 9, [b"9"]).appended.index == 18
         assert follower.check(1, 10, [b"next"]).code is OK
@@ -324,16 +326,16 @@ def test_sessions_behind_a_new_begin_stay_unknown_while_damage_hides_them(tmp_pa
         file.seek(place % 4_096 + 60)
         file.write(b"?")
     replica.open()
-    assert replica.sessions.scan(3) == 16
+    assert replica.tables.scan(3) == 16
     replica.commit(15)
-    replica.sessions.log_reset(13)
+    replica.tables.log_reset(13)
     replica.run(replica.log.reset(13))
-    assert replica.sessions.is_incomplete
+    assert replica.tables.is_incomplete
     with open(path, "r+b") as file:
         file.seek(place % 4_096 + 60)
         file.write(good)
     replica.run(replica.log.quarantine(16))
-    assert replica.sessions.scan(15) is None
+    assert replica.tables.scan(15) is None
     assert replica.check(1, 8, [b"8"]).appended.index == 16
     replica.opened.close()
 

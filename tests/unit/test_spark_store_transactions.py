@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.model.block import parse_block
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
@@ -22,15 +22,15 @@ class Store:
     def __init__(self, directory):
         self.opened = Opened(directory, data_file=4_096, index_file=1_024)
         self.log = self.opened.log
-        self.sessions = Sessions(self.log, -1, None)
-        self.log.keep_sessions(self.sessions.to_save)
+        self.tables = Tables(self.log, -1, None)
+        self.log.keep_tables(self.tables.to_save)
 
     def append(self, data, count=1):
         block = parse_block(memoryview(bytearray(data)), count=count, entry_bytes_max=ENTRY_MAX)
         first = self.log.end_index + 1
         plan, _ = self.log.append(block, 1)
         self.opened.submit(plan)
-        self.sessions.appended(block, first)
+        self.tables.appended(block, first)
 
     def begin(self, found_id=QUERY, run=b"1" * 16):
         self.append(InitTransactions(found_id, run, 1_000).encode())
@@ -41,13 +41,13 @@ class Store:
         self.append(encode_session_block(producer_id, 0, bodies, part=part), 5)
 
     def end(self, batch_id, producer_id, found_id=QUERY, epoch=1):
-        attempt = self.sessions.at_end.producers[found_id].attempts[producer_id]
+        attempt = self.tables.at_end.producers[found_id].attempts[producer_id]
         accepted = (attempt.accepted_as(producer_id),)
         self.append(EndTransaction(found_id, epoch, batch_id, accepted).encode())
 
     def save(self):
         self.log.note_committed(self.log.end_index)
-        self.sessions.committed(self.log.end_index)
+        self.tables.committed(self.log.end_index)
         self.opened.checkpoint()
 
     def scenes(self, step):
@@ -90,7 +90,7 @@ def test_only_what_was_accepted_is_read_wherever_the_last_checkpoint_was(tmp_pat
 def test_what_is_open_at_the_committed_end_is_not_read_yet(tmp_path):
     store = Store(tmp_path / "g")
     store.scenes(lambda: None)
-    store.sessions.committed(9)
+    store.tables.committed(9)
     finish(store.opened, 9)  # in the middle of what is accepted later
     assert texts(tmp_path / "g") == []
     assert indexes_of(tmp_path / "g", includeAll="true") == [0]

@@ -6,11 +6,11 @@ import pytest
 
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.model.hard_state import HardState
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.log.hard_state import FILE_NAME
 from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, DualSlotFile
-from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.metadata.tables_file import TablesFile
 from store_access import Opened
 
 SIZES = {"data_file": 2_000, "index_file": 32 * 8}
@@ -134,21 +134,21 @@ def test_a_checkpoint_without_room_for_the_sessions_is_postponed(tmp_path, monke
     opened = Opened(tmp_path / "g")
     opened.append([b"one", b"two"])
     opened.log.note_committed(1)
-    sessions = SessionTable(1).encode()
-    opened.log.keep_sessions(iter([sessions, None]).__next__)
+    sessions = TableSet(1).encode()
+    opened.log.keep_tables(iter([sessions, None]).__next__)
     with monkeypatch.context() as context:
-        context.setattr(SessionFile, "save", full)
+        context.setattr(TablesFile, "save", full)
         opened.checkpoint()
     assert not (tmp_path / "g" / "quorumlog.sessions").exists()
     opened.checkpoint()
-    assert SessionFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
+    assert TablesFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
     opened.close()
 
 
 def test_a_removal_after_a_checkpoint_without_room_saves_the_sessions_first(tmp_path, monkeypatch):
     """The removal is planned before it is known that the checkpoint could not save them."""
     saves = [NoSpaceError("no room")]
-    real = SessionFile.save
+    real = TablesFile.save
 
     def first_full(self, value):
         if saves:
@@ -158,15 +158,15 @@ def test_a_removal_after_a_checkpoint_without_room_saves_the_sessions_first(tmp_
     opened = Opened(tmp_path / "g", data_file=2_000, index_file=256)
     opened.append([b"x"] * 35)
     opened.log.note_committed(34)
-    sessions = SessionTable(30).encode()
-    opened.log.keep_sessions(iter([sessions, None, None]).__next__)
-    monkeypatch.setattr(SessionFile, "save", first_full)
+    sessions = TableSet(30).encode()
+    opened.log.keep_tables(iter([sessions, None, None]).__next__)
+    monkeypatch.setattr(TablesFile, "save", first_full)
     opened.submit(opened.log.checkpoint(), run=False)
     opened.submit(opened.log.reset(20))
-    assert SessionFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
+    assert TablesFile(OsFileSystem(), str(tmp_path / "g")).load() == sessions
     opened.close()
     again = Opened(tmp_path / "g", data_file=2_000, index_file=256)
-    assert (again.log.before_begin_index, again.group.sessions) == (20, sessions)
+    assert (again.log.before_begin_index, again.group.tables) == (20, sessions)
     again.close()
 
 
@@ -175,15 +175,15 @@ def test_sessions_are_saved_until_they_are_durable_and_then_no_more(tmp_path, mo
     opened = Opened(tmp_path / "g", data_file=2_000, index_file=256)
     opened.append([b"x"] * 35)
     opened.log.note_committed(34)
-    older, newer = SessionTable(30).encode(), SessionTable(34).encode()
-    opened.log.keep_sessions(iter([older, newer, None]).__next__)
-    monkeypatch.setattr(SessionFile, "save", lambda _, value: saved.append(value))
+    older, newer = TableSet(30).encode(), TableSet(34).encode()
+    opened.log.keep_tables(iter([older, newer, None]).__next__)
+    monkeypatch.setattr(TablesFile, "save", lambda _, value: saved.append(value))
     opened.submit(opened.log.checkpoint(), run=False)
     opened.submit(opened.log.reset(10), run=False)
     opened.run(1)
     opened.submit(opened.log.reset(20))  # planned before the newer ones were durable
     assert saved == [older, newer, newer]
-    opened.log.keep_sessions(lambda: None)
+    opened.log.keep_tables(lambda: None)
     opened.submit(opened.log.reset(30))
     assert len(saved) == 3
     opened.close()

@@ -5,15 +5,15 @@ from random import Random
 import pytest
 
 from quorumlog.model.errors import NoSpaceError
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.storage.files.reserve import FILE_NAME, RESERVE_BYTES
-from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.metadata.tables_file import TablesFile
 from store_access import Opened
 
 SIZES = {"data_file": 200_000, "index_file": 4_096}
 RESERVE = f"/g/{FILE_NAME}"
-TABLE = SessionTable(30).encode()
+TABLE = TableSet(30).encode()
 
 
 def new_disk():
@@ -31,7 +31,7 @@ def used(disk):
     opened.submit(opened.log.append_config(b"members", 1))
     opened.submit(opened.log.append_noop(1))
     opened.log.note_committed(36)
-    opened.log.keep_sessions(iter([TABLE, None]).__next__)
+    opened.log.keep_tables(iter([TABLE, None]).__next__)
     opened.submit(opened.log.quarantine(7, is_readable=False))
     opened.checkpoint()
     opened.close()
@@ -56,7 +56,7 @@ def test_a_file_lost_on_a_full_disk_stops_no_opening(path, caplog):
     disk.kill()
     assert held
     opened = Opened("/g", files=disk, **SIZES)
-    assert opened.group.sessions == TABLE
+    assert opened.group.tables == TABLE
     assert f"{path} is restored from its other copy once there is room" in caplog.text
     opened.close()
     disk.kill()
@@ -68,20 +68,20 @@ def test_a_file_lost_on_a_full_disk_stops_no_opening(path, caplog):
 def test_a_table_saved_by_half_is_read_on_a_full_disk_and_then_saved_whole():
     disk = new_disk()
     used(disk)
-    newer = SessionTable(33).encode()
+    newer = TableSet(33).encode()
     disk.remove(RESERVE)
     disk.fail_next("sessions.copy.new", "ENOSPC")
     with pytest.raises(NoSpaceError):
-        SessionFile(disk, "/g").save(newer)
+        TablesFile(disk, "/g").save(newer)
     disk.kill()
     disk.fail_next("sessions.copy.new", "ENOSPC")
     opened = Opened("/g", files=disk, **SIZES)
-    assert opened.group.sessions == newer
+    assert opened.group.tables == newer
     opened.submit(opened.log.reset(20))
     opened.close()
     disk.kill()
     disk.remove("/g/quorumlog.sessions")
-    assert SessionFile(disk, "/g").load(read_only=True) == newer
+    assert TablesFile(disk, "/g").load(read_only=True) == newer
 
 
 def test_a_removal_on_a_full_disk_saves_sessions_and_damage_with_the_reserve(caplog):
@@ -91,7 +91,7 @@ def test_a_removal_on_a_full_disk_saves_sessions_and_damage_with_the_reserve(cap
     opened.submit(opened.log.append_config(b"members", 1))
     opened.submit(opened.log.append_noop(1))
     opened.log.note_committed(100)
-    opened.log.keep_sessions(iter([TABLE, None, None]).__next__)
+    opened.log.keep_tables(iter([TABLE, None, None]).__next__)
     fill(disk)
     opened.submit(opened.log.quarantine(70, is_readable=False))
     opened.submit(opened.log.reset(60))
@@ -99,7 +99,7 @@ def test_a_removal_on_a_full_disk_saves_sessions_and_damage_with_the_reserve(cap
     assert disk.size_of(RESERVE) > RESERVE_BYTES  # made again where the files were
     disk.kill()
     opened = Opened("/g", files=disk, **SIZES)
-    assert (opened.log.before_begin_index, opened.group.sessions) == (60, TABLE)
+    assert (opened.log.before_begin_index, opened.group.tables) == (60, TABLE)
     assert list(opened.log.damaged) == [(70, 70)]
     opened.close()
 
@@ -131,14 +131,14 @@ def test_a_log_with_members_killed_before_its_first_checkpoint_opens_on_a_full_d
 def test_the_reserve_grows_with_the_table_of_sessions():
     disk = new_disk()
     opened = Opened("/g", files=disk, **SIZES)
-    table = SessionTable(1).encode() + bytes(1 << 20)
+    table = TableSet(1).encode() + bytes(1 << 20)
     opened.append([b"one", b"two"])
-    opened.log.keep_sessions(lambda: table)
+    opened.log.keep_tables(lambda: table)
     opened.checkpoint()
     fill(disk)
-    newer = SessionTable(2).encode() + bytes(1 << 20)
-    opened.log.keep_sessions(lambda: newer)
+    newer = TableSet(2).encode() + bytes(1 << 20)
+    opened.log.keep_tables(lambda: newer)
     opened.append([b"three"])
     opened.checkpoint()
-    assert SessionFile(disk, "/g").load(read_only=True) == newer
+    assert TablesFile(disk, "/g").load(read_only=True) == newer
     opened.close()

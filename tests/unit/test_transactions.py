@@ -21,8 +21,9 @@ from quorumlog.sessions.entries import (
     system_entries_in,
     system_entry_of,
 )
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import RANGES_MAX, TransactionTable
+from store_access import take
 
 QUERY, OTHER = b"q" * 16, b"o" * 16
 RUN, LATER = b"1" * 16, b"2" * 16
@@ -224,8 +225,8 @@ def test_only_stretches_that_are_asked_about_are_named_and_no_more_than_that():
     assert log.rejected() == whole[2:]
     log.table.removed(20)  # in the middle of one
     assert log.rejected() == whole[2:]
-    known = SessionTable(log.index, {}, log.table)
-    assert SessionTable.decode(known.encode()).transactions.complete_from == 21
+    known = TableSet(log.index, transactions=log.table)
+    assert TableSet.decode(known.encode()).transactions.complete_from == 21
 
 
 def test_the_table_has_a_bound():
@@ -296,19 +297,19 @@ def random_entry(choice, log):
 def test_every_replica_derives_the_same_whatever_comes_and_wherever_it_begins(seed):
     """Applied whole, or from a table that was saved and read on the way; refused entries, too."""
     choice = random.Random(seed)
-    whole, index, entries = SessionTable(), 0, []
+    whole, index, entries = TableSet(), 0, []
     for _ in range(120):
         entry = random_entry(choice, whole.transactions)
-        whole.apply(index, entry)
+        take(whole, index, entry)
         entries.append((index, entry))
         index += 1 + entry.count
-    part, saved_at = SessionTable(), choice.randrange(120)
+    part, saved_at = TableSet(), choice.randrange(120)
     for at, entry in entries[:saved_at]:
-        part.apply(at, entry)
+        take(part, at, entry)
         part.as_of = at + entry.count
-    part = SessionTable.decode(part.encode())
+    part = TableSet.decode(part.encode())
     for at, entry in entries:
-        part.apply(at, entry)
+        take(part, at, entry)
     part.as_of = whole.as_of
     assert part == whole
     covered = {}
@@ -318,4 +319,4 @@ def test_every_replica_derives_the_same_whatever_comes_and_wherever_it_begins(se
 
 
 def test_a_table_of_before_is_read():
-    assert SessionTable.decode(msgspec.msgpack.encode([7, []])) == SessionTable(7)
+    assert TableSet.decode(msgspec.msgpack.encode([7, []])) == TableSet(7)

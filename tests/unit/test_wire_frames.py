@@ -74,6 +74,8 @@ MESSAGES = [
     peer.OfferResponse(**PEER, request_id=5, code=ResponseCode.INCONSISTENT_LEADER),
     peer.DigestQuery(**PEER, request_id=5, index=4_095),
     peer.StateDigest(**PEER, index=4_095, digest=bytes(16), is_verdict=True, request_id=5),
+    peer.TableDigestQuery(**PEER, request_id=5, index=4_095, table="sessions.1"),
+    peer.TableDigest(**PEER, index=4_095, digest=bytes(16), is_majority=True, table="marks.1"),
     peer.SnapshotChunk(**PEER, request_id=5, code=ResponseCode.SUCCESS, offset=1 << 20),
     peer.RepairRequest(**PEER, request_id=5, first_index=6, last_index=9, bytes_max=1_000),
     peer.RepairResponse(**PEER, request_id=5, code=ResponseCode.SUCCESS, first_index=6, count=2),

@@ -180,6 +180,8 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "machine_rebuilds": status.machine_rebuilds if known else None,
         "machine_compared_index": status.machine_compared_index if known else None,
         "machine_checked_ms": status.machine_checked_ms if known else None,
+        "tables_compared_index": status.tables_compared_index if known else None,
+        "tables_rebuilt": status.tables_rebuilt if known else None,
         "stable_index": status.stable_index if known else None,
         "open_transactions": status.open_transactions if known else None,
         "connections": status.connections if known else None,

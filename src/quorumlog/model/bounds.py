@@ -59,6 +59,9 @@ FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 Batch: TypeAlias = Annotated[int, Meta(ge=-1)]
 """Number of a batch, 64 bits of the writer's choice; -1: none."""
 
+ChannelOrAll: TypeAlias = Annotated[int, Meta(ge=-1, le=(1 << 32) - 2)]
+"""Of users' entries; -1: all of them."""
+
 Label: TypeAlias = Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)]
 """What a client calls something: itself, its machine."""
 LabelBytes: TypeAlias = Annotated[bytes, Meta(max_length=LABEL_LENGTH_MAX)]

@@ -174,6 +174,10 @@ def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
             "Blocks of producers that came again and were in the log already.",
             counters.blocks_repeated,
         ),
+        "tables_rebuilt": (
+            "Times derived tables differed from a majority's, and a peer's took their place.",
+            counters.tables_rebuilt,
+        ),
         "log_resets": (
             "Times this log was reset, as the leader had removed what it needed.",
             counters.log_resets,

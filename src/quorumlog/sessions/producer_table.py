@@ -1,7 +1,7 @@
 """Producer sessions: what every replica remembers of producers, so that a retry is appended once.
 
 Every replica derives the same table from the session entries of producers' blocks (`entries`), in
-the order of the log. The table of transactions is part of it, and so are the time marks.
+the order of the log (`derived_table`).
 
 A session needs no opening and no closing. Its producer makes up a random id, and the first block
 that names it creates the session; each block states the sequence of its first entry. A block that
@@ -10,15 +10,16 @@ lost: it gets the same answer, and nothing is appended. A gap, or a block that w
 error, since it is not known whether it was appended.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.time_marks import TimeMarks
-from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
-from quorumlog.sessions.transaction_table import TransactionalProducer, TransactionTable
+from quorumlog.model.block import Block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.sessions.derived_table import RecordSum
+from quorumlog.sessions.entries import SessionEntry, SystemEntry
 
 SESSIONS_MAX: Final = 10_000
 """Number of producers that a group remembers; the one idle longest is forgotten first.
@@ -55,85 +56,96 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
         return next(found, None)
 
 
-class _Saved(msgspec.Struct, frozen=True, array_like=True):
-    as_of: int
-    sessions: list[tuple[int, Session]]
-    producers: list[tuple[bytes, TransactionalProducer]] = []
-    rejected: list[tuple[int, int]] = []
-    complete_from: int = 0
-    time_marks: list[tuple[int, int]] = []
+@dataclass(frozen=True, slots=True)
+class SessionCheck:
+    """The check of a producer's block: `appended` already, refused with a code, or to be added."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    appended: AppendedBlock | None = None
 
 
 @dataclass(slots=True)
 class SessionTable:
-    """All sessions, as of the entry at index `as_of`; the one idle longest comes first."""
+    """All sessions by producer id; the one idle longest comes first. See `DerivedTable`."""
 
-    as_of: int = -1
+    name: ClassVar[str] = "sessions.1"
+    reads_users: ClassVar[bool] = False
     sessions: dict[int, Session] = field(default_factory=dict)
-    transactions: TransactionTable = field(default_factory=TransactionTable)
-    marks: TimeMarks = field(default_factory=TimeMarks)
+    _sum: RecordSum = field(default_factory=RecordSum, init=False, compare=False, repr=False)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the table equals one of a log without entries."""
-        return not (self.sessions or self.transactions.producers or self.marks.pairs)
+    def found_in(
+        self, block: Block, first_index: int, entries: Sequence[tuple[int, SystemEntry]]
+    ) -> Sequence[tuple[int, SessionEntry]]:
+        """See `DerivedTable`."""
+        return [(index, entry) for index, entry in entries if isinstance(entry, SessionEntry)]
 
-    def apply(self, index: int, entry: SystemEntry) -> None:
-        """Take an entry of the log; one at or before `as_of` was taken already."""
-        if index <= self.as_of:
-            return
-        if is_transactional(entry):
-            self.transactions.apply(index, entry)
-        if isinstance(entry, SessionEntry):
-            self._apply_session(index, entry)
-        elif isinstance(entry, TimeMark):
-            self.marks.add(index, entry.time_ms)
-
-    def removed(self, before_begin_index: int) -> None:
-        """Forget what matters only for entries that the log does not hold any more."""
-        self.transactions.removed(before_begin_index)
-        self.marks.removed(before_begin_index)
-
-    def _apply_session(self, index: int, entry: SessionEntry) -> None:
-        before = self.sessions.get(entry.producer_id)
-        block = AppendedBlock(entry.first_sequence, entry.count, entry.crc, index)
-        following = entry.first_sequence + entry.count
-        if before is None or entry.epoch > before.epoch:
-            session = Session(entry.epoch, following, (block,))
-        elif entry.epoch == before.epoch and entry.first_sequence == before.next_sequence:
+    def apply(self, index: int, what: SessionEntry) -> None:
+        """Take a session entry of the log."""
+        before = self.sessions.get(what.producer_id)
+        block = AppendedBlock(what.first_sequence, what.count, what.crc, index)
+        following = what.first_sequence + what.count
+        if before is None or what.epoch > before.epoch:
+            session = Session(what.epoch, following, (block,))
+        elif what.epoch == before.epoch and what.first_sequence == before.next_sequence:
             blocks = (*before.blocks, block)[-BLOCKS_REMEMBERED:]
-            session = Session(entry.epoch, following, blocks)
+            session = Session(what.epoch, following, blocks)
         else:
             return  # no leader appends such a block
-        self.sessions.pop(entry.producer_id, None)
-        self.sessions[entry.producer_id] = session
+        self.sessions.pop(what.producer_id, None)
+        self.sessions[what.producer_id] = session
+        self._sum.changed(what.producer_id)
         while len(self.sessions) > SESSIONS_MAX:
-            del self.sessions[next(iter(self.sessions))]
+            oldest = next(iter(self.sessions))
+            del self.sessions[oldest]
+            self._sum.changed(oldest)
+
+    def removed(self, before_begin_index: int) -> None:
+        """See `DerivedTable`: sessions outlive the entries that they name."""
 
     def copy(self) -> "SessionTable":
         """Return an independent copy."""
-        transactions, marks = self.transactions.copy(), self.marks.copy()
-        return SessionTable(self.as_of, dict(self.sessions), transactions, marks)
+        return SessionTable(dict(self.sessions))
 
-    def encode(self) -> bytes:
-        """Return the table as bytes."""
-        saved = _Saved(
-            self.as_of,
-            list(self.sessions.items()),
-            list(self.transactions.producers.items()),
-            self.transactions.rejected,
-            self.transactions.complete_from,
-            self.marks.pairs,
+    def fields(self) -> tuple[Any, ...]:
+        """See `DerivedTable`."""
+        return (list(self.sessions.items()),)
+
+    def digest(self, since: int) -> bytes:
+        """See `DerivedTable`. The index of a session's newest block shows how long it is idle."""
+        return self._sum.of(self.sessions)
+
+    def check(self, entry: SessionEntry) -> SessionCheck:
+        """Decide on a block that a leader is asked to append after those that were applied."""
+        session = self.sessions.get(entry.producer_id)
+        who = f"producer {entry.producer_id}"
+        if session is None or entry.epoch > session.epoch:
+            if not entry.first_sequence:
+                return SessionCheck()
+            if session is None:
+                text = f"{who} is not known (any more), but goes on at {entry.first_sequence}"
+                return SessionCheck(ResponseCode.UNKNOWN_PRODUCER, text)
+            text = f"{who} begins its epoch {entry.epoch} at {entry.first_sequence}, not at 0"
+            return SessionCheck(ResponseCode.SEQUENCE_GAP, text)
+        if entry.epoch < session.epoch:
+            text = f"{who} of epoch {entry.epoch} was succeeded by epoch {session.epoch}"
+            return SessionCheck(ResponseCode.PRODUCER_FENCED, text)
+        if entry.first_sequence == session.next_sequence:
+            return SessionCheck()
+        if entry.first_sequence > session.next_sequence:
+            text = f"{who} must go on at {session.next_sequence}, not at {entry.first_sequence}"
+            return SessionCheck(ResponseCode.SEQUENCE_GAP, text)
+        return _repeated(entry, session.block_at(entry.first_sequence), who)
+
+
+def _repeated(entry: SessionEntry, appended: AppendedBlock | None, who: str) -> SessionCheck:
+    sequence = entry.first_sequence
+    if appended is None:
+        text = (
+            f"{who}: entries from {sequence} on were appended so long ago that nobody knows where"
         )
-        return msgspec.msgpack.encode(saved)
-
-    @classmethod
-    def decode(cls, raw: bytes | memoryview) -> "SessionTable":
-        """Read what `encode` returned. Raises `UnexpectedArgumentError`."""
-        try:
-            saved = msgspec.msgpack.decode(raw, type=_Saved)
-        except msgspec.MsgspecError as error:
-            raise UnexpectedArgumentError(f"no table of producer sessions: {error}") from error
-        transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)
-        marks = TimeMarks(saved.time_marks)
-        return cls(saved.as_of, dict(saved.sessions), transactions, marks)
+        return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
+    if (appended.count, appended.crc) != (entry.count, entry.crc):
+        text = f"{who} had other entries appended as {sequence} and following"
+        return SessionCheck(ResponseCode.SEQUENCE_MISMATCH, text)
+    return SessionCheck(appended=appended)

@@ -8,21 +8,25 @@ names the attempts that are accepted. All others of that batch, and of earlier b
 rejected, and readers leave them out. A batch that has ended cannot end again, so a batch that is
 written again after a failure is in the log once, however it is divided.
 
-Every replica derives the same table from the entries of the log. The idea and the names are Kafka's
-(KIP-98), with one difference. Kafka commits whatever a producer wrote in a transaction. A batch
-system runs a task again when it is slow or seems lost, and both attempts may write. So the end must
-name the attempts that count (decision 0016), with the number and a CRC of their entries: an attempt
-of which a part was lost, or to which a late task added, cannot be accepted.
+Every replica derives the same table from the entries of the log (`derived_table`). The idea and the
+names are Kafka's (KIP-98), with one difference. Kafka commits whatever a producer wrote in a
+transaction. A batch system runs a task again when it is slow or seems lost, and both attempts may
+write. So the end must name the attempts that count (decision 0016), with the number and a CRC of
+their entries: an attempt of which a part was lost, or to which a late task added, cannot be
+accepted.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from hashlib import blake2b
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
+from quorumlog.sessions.derived_table import DIGEST_SIZE, RecordSum
 from quorumlog.sessions.entries import (
     AcceptedAttempt,
     EndTransaction,
@@ -31,6 +35,7 @@ from quorumlog.sessions.entries import (
     SystemEntry,
     TransactionPart,
     continued_crc,
+    is_transactional,
 )
 
 TRANSACTIONAL_IDS_MAX: Final = 10_000
@@ -91,8 +96,13 @@ _TAKEN: Final = TransactionCheck()
 
 @dataclass(slots=True)
 class TransactionTable:
-    """All transactional ids, in the order of their last writes, and the rejected ranges, sorted."""
+    """All transactional ids, in the order of their last writes, and the rejected ranges, sorted.
 
+    See `DerivedTable`.
+    """
+
+    name: ClassVar[str] = "transactions.1"
+    reads_users: ClassVar[bool] = False
     producers: dict[bytes, TransactionalProducer] = field(default_factory=dict)
     rejected: list[Range] = field(default_factory=list)
     complete_from: int = 0
@@ -100,6 +110,7 @@ class TransactionTable:
     open_ids: set[bytes] = field(init=False)
     """The ids with blocks of a batch that has not ended."""
     range_count: int = field(init=False)
+    _sum: RecordSum = field(default_factory=RecordSum, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Derive the remaining fields."""
@@ -142,14 +153,20 @@ class TransactionTable:
 
     # -- applying -----------------------------------------------------------------------------
 
-    def apply(self, index: int, entry: SystemEntry) -> None:
+    def found_in(
+        self, block: Block, first_index: int, entries: Sequence[tuple[int, SystemEntry]]
+    ) -> Sequence[tuple[int, SystemEntry]]:
+        """See `DerivedTable`."""
+        return [(index, entry) for index, entry in entries if is_transactional(entry)]
+
+    def apply(self, index: int, what: SystemEntry) -> None:
         """Take an entry of the log at an index."""
-        if isinstance(entry, InitTransactions):
-            self._start_run(entry)
-        elif isinstance(entry, EndTransaction):
-            self._end(index, entry)
-        elif isinstance(entry, SessionEntry) and entry.part is not None:
-            self._add(index, entry, entry.part)
+        if isinstance(what, InitTransactions):
+            self._start_run(what)
+        elif isinstance(what, EndTransaction):
+            self._end(index, what)
+        elif isinstance(what, SessionEntry) and what.part is not None:
+            self._add(index, what, what.part)
 
     def _start_run(self, entry: InitTransactions) -> None:
         known = self.producers.get(entry.transactional_id)
@@ -174,6 +191,7 @@ class TransactionTable:
         while len(self.producers) > TRANSACTIONAL_IDS_MAX:
             oldest = next(known_id for known_id in self.producers if known_id not in self.open_ids)
             del self.producers[oldest]
+            self._sum.changed(oldest)
 
     def _add(self, index: int, entry: SessionEntry, part: TransactionPart) -> None:
         last = index + entry.count
@@ -224,6 +242,7 @@ class TransactionTable:
     def _put(self, known_id: bytes, producer: TransactionalProducer) -> None:
         self.producers.pop(known_id, None)
         self.producers[known_id] = producer
+        self._sum.changed(known_id)
         (self.open_ids.add if producer.attempts else self.open_ids.discard)(known_id)
 
     def _reject(self, attempts: Iterable[Attempt]) -> None:
@@ -240,6 +259,20 @@ class TransactionTable:
         if number:
             del self.rejected[:number]
             self.range_count -= number
+
+    # -- keeping and comparing ----------------------------------------------------------------
+
+    def fields(self) -> tuple[Any, ...]:
+        """See `DerivedTable`."""
+        return list(self.producers.items()), self.rejected, self.complete_from
+
+    def digest(self, since: int) -> bytes | None:
+        """See `DerivedTable`: all ids, and what was rejected of the entries after `since`."""
+        if self.complete_from > since + 1:
+            return None
+        rejected = self.rejected[bisect_left(self.rejected, (since + 1, 0)) :]
+        raw = self._sum.of(self.producers) + msgspec.msgpack.encode(rejected)
+        return blake2b(raw, digest_size=DIGEST_SIZE).digest()
 
     # -- judging ------------------------------------------------------------------------------
 

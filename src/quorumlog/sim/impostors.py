@@ -11,6 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from quorumlog.model.bounds import TERM_JUMP_MAX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import (
@@ -19,9 +21,10 @@ from quorumlog.model.messages.peer import (
     OfferResponse,
     PeerMessage,
     StateDigest,
+    TableDigest,
     VoteRequest,
 )
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TABLE_NAMES, TableSet
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimulatedCluster
@@ -57,7 +60,7 @@ class Impostors:
 
     def _forge(self) -> None:
         node = self._random.choice(list(self._cluster.nodes.values()))
-        kinds = (self._offer, self._answer, self._beat, self._vote, self._digest)
+        kinds = (self._offer, self._answer, self._beat, self._vote, self._digest, self._table)
         make = self._random.choice(kinds)
         sender = self._random.choice([one for one in self._cluster.nodes if one != node.node_id])
         # a node that knows no term yet accepts any as the group's
@@ -98,7 +101,7 @@ class Impostors:
             size_bytes=100 * has_machine,
             sha256=bytes(32) if has_machine else b"",
         )
-        return offer, SessionTable(index).encode()
+        return offer, TableSet(index).encode()
 
     def _answer(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
         answer = OfferResponse(
@@ -148,6 +151,14 @@ class Impostors:
             request_id=self._random.choice((0, self._random.getrandbits(62))),
         )
         return digest, b""
+
+    def _table(self, node: "SimulatedNode", sender: str) -> tuple[PeerMessage, bytes] | None:
+        """The same of a table that is derived from the log."""
+        made = self._digest(node, sender)
+        if made is None:
+            return None
+        lie = msgspec.structs.asdict(made[0])
+        return TableDigest(**lie, table=self._random.choice(TABLE_NAMES)), b""
 
     def _far(self, node: "SimulatedNode") -> int:
         """Return a term that no group reaches."""

@@ -30,6 +30,8 @@ AGED = 0.6
 are removed by age."""
 HOURS_MS = (2_000, 4_000, 8_000)
 """How long the hour lasts for which such a run keeps entries."""
+COMPARED = 0.25
+"""Share of runs without a state machine in which replicas compare their tables often."""
 MACHINES = 0.5
 """Share of runs in which the group has a state machine."""
 DAMAGED_MACHINES = 0.6
@@ -79,7 +81,7 @@ def run_seed(
         has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
         max_push_time_out_ms=500,
         **retention,
-        **machine,
+        **(machine or _digests(seed)),
     )
     faults = Faults(cluster, seed)
     chance = _drawn("machine faults", seed)
@@ -166,6 +168,14 @@ def _machine(seed: int) -> dict[str, object]:
         "state_machine": random.choice((REGISTERS, KEY_VALUES)),
         "digest_entries": random.choice((1, 8, 64)),
     }
+
+
+def _digests(seed: int) -> dict[str, object]:
+    """Return settings with which, in some runs, replicas compare their tables often."""
+    random = _drawn("digests", seed)
+    if random.random() >= COMPARED:
+        return {}
+    return {"digest_entries": random.choice((8, 64))}
 
 
 def _live_through(

@@ -49,6 +49,8 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     50: peer.OfferResponse,
     51: client.GroupIdentity,
     52: peer.DigestQuery,
+    53: peer.TableDigestQuery,
+    54: peer.TableDigest,
 }
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

@@ -4,6 +4,7 @@ import msgspec
 
 from quorumlog.model.bounds import (
     AskedIndex,
+    ChannelOrAll,
     Count,
     Crc,
     FileNumber,
@@ -67,7 +68,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     fetch sees everything that was committed before it was sent. `read_committed`: entries only up
     to where every transaction has ended, with the rejected ranges. `headers_only`: the entries
     without their bodies. If `machine` is the replica's own (see `StoreLocation`), the answer says
-    where the entries are instead, as far as they are in files.
+    where the entries are instead, as far as they are in files. With a `channel` (-1: all entries)
+    only users' entries on it are sent; the answer says up to where it has looked.
     """
 
     begin_index: AskedIndex
@@ -80,6 +82,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     read_committed: bool = False
     headers_only: bool = False
     machine: Label = ""
+    channel: ChannelOrAll = -1
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
@@ -98,6 +101,9 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     rejected: list[tuple[Index, Index]] = []
     """(first, last) of entries among them that belong to transactions and were not accepted."""
     location: StoreLocation | None = None
+    looked_until: Index = -1
+    """Of a request for one channel: the last entry that was looked at; the `count` attached ones
+    are those on the channel up to there. -1: the server knows no channels, and sent all."""
 
 
 class GroupIdentity(Message, frozen=True, kw_only=True):
@@ -231,3 +237,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Identity of the group, made when it started; empty: not started, or by an earlier version."""
     address_text: str = ""
     """Where the log and `peers` disagree about addresses, and what to do."""
+    tables_compared_index: Index = -1
+    """Last entry after which a table derived from the log was that of a majority."""
+    tables_rebuilt: Count = 0
+    """How often they differed from a majority's, and a peer's took their place."""

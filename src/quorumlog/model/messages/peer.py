@@ -28,6 +28,8 @@ INTRODUCED_MAX = 512
 """Groups in one introduction; more of them go into several."""
 HEART_BEATS_MAX = 512
 """Heartbeats and answers in one message; more go into another."""
+TABLES_MAX = 64
+"""Kinds of tables that are derived from a log."""
 
 
 class PeerMessage(Message, frozen=True, kw_only=True):
@@ -237,7 +239,8 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a repair request: entries first_index … first_index + count - 1, attached.
 
     `begin_index` is the first entry that the sender keeps; if the requested ones lie before it, the
-    sender's producer sessions are attached.
+    sender's derived tables are attached. `agreed` says of each by name after which entry it
+    equalled a majority's last (-1: not since the start).
     """
 
     request_id: Number
@@ -245,6 +248,7 @@ class RepairResponse(PeerMessage, frozen=True, kw_only=True):
     first_index: Index = -1
     count: Count = 0
     begin_index: Index = -1
+    agreed: Annotated[list[tuple[Name, Index]], Meta(max_length=TABLES_MAX)] = []
 
 
 class SnapshotOfferRequest(PeerMessage, frozen=True, kw_only=True):
@@ -281,6 +285,21 @@ class StateDigest(PeerMessage, frozen=True, kw_only=True):
     is_verdict: bool = False
     is_majority: bool = False
     request_id: Number = 0
+
+
+class TableDigestQuery(DigestQuery, frozen=True, kw_only=True):
+    """The same of a table that is derived from the log; `table` names it and the rule it follows.
+
+    A replica that does not know the name does not answer.
+    """
+
+    table: Name = ""
+
+
+class TableDigest(StateDigest, frozen=True, kw_only=True):
+    """Answer to a `TableDigestQuery`, as a `StateDigest` answers a `DigestQuery`."""
+
+    table: Name = ""
 
 
 class NodeMessage(Message, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from quorumlog.node.replica.proposals import (
     ProposalQueue,
     refusal,
 )
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
@@ -60,7 +60,7 @@ class Appends:
         self,
         context: ReplicaContext,
         machine: MachineState,
-        sessions: Sessions,
+        tables: Tables,
         requests: PendingRequests,
         fetches: Fetches,
         space: DiskSpace,
@@ -70,7 +70,7 @@ class Appends:
         self._limits = context.limits
         self._config = context.config
         self._machine = machine
-        self._sessions = sessions
+        self._tables = tables
         self._pending_requests = requests
         self._fetches = fetches
         self._space = space
@@ -109,7 +109,7 @@ class Appends:
                 return
             if self._proposals.holds(entry):
                 self._proposals.flush()  # what is queued of it counts
-            result = self._sessions.check(entry)
+            result = self._tables.check(entry)
             if result.code is not ResponseCode.SUCCESS:
                 self._refuse_confirmed(entry, answer)
                 return
@@ -154,7 +154,7 @@ class Appends:
 
         def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
             self._lookups -= 1
-            result = self._sessions.check(entry)
+            result = self._tables.check(entry)
             if code is not ResponseCode.SUCCESS:
                 self._refuse(answer, code, text)
             elif result.code is not ResponseCode.SUCCESS:
@@ -268,8 +268,7 @@ class Appends:
         context, batch = self._context, self._batches.pop(effect.proposal_id)
         plan, positions = context.log.append(batch.block, effect.term)
         leads = [member.entry for member in batch.members if member.entry is not None]
-        if leads:
-            self._sessions.appended(batch.block, effect.first_index)
+        self._tables.appended(batch.block, effect.first_index, has_system_entries=bool(leads))
         check(context.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, positions)
         if self._timer.due_ms == NEVER_MS:  # else it is set for an append that came before

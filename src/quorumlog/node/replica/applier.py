@@ -37,9 +37,9 @@ from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.queries import Queries
 from quorumlog.node.replica.retention import Retention
 from quorumlog.node.replica.served_snapshots import ServedSnapshots
-from quorumlog.node.replica.sessions import Sessions
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
 from quorumlog.node.replica.snapshotter import Snapshotter
+from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Applier:
         context: ReplicaContext,
         machine: MachineState,
         snapshots: Snapshots | None,
-        sessions: Sessions,
+        tables: Tables,
         requests: PendingRequests,
         appends: Appends,
         retention: Retention,
@@ -71,9 +71,7 @@ class Applier:
         self.state = machine
         self._appends = appends
         self.queries = Queries(context, machine, self, requests)
-        self.snapshotter = Snapshotter(
-            context, snapshots, machine, self, sessions, served, retention
-        )
+        self.snapshotter = Snapshotter(context, snapshots, machine, self, tables, served, retention)
         self.scrub = MachineScrub(context, snapshots, machine, self, self.snapshotter)
         self.comparisons = Comparisons(context, machine, self, self.snapshotter, self.scrub)
         self._recovery = MachineRecovery(

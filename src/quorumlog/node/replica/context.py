@@ -37,7 +37,7 @@ class ReplicaShell(WriteOwner, Protocol):
     ) -> None:
         """Pass an event to the core, with the bytes that belong to it, and carry out the effects.
 
-        `table` are the producer sessions that came with an offer, `block` the entries that came
+        `table` are the derived tables that came with an offer, `block` the entries that came
         with a push, `runs` the entries that were read for one.
         """
         ...
@@ -139,6 +139,10 @@ class ReplicaContext:
         """
         self.shell.write_failed(error)
         self.environment.broken(str(error))
+
+    def record(self, text: str) -> None:
+        """Add a line to the replica's event history."""
+        self.core.history.record(self.environment.now_ms(), text)
 
     def raise_alarm(self, text: str) -> None:
         """Tell operators of something that must never happen."""

@@ -26,6 +26,7 @@ class ReplicaCounters:
     bytes_removed: int = 0
     log_resets: int = 0
     machine_rebuilds: int = 0
+    tables_rebuilt: int = 0
     snapshots_damaged: int = 0
 
     def count_refusal(self, code: ResponseCode) -> None:

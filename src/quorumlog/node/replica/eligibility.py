@@ -1,4 +1,4 @@
-"""Whether a replica may lead: with a whole log, all sessions, a working machine, at its place."""
+"""Whether a replica may lead: with a whole log, its tables, a working machine, at its place."""
 
 import logging
 
@@ -7,7 +7,7 @@ from quorumlog.model.errors import StorageError
 from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.placement import Placement
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.events import EligibilityChanged
 
 logger = logging.getLogger(__name__)
@@ -17,10 +17,10 @@ class Eligibility:
     """The part of a replica that reports to the core whether this replica is eligible to lead."""
 
     def __init__(
-        self, context: ReplicaContext, sessions: Sessions, placement: Placement, applier: Applier
+        self, context: ReplicaContext, tables: Tables, placement: Placement, applier: Applier
     ) -> None:
         self._context = context
-        self._sessions = sessions
+        self._tables = tables
         self._placement = placement
         self._applier = applier
         self._is_eligible = True
@@ -32,17 +32,19 @@ class Eligibility:
             and self._applier.is_eligible
             and not self._applier.state.is_installing
         )
-        is_eligible = is_eligible and self._knows_sessions() and not self._placement.misplaced_text
+        is_eligible = is_eligible and self._knows_tables() and not self._placement.misplaced_text
         if is_eligible != self._is_eligible:
             self._is_eligible = is_eligible
             self._context.step(EligibilityChanged(is_eligible))
 
-    def _knows_sessions(self) -> bool:
-        """Whether all sessions are known, also after a repair: then no block is appended twice."""
-        context, sessions = self._context, self._sessions
-        if sessions.is_incomplete:
+    def _knows_tables(self) -> bool:
+        """Whether the tables are whole, also after a repair: then no block is appended twice."""
+        context, tables = self._context, self._tables
+        if tables.is_doubted:
+            return False
+        if tables.is_incomplete:
             try:
-                unread = sessions.scan(context.core.committed_index)
+                unread = tables.scan(context.core.committed_index)
             except StorageError as error:
                 log_event(
                     logger,
@@ -56,4 +58,4 @@ class Eligibility:
             if unread is not None:  # damage not yet found by a reader, or a damaged index record
                 context.check_entry(unread)
                 context.check_damage_later()
-        return not sessions.is_incomplete
+        return not tables.is_incomplete

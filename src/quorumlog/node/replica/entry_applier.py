@@ -10,8 +10,9 @@ from quorumlog.model.codes import Role
 from quorumlog.model.errors import TRANSIENT_ERRORS, OutOfDescriptorsError
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.command_results import CommandResults
-from quorumlog.node.replica.comparisons import DIGEST_BYTES_MAX, Comparisons
+from quorumlog.node.replica.comparisons import Comparisons
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.digest_comparison import DIGEST_BYTES_MAX
 from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.machine_jobs import (
     ApplyBatch,
@@ -82,7 +83,7 @@ class EntryApplier:
         asks_first = self.has_applied and self._queries.is_ready
         if last <= applied or asks_first or not self._is_time_to_apply(last):
             return None
-        point = self._comparisons.next_point(applied)
+        point = self._comparisons.points.after(applied)
         last = min(last, applied + APPLY_ENTRIES, point)
         return self._applying(machine, applied + 1, last)
 
@@ -156,7 +157,7 @@ class EntryApplier:
 
     def _digest_at(self, machine: StateMachine, index: int) -> bytes:
         """Return the digest if states are compared after an entry; on the machine's thread."""
-        if not self._comparisons.is_point(index):
+        if not self._comparisons.points.is_one(index):
             return b""
         try:
             with damage_of_machine():

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import Role
 from quorumlog.model.messages.client import AppendResponse
-from quorumlog.model.time_marks import STEP_MS_MAX
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.proposals import Propose
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.sessions.entries import TIME_MS_MAX, TimeMark
+from quorumlog.sessions.time_marks import STEP_MS_MAX
 from quorumlog.storage.log.retention import mark_pause_ms
 
 DELAYS_A_PAUSE = 60
@@ -29,10 +29,10 @@ class GroupTime:
     All methods run on the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, sessions: Sessions, propose: Propose) -> None:
+    def __init__(self, context: ReplicaContext, tables: Tables, propose: Propose) -> None:
         self._context = context
         self._environment = context.environment
-        self._sessions = sessions
+        self._tables = tables
         self._propose = propose
         self._pause_ms = mark_pause_ms(context.config)
         self._delay_ms = self._pause_ms // DELAYS_A_PAUSE
@@ -48,7 +48,7 @@ class GroupTime:
         Time since an older mark was seen does not count: the leader that wrote the newest mark may
         have counted less, and time goes on from its mark.
         """
-        newest, now_ms = self._sessions.marks.newest, self._environment.now_ms()
+        newest, now_ms = self._tables.marks.newest, self._environment.now_ms()
         if newest != self._seen:
             self._seen, self._since_ms = newest, now_ms
         passed_ms = min(now_ms - self._since_ms, STEP_MS_MAX)
@@ -56,7 +56,7 @@ class GroupTime:
 
     def age_ms(self, index: int) -> int | None:
         """Return the minimum age of all entries up to an index; None: it is not known."""
-        now_ms, marked_ms = self.now_ms(), self._sessions.marks.first_since(index)
+        now_ms, marked_ms = self.now_ms(), self._tables.marks.first_since(index)
         return None if now_ms is None or marked_ms is None else now_ms - marked_ms
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class GroupTime:
     def _is_due(self, time_ms: int | None) -> bool:
         context, now_ms = self._context, self._environment.now_ms()
         core, closed = context.core, context.log.closed_index()
-        marked_ms = self._sessions.marks.first_since(closed)
+        marked_ms = self._tables.marks.first_since(closed)
         leads = core.role is Role.LEADER and core.is_ready
         if not leads or closed <= context.log.before_begin_index:
             self._unmarked_since_ms = None

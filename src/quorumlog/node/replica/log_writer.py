@@ -6,7 +6,7 @@ from quorumlog.log_events import log_event
 from quorumlog.model.block import Block, first_index_of
 from quorumlog.model.errors import InvariantViolation, check
 from quorumlog.node.replica.context import ReplicaContext
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft import effects as fx
 from quorumlog.storage.log.hard_state import HardStates
 
@@ -19,13 +19,11 @@ class LogWriter:
     All methods run on the event loop's thread.
     """
 
-    def __init__(
-        self, context: ReplicaContext, hard_states: HardStates, sessions: Sessions
-    ) -> None:
+    def __init__(self, context: ReplicaContext, hard_states: HardStates, tables: Tables) -> None:
         self._context = context
         self._log = context.log
         self._hard_states = hard_states
-        self._sessions = sessions
+        self._tables = tables
         self._durable_token = self._reported_token = 0
 
     # -- what the disk reports ----------------------------------------------------------------
@@ -75,7 +73,7 @@ class LogWriter:
         if skipped or kept != block.count:
             block = block.slice(skipped, skipped + kept)
         plan = self._log.append_received(block)
-        self._sessions.appended(block, effect.first_index)
+        self._tables.appended(block, effect.first_index)
         check(self._log.end_index == effect.last_index, "core and log agree on the end")
         self._context.submit(effect.token, plan)
 
@@ -84,7 +82,7 @@ class LogWriter:
 
         A deposed leader may have replicated them to a minority. Every leader holds all committed
         entries (Raft 5.4.1), so an entry that conflicts with the leader's cannot be committed, and
-        its producer got no acknowledgement. The producer sessions follow at once, before the disk
+        its producer got no acknowledgement. The derived tables follow at once, before the disk
         has carried out the removal: a block that is sent again must not be taken for appended
         because its removed copy was.
         """
@@ -97,4 +95,4 @@ class LogWriter:
             end_index=self._log.end_index,
         )
         self._context.submit(effect.token, self._log.truncate(effect.from_index))
-        self._sessions.truncated(effect.from_index)
+        self._tables.truncated(effect.from_index)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
+import msgspec
+
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, parse_block
 from quorumlog.model.codes import ResponseCode
@@ -22,7 +24,7 @@ from quorumlog.model.messages.peer import RepairRequest, RepairResponse
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.scrubber import Scrubber
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import WritePlan
 
@@ -40,18 +42,24 @@ SkipRemoved: TypeAlias = Callable[[int, str, int, bytes | memoryview], None]
 class Repairer:
     """The part of a replica that quarantines damaged entries and has peers repair them.
 
-    All methods run on the event loop's thread.
+    `agreed` says after which entry each derived table equalled a majority's last. All methods run
+    on the event loop's thread.
     """
 
     def __init__(
-        self, context: ReplicaContext, sessions: Sessions, skip_removed: SkipRemoved
+        self,
+        context: ReplicaContext,
+        tables: Tables,
+        skip_removed: SkipRemoved,
+        agreed: Callable[[], list[tuple[str, int]]],
     ) -> None:
         self._context = context
         self._environment = context.environment
         self._limits = context.limits
         self._config = context.config
-        self._sessions = sessions
+        self._tables = tables
         self._skip_removed = skip_removed
+        self._agreed = agreed
         self.scrubber = Scrubber(context, self.found)
         self._request: RepairRequest | None = None
         self._peer_number, self._failures = 1, 0
@@ -229,8 +237,8 @@ class Repairer:
 
         Without a leader the same applies to an entry that any peer has removed, once all have been
         asked: this replica may have the longest log and be the only one that can lead, but it may
-        not lead while it is damaged. Producer sessions that started in the entry are in the peer's
-        table, which is attached.
+        not lead while it is damaged. What the entry says is in the peer's tables, which are
+        attached.
         """
         context = self._context
         if message.begin_index <= index:
@@ -319,6 +327,7 @@ class Repairer:
             begin_index=self._context.log.before_begin_index + 1,
         )
         parts: list[Buffer] = [run.data for run in runs]
-        if request.first_index < response.begin_index and not self._sessions.is_lost:
-            parts = [self._sessions.encode()]
+        if request.first_index < response.begin_index and self._tables.is_trusted:
+            parts = [self._tables.encode()]
+            response = msgspec.structs.replace(response, agreed=self._agreed())
         self._environment.network.send(request.local_id, response, parts, bulk=True)

@@ -37,6 +37,8 @@ from quorumlog.model.messages.peer import (
     SnapshotChunkRequest,
     SnapshotOfferRequest,
     StateDigest,
+    TableDigest,
+    TableDigestQuery,
 )
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.appends import Appends
@@ -50,7 +52,6 @@ from quorumlog.node.replica.fetch_waiters import FetchAnswer
 from quorumlog.node.replica.fetches import Fetches, view_of
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.log_writer import LogWriter
-from quorumlog.node.replica.lost_sessions import LostSessions
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
 from quorumlog.node.replica.peer_messages import PeerMessages
@@ -62,10 +63,11 @@ from quorumlog.node.replica.queries import QueryAnswer
 from quorumlog.node.replica.repair import Repairer
 from quorumlog.node.replica.retention import Retention
 from quorumlog.node.replica.served_snapshots import ServedSnapshots
-from quorumlog.node.replica.sessions import Sessions
 from quorumlog.node.replica.snapshot_receiver import SnapshotReceiver
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
 from quorumlog.node.replica.snapshot_sender import SnapshotSender
+from quorumlog.node.replica.table_comparisons import DerivedTables
+from quorumlog.node.replica.tables import Tables
 from quorumlog.node.replica.transactions import OpenTransactions
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
@@ -110,15 +112,13 @@ class Replica:
         self.pending_requests = requests = PendingRequests(context)
         self.readers = ConsumerPositions(environment.now_ms)
         # a part is made after the parts that its constructor gets
-        log, saved, is_lost = opened.log, opened.sessions, opened.sessions_lost
-        self.sessions = sessions = Sessions(log, opened.committed_index, saved, is_lost=is_lost)
-        log.keep_sessions(sessions.to_save)
-        lost_sessions = LostSessions(context, sessions)
+        self.derived = derived = DerivedTables(context, opened)
+        tables = derived.tables
         self.fetches = Fetches(
-            log,
+            opened.log,
             limits,
             partial(view_of, core),
-            sessions,
+            tables,
             environment.executor.run,
             context.damage_found,
             defer=environment.defer,
@@ -126,10 +126,10 @@ class Replica:
             location=opened.location,
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
-        self.appends = Appends(context, state, sessions, requests, self.fetches, space)
-        self.transactions = OpenTransactions(context, sessions, requests, self.appends.propose)
-        group_time = GroupTime(context, sessions, self.appends.propose)
-        retention = Retention(context, state, sessions, space, group_time)
+        self.appends = Appends(context, state, tables, requests, self.fetches, space)
+        self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
+        group_time = GroupTime(context, tables, self.appends.propose)
+        retention = Retention(context, state, tables, space, group_time)
         self.maintenance = Maintenance(context, space, retention)
         served, snapshot_requests = ServedSnapshots(context), SnapshotRequests(context)
         snapshots = opened.snapshots
@@ -137,25 +137,25 @@ class Replica:
             context,
             state,
             snapshots,
-            sessions,
+            tables,
             requests,
             self.appends,
             retention,
             served,
             snapshot_requests,
         )
-        sender = SnapshotSender(context, snapshots, sessions, served, self.applier)
+        sender = SnapshotSender(context, snapshots, tables, served, self.applier)
         self.snapshot_receiver = receiver = SnapshotReceiver(
-            context, snapshots, sessions, snapshot_requests, self.applier, retention
+            context, snapshots, tables, snapshot_requests, self.applier, retention
         )
-        self.repairer = Repairer(context, sessions, receiver.skip_removed)
-        self._eligibility = Eligibility(context, sessions, self.placement, self.applier)
-        self._writer = LogWriter(context, opened.hard_states, sessions)
+        self.repairer = Repairer(context, tables, receiver.skip_removed, derived.agreed)
+        self._eligibility = Eligibility(context, tables, self.placement, self.applier)
+        self._writer = LogWriter(context, opened.hard_states, tables)
         self._messages = PeerMessages(context)
         pushes = Pushes(context, self._messages, space)
         self._core_timer = context.timers.new(self._tick_core)
         self._effects = self._effect_handlers(pushes, sender)
-        self._received = self._message_handlers(pushes, sender, lost_sessions)
+        self._received = self._message_handlers(pushes, sender)
 
     def _effect_handlers(
         self, pushes: Pushes, sender: SnapshotSender
@@ -187,13 +187,13 @@ class Replica:
         }
 
     def _message_handlers(
-        self, pushes: Pushes, sender: SnapshotSender, lost_sessions: LostSessions
+        self, pushes: Pushes, sender: SnapshotSender
     ) -> dict[type[Any], Callable[[Any, memoryview], None]]:
         """Return the handler of each message that does not go straight to the core."""
         receiver = self.snapshot_receiver
 
         def repaired(message: RepairResponse, attachment: memoryview) -> None:
-            if not lost_sessions.answered(message, attachment):
+            if not self.derived.lost_tables.answered(message, attachment):
                 self.repairer.answered(message, attachment)
 
         return {
@@ -204,13 +204,15 @@ class Replica:
             OfferResponse: lambda message, _: receiver.response_received(message),
             PushRequest: pushes.receive,
             ReadIndexRequest: lambda message, _: self.pending_requests.serve(message),
-            ReadIndexResponse: self._receive_read_index,
+            ReadIndexResponse: lambda message, _: self.pending_requests.answered(message),
             RepairRequest: lambda message, _: self.repairer.serve(message),
             RepairResponse: repaired,
-            SnapshotChunk: self._receive_chunk,
+            SnapshotChunk: receiver.chunk_received,
             SnapshotChunkRequest: lambda message, _: sender.send_chunk(message),
             SnapshotOfferRequest: lambda message, _: sender.offer_requested(message),
             StateDigest: lambda message, _: self.applier.comparisons.received(message),
+            TableDigest: self.derived.received,
+            TableDigestQuery: self.derived.received,
         }
 
     # -- what others see ----------------------------------------------------------------------
@@ -229,6 +231,11 @@ class Replica:
     def log(self) -> Log:
         """The log (to be read only)."""
         return self.context.log
+
+    @property
+    def tables(self) -> Tables:
+        """What is derived from the log (to be read only)."""
+        return self.derived.tables
 
     @property
     def counters(self) -> ReplicaCounters:
@@ -325,12 +332,6 @@ class Replica:
     def _receive_heartbeat(self, message: HeartBeatRequest, _: memoryview) -> None:
         matches = self._messages.heartbeat_matches(message, self.core.committed_index)
         self.step(ev.Received(message, matches))
-
-    def _receive_read_index(self, message: ReadIndexResponse, _: memoryview) -> None:
-        self.pending_requests.answered(message)
-
-    def _receive_chunk(self, message: SnapshotChunk, attachment: memoryview) -> None:
-        self.snapshot_receiver.chunk_received(message, attachment)
 
     # -- what the disk says -------------------------------------------------------------------
 
@@ -453,7 +454,7 @@ class Replica:
 
     def _committed(self, effect: fx.Committed, _: _Item) -> None:
         self.log.note_committed(effect.index)
-        self.sessions.committed(effect.index)
+        self.tables.committed(effect.index)
         self.maintenance.changed()
         self.applier.committed(effect.index)
         self.fetches.committed()
@@ -476,15 +477,19 @@ class Replica:
         self.fetches.committed()
 
     def _membership_changed(self, effect: fx.MembershipChanged, _: _Item) -> None:
-        current = effect.membership
-        log_event(
-            logger,
-            logging.INFO,
-            "membership changed",
-            group=self.config.group,
-            index=effect.index,
-            voters=current.voters,
-            before=current.outgoing,
-            learners=current.learners,
-        )
+        _log_membership(self.config.group, effect)
         self.check_addresses()
+
+
+def _log_membership(group: str, effect: fx.MembershipChanged) -> None:
+    current = effect.membership
+    log_event(
+        logger,
+        logging.INFO,
+        "membership changed",
+        group=group,
+        index=effect.index,
+        voters=current.voters,
+        before=current.outgoing,
+        learners=current.learners,
+    )

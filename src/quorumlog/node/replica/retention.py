@@ -8,7 +8,7 @@ from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.machine_state import MachineState
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.events import LogCompacted
 from quorumlog.storage.files.write_plans import WritePlan
 from quorumlog.storage.log.retention import RetentionInputs, last_to_remove, mark_pause_ms
@@ -23,14 +23,14 @@ class Retention:
         self,
         context: ReplicaContext,
         machine: MachineState,
-        sessions: Sessions,
+        tables: Tables,
         space: DiskSpace,
         group_time: GroupTime,
     ) -> None:
         self._context = context
         self._environment = context.environment
         self._machine = machine
-        self._sessions = sessions
+        self._tables = tables
         self._space = space
         self._steady_ms = mark_pause_ms(context.config)
         self.group_time = group_time
@@ -46,7 +46,7 @@ class Retention:
             core.committed_index,
             core.durable_index,
             machine.applied_index,
-            self._sessions.known_until,
+            self._tables.known_until,
         )
         is_stopped = context.health_text or context.is_broken
         if last > context.log.before_begin_index and not is_stopped:
@@ -55,7 +55,7 @@ class Retention:
     def _remove(self, last_index: int) -> None:
         context, log = self._context, self._context.log
         self._environment.disk.submit(self, None, log.reset(last_index))
-        self._sessions.removed(log.before_begin_index)
+        self._tables.removed(log.before_begin_index)
         context.step(LogCompacted(log.before_begin_index, log.before_begin_term))
 
     def clean(self) -> None:
@@ -97,7 +97,7 @@ class Retention:
             self.group_time.age_ms,
             self._environment.hour_of_day(),
             clock_is_steady=not self.text,
-            applied_index=min(context.core.committed_index, self._sessions.known_until),
+            applied_index=min(context.core.committed_index, self._tables.known_until),
             peers_have=context.core.retention_floor,
         )
         size_bytes = context.log.size_bytes

@@ -23,6 +23,6 @@ def meta_of(offer: InstallSnapshotRequest) -> SnapshotMeta:
 
 
 def fingerprint_of(offer: InstallSnapshotRequest, table: bytes) -> bytes:
-    """Return a fingerprint of an offer and the sessions attached to it."""
+    """Return a fingerprint of an offer and the tables attached to it."""
     fields = (offer.term, *msgspec.structs.astuple(meta_of(offer)))
     return hashlib.sha256(msgspec.msgpack.encode(fields) + table).digest()

@@ -27,9 +27,9 @@ from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.retention import Retention
 from quorumlog.node.replica.served_snapshots import SILENT_OFFERS
-from quorumlog.node.replica.sessions import Sessions
 from quorumlog.node.replica.snapshot_offers import fingerprint_of, meta_of
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.effects import ConfirmOffer, FetchSnapshot, ResetLog
 from quorumlog.raft.events import OfferConfirmed, Received, SnapshotFetched
 from quorumlog.storage.log.snapshots import Installing, SnapshotMeta, Snapshots
@@ -66,7 +66,7 @@ class SnapshotReceiver:
         self,
         context: ReplicaContext,
         snapshots: Snapshots | None,
-        sessions: Sessions,
+        tables: Tables,
         requests: SnapshotRequests,
         applier: Applier,
         retention: Retention,
@@ -74,7 +74,7 @@ class SnapshotReceiver:
         self._context = context
         self._environment = context.environment
         self._snapshots = snapshots
-        self._sessions = sessions
+        self._tables = tables
         self._requests = requests
         self._applier = applier
         self._machine = applier.state
@@ -94,7 +94,7 @@ class SnapshotReceiver:
     def offer_received(self, offer: InstallSnapshotRequest, attachment: memoryview) -> None:
         """A peer offers a place to start; an offer without a readable membership is dropped.
 
-        The peer's producer sessions are attached; they count once the offer is taken.
+        The peer's derived tables are attached; they count once the offer is taken.
         """
         try:
             if offer.config is not None:
@@ -156,7 +156,7 @@ class SnapshotReceiver:
         )
 
     def fetch(self, effect: FetchSnapshot, table: bytes = b"") -> None:
-        """Start to fetch what is offered, or continue; `table`: the sessions that came with it.
+        """Start to fetch what is offered, or continue; `table`: the tables that came with it.
 
         A write or check that is running is finished before another offer takes its place.
         """
@@ -295,7 +295,7 @@ class SnapshotReceiver:
         offer, self._fetched = self._started, meta
         self._stop_fetching()
         if self._started_table:
-            self._sessions.learned(self._started_table)
+            self._tables.learned(self._started_table)
         if offer is not None:
             self._context.step(SnapshotFetched(offer))
         machine = self._machine
@@ -316,21 +316,21 @@ class SnapshotReceiver:
     ) -> None:
         """Continue after a damaged entry that a peer has removed, as no other peer has it either.
 
-        The peer's log starts at `begin_index`; `table` are its producer sessions, empty if it does
+        The peer's log starts at `begin_index`; `table` are its derived tables, empty if it does
         not know them: then what producers appended in the entry is not known there either.
         """
         machine = self._machine
         if machine.machine is not None and machine.applied_index < index:
             self._requests.ask(peer_id)
         elif table:
-            self._sessions.learned(table)
+            self._tables.learned(table)
             if machine.machine is not None and machine.newest_index < index:
                 # first save a snapshot with the entry's effect; the next peer's answer removes it
                 self._applier.snapshotter.ask(lambda code, text, saved_index: None)
             self._retention.remove_until(begin_index - 1)
 
     def reset(self, effect: ResetLog, table: bytes = b"") -> None:
-        """Reset the log, as the core decided; `table`: the sessions that came with the offer.
+        """Reset the log, as the core decided; `table`: the tables that came with the offer.
 
         Those of a snapshot were taken when the snapshot arrived. They come first, because the log
         will not hold the entries from which they could be derived. Entries after the new start that
@@ -350,10 +350,10 @@ class SnapshotReceiver:
         )
         context.counters.log_resets += 1
         if table:
-            self._sessions.learned(table)
+            self._tables.learned(table)
         if effect.truncate_from >= 0:
-            self._sessions.truncated(effect.truncate_from)
-        self._sessions.log_reset(effect.before_begin_index)
+            self._tables.truncated(effect.truncate_from)
+        self._tables.log_reset(effect.before_begin_index)
         if effect.truncate_from >= 0:
             context.submit(None, log.truncate(effect.truncate_from))
         else:

@@ -19,8 +19,8 @@ from quorumlog.model.messages.peer import (
 from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.served_snapshots import ServedSnapshots
-from quorumlog.node.replica.sessions import Sessions
 from quorumlog.node.replica.snapshot_offers import fingerprint_of
+from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.effects import OfferSnapshot
 from quorumlog.raft.events import EntriesUnreadable
 from quorumlog.raft.rate_limiter import RateLimiter
@@ -53,7 +53,7 @@ class SnapshotSender:
         self,
         context: ReplicaContext,
         snapshots: Snapshots | None,
-        sessions: Sessions,
+        tables: Tables,
         served: ServedSnapshots,
         applier: Applier,
     ) -> None:
@@ -61,7 +61,7 @@ class SnapshotSender:
         self._environment = context.environment
         self._config = context.config
         self._snapshots = snapshots
-        self._sessions = sessions
+        self._tables = tables
         self._served = served
         self._applier = applier
         self._chunk_bytes = context.limits.push_bytes_max
@@ -93,7 +93,7 @@ class SnapshotSender:
             kept_bytes=meta.kept_bytes,
             from_leader=core.role is Role.LEADER,
         )
-        table = self._sessions.encode()
+        table = self._tables.encode()
         if offer.from_leader:
             self._record_offer(offer, table)
         self._environment.network.send(effect.peer_id, offer, [table])
@@ -137,13 +137,13 @@ class SnapshotSender:
     def _newest_snapshot(self) -> SnapshotMeta | None:
         """Return the newest snapshot, or for a plain log the place where it starts."""
         log, machine = self._context.log, self._applier.state
-        if self._sessions.is_lost:
-            return None  # the offer must carry the producer sessions of the removed entries
+        if not self._tables.is_trusted:
+            return None  # the offer must carry what the removed entries said
         index = log.before_begin_index
         if machine.machine is not None:
             newest = machine.newest
-            # the offer must carry the producer sessions of the removed entries
-            known = self._sessions.as_of
+            # the offer must carry what the removed entries said
+            known = self._tables.as_of
             reaches = newest is not None and index <= newest.last_included_index <= known
             return newest if reaches else None
         chain_crc = log.chain_crc_at(index)

@@ -1,7 +1,7 @@
 """Saves a state machine's snapshots beside the log, and removes entries that they cover.
 
-After the machine's own data a snapshot holds what the replica keeps beside it: the producer
-sessions and the results of commands (`SnapshotTrailer`).
+After the machine's own data a snapshot holds what the replica keeps beside it: the derived tables
+and the results of commands (`SnapshotTrailer`).
 """
 
 import logging
@@ -32,7 +32,7 @@ from quorumlog.node.replica.machine_jobs import (
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.retention import Retention
 from quorumlog.node.replica.served_snapshots import ServedSnapshots
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
 from quorumlog.storage.log.snapshots import SnapshotMeta, Snapshots
 
@@ -48,12 +48,12 @@ REQUESTS_MAX = 1_024
 
 
 class SnapshotTrailer(msgspec.Struct, frozen=True, array_like=True):
-    """What follows the machine's data in a snapshot: two encoded tables.
+    """What follows the machine's data in a snapshot.
 
-    They are `SessionTable`, and the pairs of `CommandResults`.
+    An encoded `TableSet`, and the pairs of `CommandResults`.
     """
 
-    sessions: bytes = b""
+    tables: bytes = b""
     results: list[tuple[bytes, bytes]] = []
 
 
@@ -79,7 +79,7 @@ class Snapshotter:
         snapshots: Snapshots | None,
         machine: MachineState,
         control: MachineControl,
-        sessions: Sessions,
+        tables: Tables,
         served: ServedSnapshots,
         retention: Retention,
     ) -> None:
@@ -89,7 +89,7 @@ class Snapshotter:
         self._config = context.config
         self._machine = machine
         self._control = control
-        self._sessions = sessions
+        self._tables = tables
         self._served = served
         self._retention = retention
         machine.newest = snapshots.newest() if snapshots is not None else None
@@ -185,13 +185,13 @@ class Snapshotter:
         )
 
         begin, number = log.before_begin_index, self._state_number
-        sessions, results = self._sessions.committed_table(), self._machine.results
-        knows_sessions = not self._sessions.is_lost
+        tables, results = self._tables.committed_tables(), self._machine.results
+        is_trusted = self._tables.is_trusted
         fetched = self._served.indexes()
 
         def run() -> _Frozen:
             whole = _with_digest(meta, machine)
-            table = sessions.encode() if knows_sessions else b""
+            table = tables.encode() if is_trusted else b""
             trailer = msgspec.msgpack.encode(SnapshotTrailer(table, results.pairs()))
             state, oldest = _frozen(machine, index), -1
             if state is None and snapshots is not None:
@@ -450,8 +450,8 @@ class Snapshotter:
 
     def loaded(self, meta: SnapshotMeta, trailer: SnapshotTrailer) -> None:
         """A machine has loaded a snapshot: take over its trailer, and answer waiting requests."""
-        if trailer.sessions:
-            self._sessions.learned(trailer.sessions)
+        if trailer.tables:
+            self._tables.learned(trailer.tables)
         if self._context.log.damaged:  # damaged entries below it are not needed any more
             self._retention.remove_until(meta.last_included_index)
         self.answer_requests()

@@ -36,7 +36,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
             or log.damaged
             or replica.applier.state.failed_text
             or _machine_trouble(replica)
-            or replica.sessions.is_lost
+            or replica.derived.lost_tables.text
             or replica.placement.misplaced_text
         ),
         health_text=replica.health_text
@@ -44,7 +44,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         or replica.placement.misplaced_text
         or _machine_trouble(replica)
         or _damage_text(replica)
-        or _lost_sessions_text(replica)
+        or replica.derived.lost_tables.text
         or _founding_text(replica),
         voters=list(core.membership.voters),
         outgoing=list(core.membership.outgoing),
@@ -67,8 +67,8 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         snapshot_index=replica.applier.state.newest_index,
         install_state=_install_state(replica),
         scrub_found=replica.repairer.scrubber.damage_found,
-        stable_index=min(committed, replica.sessions.stable_index),
-        open_transactions=len(replica.sessions.at_end.open_ids),
+        stable_index=min(committed, replica.tables.stable_index),
+        open_transactions=len(replica.tables.at_end.open_ids),
         identity=core.identity.hex(),
         address_text=replica.placement.text,
         readers=replica.readers.list()[-READERS_SHOWN:],
@@ -77,6 +77,8 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         machine_rebuilds=replica.counters.machine_rebuilds,
         machine_compared_index=replica.applier.comparisons.agreed_index,
         machine_checked_ms=replica.applier.scrub.checked_ms,
+        tables_compared_index=replica.derived.agreed_index,
+        tables_rebuilt=replica.counters.tables_rebuilt,
     )
 
 
@@ -115,12 +117,6 @@ def _damage_text(replica: Replica) -> str:
     return (
         f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
     )
-
-
-def _lost_sessions_text(replica: Replica) -> str:
-    if not replica.sessions.is_lost:
-        return ""
-    return "what producers appended is lost here; peers are asked for it"
 
 
 def _founding_text(replica: Replica) -> str:

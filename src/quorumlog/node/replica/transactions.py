@@ -14,7 +14,7 @@ from quorumlog.model.messages.transactions import TransactionalRequest, Transact
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.proposals import Propose
-from quorumlog.node.replica.sessions import Sessions
+from quorumlog.node.replica.tables import Tables
 from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
@@ -40,13 +40,13 @@ class OpenTransactions:
     def __init__(
         self,
         context: ReplicaContext,
-        sessions: Sessions,
+        tables: Tables,
         requests: PendingRequests,
         propose: Propose,
     ) -> None:
         self._context = context
         self._environment = context.environment
-        self._sessions = sessions
+        self._tables = tables
         self._pending_requests = requests
         self._propose = propose
         self._due_ms: dict[bytes, int] = {}
@@ -61,7 +61,7 @@ class OpenTransactions:
                 self._watch(entry.part.transactional_id)
 
     def _watch(self, found_id: bytes) -> None:
-        table = self._sessions.at_end
+        table = self._tables.at_end
         if found_id in table.open_ids:
             timeout_ms = table.producers[found_id].timeout_ms
             self._due_ms[found_id] = due_ms = self._environment.now_ms() + timeout_ms
@@ -79,7 +79,7 @@ class OpenTransactions:
             response = TransactionalResponse(
                 code=code, text=text, leader_id=core.leader_id, term=core.term
             )
-            known = self._sessions.transactional(request.transactional_id)
+            known = self._tables.transactional(request.transactional_id)
             if code is ResponseCode.SUCCESS and known is not None:
                 response = msgspec.structs.replace(
                     response,
@@ -100,14 +100,14 @@ class OpenTransactions:
         """This replica has become leader, or is leader no more."""
         self._due_ms = {}
         if role is Role.LEADER:
-            for found_id in self._sessions.at_end.open_ids:
+            for found_id in self._tables.at_end.open_ids:
                 self._watch(found_id)
 
     def tick(self, now_ms: int) -> None:
         """Abort overdue transactions."""
         late = [found_id for found_id, due_ms in self._due_ms.items() if due_ms <= now_ms]
         for found_id in late:
-            table = self._sessions.at_end
+            table = self._tables.at_end
             if found_id not in table.open_ids:
                 del self._due_ms[found_id]
                 continue

@@ -25,6 +25,7 @@ from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.own_term import OwnTerm
 from quorumlog.sim.invariants.promises import Promises
 from quorumlog.sim.invariants.state_machine_safety import StateMachineSafety
+from quorumlog.sim.invariants.table_agreement import TableAgreement
 from quorumlog.sim.invariants.transactions import Transactions
 
 
@@ -52,6 +53,7 @@ def all_invariants(random: Random) -> list[Invariant]:
         Bounds(),
         NoEarlyRemoval(),
         MachineAgreement(),
+        TableAgreement(),
         Linearizable(),
         Transactions(),
     ]

@@ -27,7 +27,7 @@ class Transactions(Invariant):
                 known = seen.setdefault(index, body)
                 self.require(known == body, f"{node.node_id} shows {body!r} at {index}")
             for index, body in seen.items():
-                if first <= index <= node.running.sessions.stable_index:
+                if first <= index <= node.running.tables.stable_index:
                     shown = visible.get(index) == body
                     self.require(shown, f"{node.node_id} does not show {body!r} at {index}")
             self._check(node, visible, by_body, attempts, first)
@@ -57,11 +57,11 @@ class Transactions(Invariant):
 
 def _visible(node: NodeView) -> dict[int, bytes]:
     """Return index → body of everything that a reader of committed transactions is given."""
-    log, sessions = node.log, node.running.sessions
-    index, last = log.before_begin_index + 1, sessions.stable_index
+    log, tables = node.log, node.running.tables
+    index, last = log.before_begin_index + 1, tables.stable_index
     hidden = {
         place
-        for begin, end in sessions.rejected_within(index, last, REJECTED_MAX)
+        for begin, end in tables.rejected_within(index, last, REJECTED_MAX)
         for place in range(begin, end + 1)
     }
     found: dict[int, bytes] = {}

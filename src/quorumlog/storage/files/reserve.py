@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "quorumlog.reserve"
 RESERVE_BYTES = 256 * 1024
-"""Room for all small files of a group but its table of sessions, which is added twice."""
+"""Room for all small files of a group but its derived tables, which are added twice."""
 LEAST_BYTES = 4_096
 """With less than this, nothing is kept."""
 

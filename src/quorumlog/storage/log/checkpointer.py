@@ -39,13 +39,13 @@ class Checkpointer:
         self._configs = configs
         self._synced = end
         self._planned: Checkpoint | None = None
-        self._sessions_to_save: Callable[[], bytes | None] = lambda: None
-        self._unsaved_sessions: bytes | None = None
+        self._tables_to_save: Callable[[], bytes | None] = lambda: None
+        self._unsaved_tables: bytes | None = None
         self._is_put_off = False
 
-    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+    def keep_tables(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`."""
-        self._sessions_to_save = to_save
+        self._tables_to_save = to_save
 
     def plan(self, checkpoint: Checkpoint) -> Plan | None:
         """Return the write of a checkpoint; None if the last one planned says the same."""
@@ -53,20 +53,20 @@ class Checkpointer:
             return None
         self._planned = checkpoint
         index, data = self._covered_files(checkpoint.point)
-        configs, sessions = self._configs_until(checkpoint.point), self._sessions()
+        configs, tables = self._configs_until(checkpoint.point), self._tables()
         put_off: list[NoSpaceError] = []
 
         def write() -> None:
             _sync(index, data)
             try:
-                self._metadata.save_sessions(sessions)
+                self._metadata.save_tables(tables)
                 self._metadata.save_checkpoint(checkpoint, configs)
             except NoSpaceError as error:
                 put_off.append(error)
 
         def done() -> None:
             if not put_off:
-                self._sessions_saved(sessions)
+                self._tables_saved(tables)
                 return
             if not self._is_put_off:
                 text = "no checkpoint is written while the disk is full: %s"
@@ -94,18 +94,18 @@ class Checkpointer:
         index, data = self._covered_files(point)
         ended = replace(checkpoint, is_end=True)
         self._planned = checkpoint
-        configs, sessions = self._configs_until(point), self._sessions()
+        configs, tables = self._configs_until(point), self._tables()
 
         def remove() -> None:
             _sync(index, data)
-            self._metadata.save_sessions(sessions)
+            self._metadata.save_tables(tables)
             self._metadata.start_removal(ended, checkpoint.log_start, configs)
             cut()
             self._metadata.save_damage(damaged)
             self._metadata.save_checkpoint(checkpoint, configs)
 
         def done() -> None:
-            self._sessions_saved(sessions)
+            self._tables_saved(tables)
             completed()
 
         return Plan(self, [Action(remove)], done=done)
@@ -113,16 +113,16 @@ class Checkpointer:
     def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
         return [pair for pair in self._configs.pairs if pair[0] <= point.index]
 
-    def _sessions(self) -> bytes | None:
-        """Return the producer sessions that the next write has to save; None: they are durable."""
-        self._unsaved_sessions = self._sessions_to_save() or self._unsaved_sessions
-        return self._unsaved_sessions
+    def _tables(self) -> bytes | None:
+        """Return the derived tables that the next write has to save; None: they are durable."""
+        self._unsaved_tables = self._tables_to_save() or self._unsaved_tables
+        return self._unsaved_tables
 
-    def _sessions_saved(self, sessions: bytes | None) -> None:
+    def _tables_saved(self, tables: bytes | None) -> None:
         """Record that these are durable; later ones are not."""
         self._is_put_off = False
-        if self._unsaved_sessions is sessions:
-            self._unsaved_sessions = None
+        if self._unsaved_tables is tables:
+            self._unsaved_tables = None
 
     def _covered_files(self, point: LogPoint) -> tuple[list[SequenceFile], list[SequenceFile]]:
         """Return the index and data files to fsync before a checkpoint may name a point."""

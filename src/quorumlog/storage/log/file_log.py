@@ -446,9 +446,9 @@ class FileLog:
         runs = [run for run in self.noted_runs() if run[1] <= point.index]
         return Checkpoint(self._log_start, point, min(self._committed_index, point.index), runs)
 
-    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+    def keep_tables(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`."""
-        self._checkpointer.keep_sessions(to_save)
+        self._checkpointer.keep_tables(to_save)
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`: names only what was reported durable before."""

@@ -194,8 +194,8 @@ class Log(Protocol):
         """Remember the committed index for the next checkpoint."""
         ...
 
-    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
-        """Have `to_save` asked, before each checkpoint, for the producer sessions to go with it.
+    def keep_tables(self, to_save: Callable[[], bytes | None]) -> None:
+        """Have `to_save` asked, before each checkpoint, for the tables to go with it.
 
         If it returns None, nothing has changed: the log saves the last value until that is durable.
         A log in memory keeps it in memory.

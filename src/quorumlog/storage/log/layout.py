@@ -20,7 +20,7 @@ from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dual_slot_file import COPY, restore
-from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
+from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ LOCK_NAME = "quorumlog.lock"
 IDENTITY_NAME = "quorumlog.identity"
 IDENTITY_BYTES_MAX = 4_096
 _KNOWN_FROM_NOWHERE_ELSE = (STATE_NAME, IDENTITY_NAME)
-_FOUND_AGAIN = (MEMBERSHIP_NAME, SESSIONS_NAME, DAMAGE_NAME)
+_FOUND_AGAIN = (MEMBERSHIP_NAME, TABLES_NAME, DAMAGE_NAME)
 _SMALL_FILES = (
     *(name + end for name in (*_KNOWN_FROM_NOWHERE_ELSE, *_FOUND_AGAIN) for end in ("", COPY)),
     *(CHECKPOINT_NAME, DURABLE_NAME, RESERVE_NAME),

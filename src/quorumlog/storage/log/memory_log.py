@@ -188,7 +188,7 @@ class MemoryLog:
         self._committed_index = max(self._committed_index, index)
         self._configs.committed(self._committed_index)
 
-    def keep_sessions(self, to_save: Callable[[], bytes | None]) -> None:
+    def keep_tables(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`: nothing is kept."""
 
     def checkpoint(self) -> WritePlan | None:

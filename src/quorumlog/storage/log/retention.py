@@ -1,7 +1,7 @@
 """Which of the oldest entries may be removed (spec 20 section 13, with its requirements).
 
-Ages are of group time (`model.time_marks`), never of a calendar's clock or of a file's times: those
-jump, and a jump must not make fresh entries old.
+Ages are of group time (`sessions.time_marks`), never of a calendar's clock or of a file's times:
+those jump, and a jump must not make fresh entries old.
 """
 
 from collections.abc import Callable, Sequence

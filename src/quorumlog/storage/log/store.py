@@ -9,11 +9,12 @@ from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import StoreLocation
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.space import DiskState, read_disk_state
 from quorumlog.storage.files.write_plans import GroupStore
+from quorumlog.storage.log.entry_scan import torn_block
 from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStates, HardStateStore, MemoryHardStateStore
@@ -26,15 +27,14 @@ from quorumlog.storage.log.layout import (
     claim_group_directory,
 )
 from quorumlog.storage.log.memory_log import MemoryLog
-from quorumlog.storage.log.session_entries import torn_block
 from quorumlog.storage.log.snapshots import Snapshots
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.metadata.checkpoint import Checkpoint
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.dledger import committed_index_of
-from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
+from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
 from quorumlog.storage.recovery.recovery import Recovered, Recovery, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ class OpenedGroup:
     incarnation: int = 0
     snapshots: Snapshots | None = None
     """The snapshots of the group's state machine; None: it has none."""
-    sessions: bytes | None = None
-    """The producer sessions that were saved with the last checkpoint."""
-    sessions_lost: bool = False
-    """Whether those were lost; then `sessions` says only after which index the log has them."""
+    tables: bytes | None = None
+    """The derived tables (`TableSet`) that were saved with the last checkpoint."""
+    tables_lost: bool = False
+    """Whether those were lost; then `tables` says only after which index the log has them."""
     location: StoreLocation | None = None
     """Where its files are; None: in memory, or nobody else may read them."""
 
@@ -109,7 +109,7 @@ def open_group(
         hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
         saved = StoreMetadata(files, directory)
-        saved_sessions = saved.load_sessions()
+        saved_tables = saved.load_tables()
         log, report = open_log(
             files, directory, directories, identity, saved, limits, maps_max=maps_max
         )
@@ -122,12 +122,12 @@ def open_group(
     in_checkpoint = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
     recorded = max(in_checkpoint, committed_index_of(files, directory), log.before_begin_index)
     committed = min(max(recorded, _committed_by_snapshot(log, snapshots)), log.end_index)
-    # without saved sessions no producer had appended up to the checkpoint; of entries that only a
+    # without saved tables no entry had said anything up to the checkpoint; of entries that only a
     # later snapshot covers this says nothing
-    known_until = log.before_begin_index if saved.has_lost_sessions else recorded
-    sessions = saved_sessions or SessionTable(min(known_until, log.end_index)).encode()
-    if saved.has_lost_sessions:
-        _log_lost_sessions(directory, log.before_begin_index)
+    known_until = log.before_begin_index if saved.has_lost_tables else recorded
+    tables = saved_tables or TableSet(min(known_until, log.end_index)).encode()
+    if saved.has_lost_tables:
+        _log_lost_tables(directory, log.before_begin_index)
     if committed >= 0:
         log.note_committed(committed)
 
@@ -142,8 +142,8 @@ def open_group(
 
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
-    lost = saved.has_lost_sessions and log.before_begin_index >= 0
-    return OpenedGroup(*base, number, snapshots, sessions, lost)
+    lost = saved.has_lost_tables and log.before_begin_index >= 0
+    return OpenedGroup(*base, number, snapshots, tables, lost)
 
 
 def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
@@ -160,10 +160,10 @@ def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
     return hard_states
 
 
-def _log_lost_sessions(directory: str, before_begin_index: int) -> None:
+def _log_lost_tables(directory: str, before_begin_index: int) -> None:
     where = "peers are asked" if before_begin_index >= 0 else "the whole log is read"
     logger.error(
-        "%s/%s is lost: to find again what producers appended, %s", directory, SESSIONS_NAME, where
+        "%s/%s is lost: to find again what producers appended, %s", directory, TABLES_NAME, where
     )
 
 

@@ -24,8 +24,8 @@ from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NA
 from quorumlog.storage.metadata.config_entries import ConfigEntriesFile
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges, DamageFile
-from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
-from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
+from quorumlog.storage.metadata.tables_file import TablesFile
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class StoreMetadata:
         self._damage = DamageFile(files, directory)
         self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
-        self.sessions = SessionFile(files, directory)
+        self.tables = TablesFile(files, directory)
         self._recorded_configs: list[tuple[int, bytes]] = []
         self.lost: set[str] = set()
 
@@ -62,11 +62,11 @@ class StoreMetadata:
             self._log_what_is_lost(is_hint_there=hint is not None)
         return LogMetadata.of(self.checkpoint, hint), damaged
 
-    def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | SessionFile], ...]:
+    def _others(self) -> tuple[tuple[str, DamageFile | ConfigEntriesFile | TablesFile], ...]:
         return (
             (DAMAGE_NAME, self._damage),
             (MEMBERSHIP_NAME, self._configs),
-            (SESSIONS_NAME, self.sessions),
+            (TABLES_NAME, self.tables),
         )
 
     def _kept(self) -> tuple[str, ...]:
@@ -106,17 +106,17 @@ class StoreMetadata:
         until = self.checkpoint.point.index
         return [(index, body) for index, body in self._recorded_configs if index <= until]
 
-    def load_sessions(self) -> bytes | None:
-        """Return the producer sessions; None: nothing was saved, or they are in `lost`."""
-        found = self.sessions.load()
-        if self.sessions.is_lost:
-            self.lost.add(SESSIONS_NAME)
+    def load_tables(self) -> bytes | None:
+        """Return the derived tables; None: nothing was saved, or they are in `lost`."""
+        found = self.tables.load()
+        if self.tables.is_lost:
+            self.lost.add(TABLES_NAME)
         return found
 
     @property
-    def has_lost_sessions(self) -> bool:
-        """Whether producer sessions were saved and cannot be read any more."""
-        return SESSIONS_NAME in self.lost
+    def has_lost_tables(self) -> bool:
+        """Whether tables were saved and cannot be read any more."""
+        return TABLES_NAME in self.lost
 
     def save_config_entries(self, pairs: list[tuple[int, bytes]]) -> None:
         """Replace what is known of CONFIG_CHANGE entries, durably."""
@@ -135,13 +135,13 @@ class StoreMetadata:
         self.write_checkpoint(ended)
         self.write_hint(ended.point, log_start, durable=True)
 
-    def save_sessions(self, sessions: bytes | None) -> None:
-        """Replace the producer sessions, durably; None: what was saved last will do."""
-        if sessions is None:
-            sessions = self.sessions.saved_in_one_file
-        if sessions is not None:
-            self.sessions.save(sessions)
-            self.lost.discard(SESSIONS_NAME)
+    def save_tables(self, tables: bytes | None) -> None:
+        """Replace the derived tables, durably; None: what was saved last will do."""
+        if tables is None:
+            tables = self.tables.saved_in_one_file
+        if tables is not None:
+            self.tables.save(tables)
+            self.lost.discard(TABLES_NAME)
 
     def save_checkpoint(self, checkpoint: Checkpoint, configs: list[tuple[int, bytes]]) -> None:
         """Replace the checkpoint and the CONFIG_CHANGE entries that go with it, durably."""
@@ -151,7 +151,7 @@ class StoreMetadata:
 
     def keep_reserve(self) -> None:
         """Have room to write all of these on a full disk, if there is as much now."""
-        self._reserve.keep(self.sessions.size_bytes)
+        self._reserve.keep(self.tables.size_bytes)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""

@@ -1,14 +1,13 @@
 """Derives the outcomes of the transactions in a store, as a replica would, but without its node."""
 
 from quorumlog.model.errors import StorageError, UnexpectedArgumentError
-from quorumlog.sessions.entries import system_entries_in
-from quorumlog.sessions.producer_table import SessionTable
+from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import TransactionTable
 from quorumlog.storage.files.mapped_files import MappedFiles
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import has_identity
-from quorumlog.storage.metadata.session_file import FILE_NAME as SESSIONS_NAME
-from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
+from quorumlog.storage.metadata.tables_file import TablesFile
 from quorumlog.storage.offline.range_planner import Extent, PartitionSizing, RangePlanner
 from quorumlog.storage.offline.range_reader import Checks, RangeReader, StoredRun
 from quorumlog.storage.offline.store_files import StoreFiles
@@ -27,30 +26,30 @@ def transactions_of(
     """
     if not has_identity(files, directory):
         return TransactionTable()
-    saved_file, checkpoint = SessionFile(files, directory), store.metadata.checkpoint
+    saved_file, checkpoint = TablesFile(files, directory), store.metadata.checkpoint
     saved = saved_file.load(read_only=True)
     is_lost = saved_file.is_lost or (
-        saved is None and checkpoint is not None and SESSIONS_NAME in checkpoint.kept
+        saved is None and checkpoint is not None and TABLES_NAME in checkpoint.kept
     )
     if is_lost and extent.first > 0:
         raise StorageError(
-            f"{directory}/{SESSIONS_NAME} and its copy are lost, and the log begins after what "
+            f"{directory}/{TABLES_NAME} and its copy are lost, and the log begins after what "
             "they said: which transactions were accepted is not known here. Start the node, which "
             "asks its peers, or read another replica's files"
         )
     try:
-        table = SessionTable() if saved is None else SessionTable.decode(saved)
+        tables = TableSet() if saved is None else TableSet.decode(saved)
     except UnexpectedArgumentError as error:
         raise StorageError(f"{directory}: {error}") from error
     if saved is None and checkpoint is not None and not is_lost:
         # it would have been saved before a checkpoint that covers the entry of a producer
-        table.as_of = checkpoint.committed_index
-    first = max(extent.first, table.as_of + 1)
+        tables.as_of = checkpoint.committed_index
+    first = max(extent.first, tables.as_of + 1)
     if first <= extent.last:
         maps = MappedFiles(files)
         for part in planner.ranges(first, extent.last, PartitionSizing(SCAN_BYTES)):
             for found in RangeReader(part, maps, Checks(crcs=False, bodies=False)):
                 if isinstance(found, StoredRun):
-                    for index, entry in system_entries_in(found.block, found.first_index):
-                        table.apply(index, entry)
-    return table.transactions
+                    for change in tables.changes_in(found.block, found.first_index):
+                        tables.apply(change)
+    return tables.transactions

@@ -28,7 +28,7 @@ from quorumlog.storage.metadata.config_entries import SLOT_SIZE as MEMBERSHIP_SL
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
-from quorumlog.storage.metadata.session_file import SessionFile
+from quorumlog.storage.metadata.tables_file import TablesFile
 from quorumlog.storage.offline.store_files import StoreFiles, lost_after, open_files
 from quorumlog.storage.recovery.recovery import derived_records
 
@@ -122,7 +122,7 @@ def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None
             report.add(VerifyFinding("damaged copy", file.path, 0, text))
     for path, reason in damaged_identities(files, directory):
         report.add(VerifyFinding("damaged copy", path, 0, reason))
-    for path in SessionFile(files, directory).damaged():
+    for path in TablesFile(files, directory).damaged():
         report.add(VerifyFinding("damaged copy", path, 0, "its CRC does not fit"))
     store = HardStateStore(files, directory)
     try:

@@ -1,6 +1,7 @@
-"""The producer sessions of a group on disk: replaced as a whole, next to the checkpoint.
+"""The tables of a group on disk: replaced as a whole, next to the checkpoint.
 
-Two files hold them, because nothing else knows the sessions of entries that the log has removed.
+They are derived from the log (`quorumlog.sessions.table_set`). Two files hold them, because nothing
+else knows what entries said that the log has removed.
 """
 
 import logging
@@ -20,8 +21,8 @@ _MAGIC = b"QSES"
 BYTES_MAX = 64 * 1024 * 1024
 
 
-class SessionFile:
-    """The saved sessions; there is no file before a producer has appended in a session.
+class TablesFile:
+    """The saved tables; there is no file while they are empty.
 
     `is_lost`: `load` found no whole copy.
     """

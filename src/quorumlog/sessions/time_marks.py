@@ -8,8 +8,13 @@ and every entry before a mark is at least as old as the time since that mark.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar, Final
+
+from quorumlog.model.block import Block
+from quorumlog.sessions.derived_table import DIGEST_SIZE
+from quorumlog.sessions.entries import SystemEntry, TimeMark
 
 MARKS_MAX: Final = 10_000
 """Marks that are remembered; above it every other one is forgotten, which makes entries younger."""
@@ -21,7 +26,10 @@ mark that says so, or a monotonic clock that leaps, ages entries by no more than
 
 
 class TimeMarks:
-    """The marks of a log as (index, time in ms), ascending in both."""
+    """The marks of a log as (index, time in ms), ascending in both. See `DerivedTable`."""
+
+    name: ClassVar[str] = "marks.1"
+    reads_users: ClassVar[bool] = False
 
     def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
         self.pairs = list(pairs)
@@ -36,6 +44,16 @@ class TimeMarks:
     def newest(self) -> tuple[int, int] | None:
         """The newest mark, if there is one."""
         return self.pairs[-1] if self.pairs else None
+
+    def found_in(
+        self, block: Block, first_index: int, entries: Sequence[tuple[int, SystemEntry]]
+    ) -> Sequence[tuple[int, TimeMark]]:
+        """See `DerivedTable`."""
+        return [(index, entry) for index, entry in entries if isinstance(entry, TimeMark)]
+
+    def apply(self, index: int, what: TimeMark) -> None:
+        """Take a time mark of the log."""
+        self.add(index, what.time_ms)
 
     def add(self, index: int, time_ms: int) -> None:
         """Take a mark that follows all others in the log; time never goes back or jumps ahead."""
@@ -58,6 +76,14 @@ class TimeMarks:
         """Forget marks that no kept entry needs; the newest stays, as time goes on from it."""
         found = bisect_left(self.pairs, (before_begin_index + 1, 0))
         del self.pairs[: min(found, len(self.pairs) - 1)]
+
+    def fields(self) -> tuple[Any, ...]:
+        """See `DerivedTable`."""
+        return (self.pairs,)
+
+    def digest(self, since: int) -> bytes:
+        """See `DerivedTable`. The newest mark follows from all before it."""
+        return blake2b(repr(self.newest).encode(), digest_size=DIGEST_SIZE).digest()
 
     def copy(self) -> "TimeMarks":
         """Return an independent copy."""

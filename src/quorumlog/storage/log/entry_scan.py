@@ -1,20 +1,31 @@
-"""The session entries, which start blocks, and blocks of which a crash kept only the first part.
+"""What the entries of a log say, and blocks of which a crash kept only the first part.
 
 A producer's blocks are pushed, written and acknowledged as a whole
 (`node/replica/pushes.py`), so nobody was ever promised a part of one. Opening removes such a
 part: else the producer, which sends the whole block again, would append those entries twice.
 """
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from quorumlog.model.block import Block
 from quorumlog.model.errors import CorruptionError
-from quorumlog.sessions.entries import SystemEntry, system_entries_in
+from quorumlog.sessions.entries import system_entries_in
 from quorumlog.storage.log.interface import Log
 
 SCAN_BYTES = 1024 * 1024
 
+Found = TypeVar("Found")
 
-def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEntry]], int | None]:
-    """Return (index, entry) of each from first_index on, and the first index that is unreadable."""
-    found: list[tuple[int, SystemEntry]] = []
+
+def scan_entries(
+    log: Log, first_index: int, find: Callable[[Block, int], Iterable[Found]]
+) -> tuple[list[Found], int | None]:
+    """Return what `find` says of all blocks from first_index on, and the first unreadable index.
+
+    `find` gets blocks and the index of their first entry.
+    """
+    found: list[Found] = []
     unread: int | None = None
     index = max(first_index, log.before_begin_index + 1)
     while index <= log.end_index:
@@ -25,7 +36,7 @@ def system_entries(log: Log, first_index: int) -> tuple[list[tuple[int, SystemEn
             unread = damaged if unread is None else unread
             index = damaged + 1
             continue
-        found += system_entries_in(run.block(), index)
+        found += find(run.block(), index)
         index = run.last_index + 1
     return found, unread
 
@@ -35,7 +46,7 @@ def torn_block(log: Log, first_index: int) -> int | None:
 
     The search starts at first_index: what is before it was durable as a whole.
     """
-    found, _ = system_entries(log, first_index)
+    found, _ = scan_entries(log, first_index, system_entries_in)
     if not found:
         return None
     begin, entry = found[-1]

@@ -1,0 +1,114 @@
+"""All tables that are derived from the log, as of one entry; saved and sent as one value.
+
+The encoded form is an array: the index, then the fields of each table in the order of
+`TableSet.tables`. A reader takes what it does not find for empty and ignores what it does not know,
+so a table that comes later adds its fields at the end.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from quorumlog.model.block import Block
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.sessions.derived_table import DerivedTable
+from quorumlog.sessions.entries import system_entries_in
+from quorumlog.sessions.producer_table import Session, SessionTable
+from quorumlog.sessions.time_marks import TimeMarks
+from quorumlog.sessions.transaction_table import TransactionalProducer, TransactionTable
+
+Change: TypeAlias = tuple[int, int, Any]
+"""(index of the entry, number of the table, what was found there for it)."""
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    as_of: int
+    sessions: list[tuple[int, Session]]
+    producers: list[tuple[bytes, TransactionalProducer]] = []
+    rejected: list[tuple[int, int]] = []
+    complete_from: int = 0
+    time_marks: list[tuple[int, int]] = []
+
+
+@dataclass(slots=True)
+class TableSet:
+    """The tables after the entry at index `as_of`."""
+
+    as_of: int = -1
+    sessions: SessionTable = field(default_factory=SessionTable)
+    transactions: TransactionTable = field(default_factory=TransactionTable)
+    marks: TimeMarks = field(default_factory=TimeMarks)
+    tables: tuple[DerivedTable, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """List the tables."""
+        self.tables = (self.sessions, self.transactions, self.marks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no entry has said anything."""
+        return not (self.sessions.sessions or self.transactions.producers or self.marks.pairs)
+
+    def changes_in(
+        self, block: Block, first_index: int, *, has_system_entries: bool = True
+    ) -> list[Change]:
+        """Return what a block says to all tables, in the order of its entries."""
+        entries = system_entries_in(block, first_index) if has_system_entries else []
+        changes: list[Change] = []
+        for number, table in enumerate(self.tables):
+            if entries or table.reads_users:
+                found = table.found_in(block, first_index, entries)
+                changes += [(index, number, what) for index, what in found]
+        if len(changes) > 1:
+            changes.sort(key=lambda change: change[0])
+        return changes
+
+    def apply(self, change: Change) -> None:
+        """Take a change; one at or before `as_of` was taken already."""
+        index, number, what = change
+        if index > self.as_of:
+            self.tables[number].apply(index, what)
+
+    def removed(self, before_begin_index: int) -> None:
+        """Forget what matters only for entries that the log does not hold any more."""
+        for table in self.tables:
+            table.removed(before_begin_index)
+
+    def copy(self) -> "TableSet":
+        """Return an independent copy."""
+        return TableSet(
+            self.as_of, self.sessions.copy(), self.transactions.copy(), self.marks.copy()
+        )
+
+    def digests(self, since: int) -> dict[str, bytes]:
+        """Return the digest of each table by its name, as far as they are known.
+
+        See `DerivedTable.digest`.
+        """
+        found = ((table.name, table.digest(since)) for table in self.tables)
+        return {name: digest for name, digest in found if digest is not None}
+
+    def encode(self) -> bytes:
+        """Return the tables as bytes."""
+        fields: Iterable[Any] = (value for table in self.tables for value in table.fields())
+        return msgspec.msgpack.encode([self.as_of, *fields])
+
+    @classmethod
+    def decode(cls, raw: bytes | memoryview) -> "TableSet":
+        """Read what `encode` returned. Raises `UnexpectedArgumentError`."""
+        try:
+            saved = msgspec.msgpack.decode(raw, type=_Saved)
+        except msgspec.MsgspecError as error:
+            raise UnexpectedArgumentError(f"no derived tables: {error}") from error
+        transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)
+        return cls(
+            saved.as_of,
+            SessionTable(dict(saved.sessions)),
+            transactions,
+            TimeMarks(saved.time_marks),
+        )
+
+
+TABLE_NAMES: Final = tuple(table.name for table in TableSet().tables)
