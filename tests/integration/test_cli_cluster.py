@@ -395,3 +395,18 @@ def test_a_node_that_could_not_start_again_is_not_stopped(tmp_path):
     status, out, err = command("cluster", "up", *where)
     assert (status, out) == (1, "")
     assert err.startswith("quorumlog: stateMachine 'nowhere:Gone' cannot be imported")
+
+
+def test_f93_entries_are_appended_to_a_channel_and_read_by_channel(all_up):
+    directory = all_up.directory
+    written = objects("append", "--dir", directory, "--channel", 7, "seven", "also seven")
+    objects("append", "--dir", directory, "none of them")
+    assert [entry["channel"] for entry in written] == [7, 7]
+    entry = objects("get", written[0]["index"], "--dir", directory)[0]
+    assert (entry["channel"], base64.b64decode(entry["body_base64"])) == (7, b"seven")
+    found = objects("tail", "--dir", directory, "--channel", 7, "-n", 2)
+    assert [entry["index"] for entry in found] == [entry["index"] for entry in written]
+    assert objects("tail", "--dir", directory, "--channel", 8) == []
+    status, _, err = command("append", "--dir", directory, "--channel", 4294967295, "x")
+    assert status == 2
+    assert "4294967295" in err

@@ -74,7 +74,7 @@ class Log:
     def __exit__(self, *error):
         return None
 
-    def append_batch(self, bodies):
+    def append_batch(self, bodies, *, channel):
         if b"fail" in bodies:
             raise self.error
         first = len(self.bodies)

@@ -8,7 +8,7 @@ from quorumlog.model.entry import Entry
 
 
 class LogOf:
-    """A client of a log whose entries are written as letters: d(ata), n(oop)."""
+    """A client of a log whose entries are written as letters: d(ata), c(hannel 7), n(oop)."""
 
     def __init__(self, kinds, first=0):
         self.first = first
@@ -19,13 +19,15 @@ class LogOf:
         assert isolation in ("read_committed", "read_uncommitted")
         return self.first, self.first + len(self.kinds) - 1
 
-    def read(self, begin, *, end, follow, include_all, leader_only, isolation):
+    def read(self, begin, *, end, follow, include_all, leader_only, isolation, channel):
         assert leader_only
         assert not follow
         for index in range(begin, end + 1):
             kind = self.kinds[index - self.first]
             magic = Magic.NOOP if kind == "n" else Magic.NORMAL
-            entry = Entry(index, 1, 0, b"", magic=magic)
+            entry = Entry(index, 1, 0, b"", magic=magic, channel=7 if kind == "c" else 0)
+            if channel is not None and channel != entry.channel:
+                continue
             if entry.is_data or include_all:
                 yield entry
 
@@ -45,6 +47,13 @@ class LogOf:
 )
 def test_tail_begins_so_many_readable_entries_before_the_end(kinds, first, count, begin):
     assert index_of_last(LogOf(kinds, first), count, everything=False) == begin
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count", "begin"), [("cddcdd", 1, 3), ("cddcdd", 2, 0), ("dddddd", 2, 0)]
+)
+def test_f93_with_a_channel_its_entries_are_counted(kinds, count, begin):
+    assert index_of_last(LogOf(kinds), count, everything=False, channel=7) == begin
 
 
 def test_with_all_entries_counted_noops_count_too():

@@ -20,7 +20,7 @@ class Log:
     """Takes blocks, and answers when told to."""
 
     def __init__(self, limits=DEFAULT_LIMITS):
-        self.blocks = []
+        self.blocks, self.channels = [], []
         self.came = asyncio.Queue()
         self.error = None
         self.end = 0
@@ -28,7 +28,8 @@ class Log:
         self.answering.set()
         self.joined = AppendBatcher(limits, self.append_batch)
 
-    async def append_batch(self, bodies, timeout_ms):
+    async def append_batch(self, bodies, *, channel, timeout_ms):
+        self.channels.append(channel)
         self.blocks.append([bytes(body) for body in bodies])
         self.came.put_nowait(None)
         await self.answering.wait()
@@ -39,8 +40,8 @@ class Log:
             first, self.end - 1, 3, [100 * index for index in range(first, self.end)]
         )
 
-    def append(self, body, timeout_ms=None):
-        return asyncio.ensure_future(self.joined.append(body, timeout_ms))
+    def append(self, body, timeout_ms=None, channel=0):
+        return asyncio.ensure_future(self.joined.append(body, channel, timeout_ms))
 
 
 async def test_what_is_appended_at_the_same_time_is_one_block_and_each_learns_its_place():
@@ -105,3 +106,12 @@ async def test_entries_with_different_time_limits_do_not_wait_for_one_another():
     log = Log()
     await asyncio.gather(log.append(b"a", 100), log.append(b"b", 5_000), log.append(b"c", 100))
     assert log.blocks == [[b"a", b"c"], [b"b"]]
+
+
+async def test_f93_entries_of_other_channels_travel_in_blocks_of_their_own():
+    log = Log()
+    await asyncio.gather(*(log.append(b"%d" % n, channel=n % 2) for n in range(6)))
+    assert sorted(zip(log.channels, log.blocks, strict=True)) == [
+        (0, [b"0", b"2", b"4"]),
+        (1, [b"1", b"3", b"5"]),
+    ]

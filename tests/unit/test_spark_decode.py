@@ -4,10 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.model.block import block_from_index_records, decode_entries
+from quorumlog.model.block import (
+    block_from_index_records,
+    decode_entries,
+    encode_block,
+    parse_block,
+)
 from quorumlog.model.errors import CorruptionError
 from quorumlog.spark.source import arrow as decoding
-from quorumlog.spark.source.arrow import decode
+from quorumlog.spark.source.arrow import decode, decode_block
 from quorumlog.spark.source.batch import LogReader
 from quorumlog.spark.source.options import parse_options
 from quorumlog.spark.source.planning import IndexRange
@@ -70,6 +75,16 @@ def test_129_noops_are_no_rows():
     data, records = joined(log_with([b"a", b"b", b"c"], noop_after=1))
     rows = rows_in(decode(data, records, ("index", "body"), verify_crc=True))
     assert [(row["index"], row["body"]) for row in rows] == [(0, b"a"), (1, b"b"), (3, b"c")]
+
+
+def test_f93_with_a_channel_only_its_entries_are_rows():
+    log = MemoryLog()
+    for number in range(6):
+        raw = memoryview(bytearray(encode_block([b"%d" % number], channel=number % 2)))
+        log.append(parse_block(raw, count=1, entry_bytes_max=1_000), 1)
+    block = block_from_index_records(*joined(log))
+    batches = decode_block(block, header_words(block), ("index", "channel", "body"), channel=1)
+    assert [(row["index"], row["channel"]) for row in rows_in(batches)] == [(1, 1), (3, 1), (5, 1)]
 
 
 def test_rejected_entries_are_no_rows():

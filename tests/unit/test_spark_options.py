@@ -56,6 +56,7 @@ def test_defaults():
         ("minPartitions", "8", "min_partitions", 8),
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("includeHeaders", "TRUE", "include_headers", True),
+        ("channel", "7", "channel", 7),
         ("verifyCrc", "none", "verify", Verify.NONE),
         ("verifyCrc", "All", "verify", Verify.ALL),
         ("readFrom", "any", "leader_only", False),
@@ -104,6 +105,8 @@ def test_several_groups_and_patterns():
         ({**REQUIRED, "endingIndex": "earliest"}, "endingIndex='earliest' is wrong"),
         ({**REQUIRED, "endingIndex": '{"g": -2}'}, "is wrong"),
         ({**REQUIRED, "startingIndex": "1", "startingOffsets": "2"}, "is given twice"),
+        ({**REQUIRED, "channel": "-1"}, "channel=-1: a channel is between 0 and 4294967294"),
+        ({**REQUIRED, "channel": "4294967295"}, "a channel is between 0 and"),
         ({**REQUIRED, "verifyCrc": "some"}, "verifyCrc='some' is wrong"),
         ({**REQUIRED, "failOnDataLoss": "maybe"}, "failOnDataLoss='maybe' is wrong"),
         (

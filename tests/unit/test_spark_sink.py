@@ -51,6 +51,7 @@ def test_defaults_are_exactly_once():
         ({"transactionTimeoutMs": "16m"}, "at most 15m"),
         ({"transactionalId": "x"}, "give both or neither"),
         ({"batchId": "3"}, "give both or neither"),
+        ({"channel": "x"}, "option channel=x: a channel is between 0 and"),
         ({"transactionalId": "x", "batchId": "-1"}, "batchId='-1' is wrong"),
         (
             {"transactionalId": "x", "batchId": "1", "deliveryGuarantee": "at-least-once"},
@@ -96,6 +97,14 @@ def test_other_columns_are_refused_in_words(text, says):
     with pytest.raises(UnexpectedArgumentError) as raised:
         check_columns(schema(text), options())
     assert says in str(raised.value)
+
+
+def test_f93_the_channel_of_all_rows_is_an_option_or_a_column():
+    assert options().channel is None
+    assert options(channel="7").channel == 7
+    check_columns(schema("body binary"), options(channel="7"))
+    with pytest.raises(UnexpectedArgumentError, match="give one of them only"):
+        check_columns(schema("body binary, channel int"), options(channel="7"))
 
 
 def test_somebody_must_say_which_group():

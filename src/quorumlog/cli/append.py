@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    Channel,
+    FromDir,
+    Group,
+    Servers,
+    Timeout,
+)
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.target import find_target
 from quorumlog.client import SyncClient
@@ -22,7 +30,7 @@ BATCH_BYTES = 1024 * 1024
 """Bytes of a batch of lines of standard input, headers included."""
 
 
-def append_command(
+def append_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     bodies: Annotated[
         list[str] | None,
         typer.Argument(
@@ -34,6 +42,7 @@ def append_command(
     batch: Annotated[
         bool, typer.Option("--batch", help="All or none, with consecutive indexes.")
     ] = False,
+    channel: Channel = 0,
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
@@ -56,7 +65,7 @@ def append_command(
         first = 1
         for part in given:
             name = f"batch of {len(part)}" if batch else _name(noun, first, len(part))
-            _append(client, part, name, as_json)
+            _append(client, part, name, as_json, channel)
             first += len(part)
 
 
@@ -83,13 +92,15 @@ def _name(noun: str, first: int, count: int) -> str:
     return f"{plural} {first} to {first + count - 1}"
 
 
-def _append(client: SyncClient, bodies: list[bytes], name: str, as_json: bool) -> None:
+def _append(
+    client: SyncClient, bodies: list[bytes], name: str, as_json: bool, channel: int
+) -> None:
     """Append some bodies as one batch and print where they went.
 
     Raises `CommandError` saying whether it may have happened all the same.
     """
     try:
-        done = client.append_batch(bodies)
+        done = client.append_batch(bodies, channel=channel)
     except RequestError as error:
         if error.outcome is Outcome.DID_NOT_HAPPEN:
             raise CommandError(f"{name} not appended: {error}") from error
@@ -98,7 +109,7 @@ def _append(client: SyncClient, bodies: list[bytes], name: str, as_json: bool) -
         ) from error
     for index, pos in enumerate(done.positions, done.first_index):
         if as_json:
-            print_json({"index": index, "term": done.term, "pos": pos})
+            print_json({"index": index, "term": done.term, "pos": pos, "channel": channel})
         else:
             print_line(f"index {index}   term {done.term}   pos {pos}")
     sys.stdout.flush()

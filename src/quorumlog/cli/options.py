@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from quorumlog.cli.output import print_note
+from quorumlog.model.entry import SYSTEM_CHANNEL
 
 ClusterDir = Annotated[
     Path, typer.Option("--dir", "-d", help="Directory of the local cluster.", show_default=False)
@@ -37,6 +38,27 @@ ReadFrom = Annotated[
         "--read-from",
         help="Which replica answers: the leader, or any (also while there is no majority; it may "
         "lack the newest entries, and shows what it knows as committed).",
+    ),
+]
+Channel = Annotated[
+    int,
+    typer.Option(
+        "--channel",
+        metavar="NUMBER",
+        min=0,
+        max=SYSTEM_CHANNEL - 1,
+        help="Channel of the entries, by which readers can select them.",
+    ),
+]
+OneChannel = Annotated[
+    int | None,
+    typer.Option(
+        "--channel",
+        metavar="NUMBER",
+        min=0,
+        max=SYSTEM_CHANNEL - 1,
+        help="Only the entries on this channel.",
+        show_default="all",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]

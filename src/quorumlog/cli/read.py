@@ -14,6 +14,7 @@ from quorumlog.cli.options import (
     AsJson,
     FromDir,
     Group,
+    OneChannel,
     ReadFrom,
     Servers,
     Timeout,
@@ -88,6 +89,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             "--all", help="Also NOOPs, bookkeeping, and what transactions have not accepted (yet)."
         ),
     ] = False,
+    channel: OneChannel = None,
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
@@ -106,7 +108,9 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with _reading(target, read_from) as client:
         if begin is None:
             wanted = LAST_ENTRIES if count is None else count
-            begin = index_of_last(client, wanted, everything, leader_only=leader_only)
+            begin = index_of_last(
+                client, wanted, everything, leader_only=leader_only, channel=channel
+            )
             count = None
         elif isinstance(begin, int):
             isolation = _isolation(everything)
@@ -119,6 +123,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             include_all=everything,
             leader_only=leader_only,
             isolation=_isolation(everything),
+            channel=channel,
         )
         for entry in islice(entries, count):
             _print_entry(entry, as_json)
@@ -147,7 +152,12 @@ def _refuse_or_wait_beyond(group: str, begin: int, last: int, *, follow: bool) -
 
 
 def index_of_last(
-    client: SyncClient, count: int, everything: bool, *, leader_only: bool = True
+    client: SyncClient,
+    count: int,
+    everything: bool,
+    *,
+    leader_only: bool = True,
+    channel: int | None = None,
 ) -> int:
     """Return the index from which on there are `count` entries that a reader sees."""
     isolation = _isolation(everything)
@@ -162,13 +172,14 @@ def index_of_last(
             include_all=everything,
             leader_only=leader_only,
             isolation=isolation,
+            channel=channel,
         )
         indexes = deque((entry.index for entry in seen), maxlen=count)
         if len(indexes) == count:
             return indexes[0]
         if begin <= first:
             return max(first, 0)
-        window *= 2  # some of them were NOOPs or bookkeeping: search further back
+        window *= 2  # some of them were NOOPs, bookkeeping or on other channels: search on
     return last + 1
 
 

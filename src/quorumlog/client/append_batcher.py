@@ -10,13 +10,15 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.turn_batcher import TurnBatcher
 
 _Waiting: TypeAlias = tuple[bytes, "asyncio.Future[Appended]"]
+_Key: TypeAlias = tuple[int, float | None]
+"""Channel and time-out, the same for all entries of a block."""
 
 
 class AppendBatch(Protocol):
     """Appends several entries, all or none."""
 
     async def __call__(
-        self, bodies: Sequence[bytes], *, timeout_ms: float | None = None
+        self, bodies: Sequence[bytes], *, channel: int = 0, timeout_ms: float | None = None
     ) -> AppendedBatch:
         """Return where they went."""
         ...
@@ -27,12 +29,12 @@ class AppendBatcher:
 
     No append waits for others: a block is sent in the turn of the loop after the one in which its
     first entry came. The number of entries is bounded by the number of callers, who all wait.
-    Entries with different time-outs are sent apart.
+    Entries with different channels or time-outs are sent apart.
     """
 
     def __init__(self, limits: Limits, append_batch: AppendBatch) -> None:
         self._append_batch = append_batch
-        self._batcher: TurnBatcher[float | None, _Waiting] = TurnBatcher(
+        self._batcher: TurnBatcher[_Key, _Waiting] = TurnBatcher(
             lambda flush: asyncio.get_running_loop().call_soon(flush),
             self._send,
             bytes_max=limits.block_bytes_max,
@@ -40,24 +42,27 @@ class AppendBatcher:
         )
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def append(self, body: bytes, timeout_ms: float | None) -> Appended:
+    async def append(self, body: bytes, channel: int, timeout_ms: float | None) -> Appended:
         """Return where the entry went. Raises what appending the block raises."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._batcher.add(timeout_ms, (body, future), HEADER_SIZE + len(body))
+        self._batcher.add((channel, timeout_ms), (body, future), HEADER_SIZE + len(body))
         return await future
 
-    def _send(self, blocks: list[tuple[float | None, list[_Waiting]]]) -> None:
+    def _send(self, blocks: list[tuple[_Key, list[_Waiting]]]) -> None:
         """Send each block, without the entries whose callers have been cancelled."""
-        for timeout_ms, given in blocks:
+        for key, given in blocks:
             joined = [waiting for waiting in given if not waiting[1].done()]
             if joined:
-                task = asyncio.get_running_loop().create_task(self._deliver(joined, timeout_ms))
+                task = asyncio.get_running_loop().create_task(self._deliver(joined, *key))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, joined: list[_Waiting], timeout_ms: float | None) -> None:
+    async def _deliver(
+        self, joined: list[_Waiting], channel: int, timeout_ms: float | None
+    ) -> None:
+        bodies = [body for body, _ in joined]
         try:
-            batch = await self._append_batch([body for body, _ in joined], timeout_ms=timeout_ms)
+            batch = await self._append_batch(bodies, channel=channel, timeout_ms=timeout_ms)
         except asyncio.CancelledError:
             for _, future in joined:
                 future.cancel()

@@ -20,6 +20,7 @@ from quorumlog.model.bounds import (
     TERM_MAX,
 )
 from quorumlog.model.config import parse_address
+from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 
 P = ParamSpec("P")
@@ -133,6 +134,7 @@ TERM = number(-1, TERM_MAX)
 BYTES = number(1, SIZE_MAX)
 COUNT = number(1)
 MILLISECONDS = number(0, MS_MAX)
+CHANNEL = number(0, SYSTEM_CHANNEL - 1)
 ISOLATION = word("read_committed", "read_uncommitted")
 NODE_ID = text(1, NAME_LENGTH_MAX)
 LABEL = text(0, LABEL_LENGTH_MAX)

@@ -14,6 +14,7 @@ from quorumlog.client.admin import GroupAdmin
 from quorumlog.client.append_batcher import AppendBatcher
 from quorumlog.client.arguments import (
     BYTES,
+    CHANNEL,
     INDEX,
     INDEX_OR_NONE,
     ISOLATION,
@@ -71,6 +72,7 @@ _reads = takes(
     leader_only=flag,
     linearizable=flag,
     isolation=ISOLATION,
+    channel=optional(CHANNEL),
 )
 
 
@@ -171,8 +173,9 @@ class Client:
 
     # -- append -----------------------------------------------------------------------------
 
+    @takes(channel=CHANNEL)
     def append(
-        self, body: Buffer, *, timeout_ms: float | None = None
+        self, body: Buffer, *, channel: int = 0, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, Appended]:
         """Append one entry; return where it is, once a majority has it on disk.
 
@@ -180,52 +183,38 @@ class Client:
 
         Args:
             body: at most 4 MiB less 48 bytes with default limits.
+            channel: a number that readers can select entries by, below 4294967295.
             timeout_ms: how long the call may take, in milliseconds; None: the client's.
 
         Raises:
             RequestError: its `outcome` says whether the append did not happen or is unknown.
         """
-        return self._append(as_bytes("body", body), timeout_ms)
+        return self._append(as_bytes("body", body), channel, timeout_ms)
 
-    async def _append(self, body: bytes, timeout_ms: float | None) -> Appended:
+    async def _append(self, body: bytes, channel: int, timeout_ms: float | None) -> Appended:
         self._requester.metadata.check_process()
         self._requester.limit_ms(timeout_ms)
         batch_sizes([body], self.limits)
-        return await self._batcher.append(body, timeout_ms)
+        return await self._batcher.append(body, channel, timeout_ms)
 
+    @takes(channel=CHANNEL)
     def append_batch(
-        self, bodies: Iterable[Buffer], *, timeout_ms: float | None = None
+        self, bodies: Iterable[Buffer], *, channel: int = 0, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, AppendedBatch]:
-        """Append several entries, all or none, with consecutive indexes.
+        """Append several entries, all or none, with consecutive indexes, on one channel.
 
         Raises:
             EmptyBatchError: there are no bodies.
             UnexpectedArgumentError: they are too many or too large to be appended together.
             RequestError: as for `append`.
         """
-        return self._append_batch(as_bodies("body", bodies, "append"), timeout_ms)
+        return self._append_batch(as_bodies("body", bodies, "append"), channel, timeout_ms)
 
     async def _append_batch(
-        self, bodies: Sequence[bytes], timeout_ms: float | None
+        self, bodies: Sequence[bytes], channel: int, timeout_ms: float | None
     ) -> AppendedBatch:
-        self._requester.metadata.check_process()
-        sizes = batch_sizes(bodies, self.limits)
-        block = encode_block(bodies)
-        request = AppendRequest(group=self.group, count=len(bodies))
-
-        response = await self._requester.ask_leader(
-            request,
-            AppendResponse,
-            [block],
-            timeout_ms=timeout_ms,
-            repeat_unknown=self.retry_unknown,
-        )
-        return AppendedBatch(
-            response.first_index,
-            response.last_index,
-            response.term,
-            positions_of(response, sizes),
-        )
+        again = self.retry_unknown
+        return await _append_block(self._requester, bodies, channel, timeout_ms, again=again)
 
     # -- state machine ------------------------------------------------------------------------
 
@@ -281,7 +270,7 @@ class Client:
         return _decoded(self.group, self.limits, fetched, include_all=True)[0]
 
     @_reads
-    def read(
+    def read(  # noqa: PLR0913  (one argument an option)
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
         *,
@@ -291,6 +280,7 @@ class Client:
         leader_only: bool = True,
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
+        channel: int | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """Yield committed entries in order from `start` on; with `follow`, wait for new ones.
 
@@ -308,6 +298,7 @@ class Client:
             linearizable: whether everything acknowledged before the call must be seen, whoever
                 answers.
             isolation: which entries of transactions are seen (see `Isolation`).
+            channel: only users' entries on this channel, which the server selects; None: all.
 
         Raises:
             IndexRemovedError: the next entry is not kept any more.
@@ -322,11 +313,12 @@ class Client:
             leader_only=leader_only,
             linearizable=linearizable,
             isolation=isolation,
+            channel=channel,
         )
         return _flat(blocks)
 
     @_reads
-    async def read_blocks(
+    async def read_blocks(  # noqa: PLR0913  (one argument an option)
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
         *,
@@ -336,6 +328,7 @@ class Client:
         leader_only: bool = True,
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
+        channel: int | None = None,
     ) -> AsyncGenerator[list[Entry], None]:
         """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
 
@@ -347,13 +340,17 @@ class Client:
                 leader_only=leader_only,
                 linearizable=linearizable,
                 isolation=isolation,
+                channel=channel,
             )
 
         index = await _start_index(self, start, leader_only, linearizable, isolation)
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
-                entries = _decoded(self.group, self.limits, fetched, include_all=include_all)
+                is_all = include_all and channel is None
+                entries = _decoded(self.group, self.limits, fetched, include_all=is_all)
+                if channel is not None:  # an earlier server sends all
+                    entries = [one for one in entries if one.channel == channel]
                 if entries:
                     yield entries
 
@@ -388,6 +385,7 @@ class Client:
         isolation=ISOLATION,
         headers_only=flag,
         machine=LABEL,
+        channel=optional(CHANNEL),
     )
     async def fetch(  # noqa: PLR0913  (one argument an option of the request)
         self,
@@ -402,6 +400,7 @@ class Client:
         isolation: Isolation = "read_committed",
         headers_only: bool = False,
         machine: str = "",
+        channel: int | None = None,
         timeout_ms: float | None = None,
     ) -> FetchedBlock:
         """Return one block of committed entries in their on-disk form.
@@ -420,6 +419,8 @@ class Client:
             headers_only: whether to return headers without bodies.
             machine: identity of this machine: a replica on the same one may answer with the places
                 of its files instead of data (see `FetchRequest`).
+            channel: only the entries on this channel, up to where the answer says that it looked
+                (`looked_until`); None: all. A server of an earlier version sends all.
             timeout_ms: how long the call may take, in milliseconds, besides `wait_ms`.
 
         Raises:
@@ -445,6 +446,7 @@ class Client:
                 read_committed=isolation == "read_committed",
                 headers_only=headers_only,
                 machine=machine,
+                channel=-1 if channel is None else channel,
             )
             return await _fetch_once(
                 requester, connection, request, left_ms + limit_ms / READ_ATTEMPTS
@@ -483,6 +485,29 @@ class Client:
     def servers(self) -> list[str]:
         """Return the addresses of all servers known: those given, and the members learnt since."""
         return self._requester.metadata.addresses()
+
+
+async def _append_block(
+    requester: Requester,
+    bodies: Sequence[bytes],
+    channel: int,
+    timeout_ms: float | None,
+    *,
+    again: bool,
+) -> AppendedBatch:
+    """Append bodies as one block; `again`: also if it is unknown whether it was appended."""
+    requester.metadata.check_process()
+    sizes = batch_sizes(bodies, requester.limits)
+    request = AppendRequest(group=requester.group, count=len(bodies))
+    response = await requester.ask_leader(
+        request,
+        AppendResponse,
+        [encode_block(bodies, channel=channel)],
+        timeout_ms=timeout_ms,
+        repeat_unknown=again,
+    )
+    positions = positions_of(response, sizes)
+    return AppendedBatch(response.first_index, response.last_index, response.term, positions)
 
 
 async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Entry, None]:
@@ -524,6 +549,7 @@ async def _fetch_once(
         response.rejected,
         request.headers_only,
         response.location,
+        looked_until=response.looked_until,
     )
 
 

@@ -36,12 +36,13 @@ class BlockReader:
                 fetched = await (self._next_block() if ahead is None else self._taken(ahead))
                 ahead = None
                 self._known = max(self._known, fetched.committed_index)
-                if fetched.count:
-                    self._index = fetched.first_index + fetched.count
+                if fetched.following > self._index:
+                    self._index = fetched.following
                     if self._is_more_expected():
                         ahead = asyncio.ensure_future(self._next_block())
                         ahead.add_done_callback(_seen)
-                    yield fetched
+                    if fetched.count:
+                        yield fetched
                 elif not self._follow and self._index > self._known:
                     return
         finally:
@@ -72,7 +73,7 @@ class BlockReader:
             fetched = await self._fetch(index, last, wait_ms)
         except IndexOutOfRangeError:  # the last entry of the range is not there yet
             fetched = FetchedBlock(index, 0, memoryview(b""), memoryview(b""), -1, index - 1)
-        if not fetched.count and is_promised and not self._follow:
+        if fetched.following <= index and is_promised and not self._follow:
             raise IndexOutOfRangeError(
                 f"entries up to {known} were committed, but {index} cannot be had since; is the "
                 "replica that was asked far behind, or was the log truncated?"

@@ -66,7 +66,8 @@ class FetchedBlock:
     can serve begin_index … committed_index (read_committed: to the last stable index). `rejected`:
     (first, last) of those that belong to transactions and were not accepted. `headers_only`: the
     data has no bodies. With a `location` there is no data: the entries are in those files.
-    `is_checked`: whoever read them here has compared them with their CRCs.
+    `is_checked`: whoever read them here has compared them with their CRCs. `looked_until` ≥ 0: only
+    entries of one channel were asked for; these are all up to this index.
     """
 
     first_index: int
@@ -79,6 +80,12 @@ class FetchedBlock:
     headers_only: bool = False
     location: StoreLocation | None = None
     is_checked: bool = False
+    looked_until: int = -1
+
+    @property
+    def following(self) -> int:
+        """The index from which a reader goes on."""
+        return max(self.first_index + self.count, self.looked_until + 1)
 
     def block(self, entry_bytes_max: int) -> Block:
         """Return the entries. Raises `RemoteProtocolError` if the bytes do not hold them."""

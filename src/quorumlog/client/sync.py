@@ -111,15 +111,19 @@ class SyncClient:
 
     # -- append and read --------------------------------------------------------------------
 
-    def append(self, body: Buffer, *, timeout_ms: float | None = None) -> Appended:
+    def append(
+        self, body: Buffer, *, channel: int = 0, timeout_ms: float | None = None
+    ) -> Appended:
         """See `Client.append`."""
-        return self._thread.wait(self._client.append(body, timeout_ms=timeout_ms))
+        return self._thread.wait(self._client.append(body, channel=channel, timeout_ms=timeout_ms))
 
     def append_batch(
-        self, bodies: Iterable[Buffer], *, timeout_ms: float | None = None
+        self, bodies: Iterable[Buffer], *, channel: int = 0, timeout_ms: float | None = None
     ) -> AppendedBatch:
         """See `Client.append_batch`."""
-        return self._thread.wait(self._client.append_batch(bodies, timeout_ms=timeout_ms))
+        return self._thread.wait(
+            self._client.append_batch(bodies, channel=channel, timeout_ms=timeout_ms)
+        )
 
     def execute(self, command: Buffer, *, timeout_ms: float | None = None) -> Executed:
         """See `Client.execute`."""
@@ -148,7 +152,7 @@ class SyncClient:
             )
         )
 
-    def read(
+    def read(  # noqa: PLR0913  (one argument an option)
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
         *,
@@ -158,6 +162,7 @@ class SyncClient:
         leader_only: bool = True,
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
+        channel: int | None = None,
     ) -> Iterator[Entry]:
         """See `Client.read`."""
         blocks = self.read_blocks(
@@ -168,10 +173,11 @@ class SyncClient:
             leader_only=leader_only,
             linearizable=linearizable,
             isolation=isolation,
+            channel=channel,
         )
         return _flat(blocks)
 
-    def read_blocks(
+    def read_blocks(  # noqa: PLR0913  (one argument an option)
         self,
         start: int | Literal["earliest", "latest"] = "earliest",
         *,
@@ -181,6 +187,7 @@ class SyncClient:
         leader_only: bool = True,
         linearizable: bool = False,
         isolation: Isolation = "read_committed",
+        channel: int | None = None,
     ) -> Iterator[list[Entry]]:
         """See `Client.read_blocks`."""
         return self.each(
@@ -192,6 +199,7 @@ class SyncClient:
                 leader_only=leader_only,
                 linearizable=linearizable,
                 isolation=isolation,
+                channel=channel,
             )
         )
 
@@ -222,6 +230,7 @@ class SyncClient:
         isolation: Isolation = "read_committed",
         headers_only: bool = False,
         machine: str = "",
+        channel: int | None = None,
         timeout_ms: float | None = None,
     ) -> FetchedBlock:
         """See `Client.fetch`."""
@@ -237,6 +246,7 @@ class SyncClient:
                 isolation=isolation,
                 headers_only=headers_only,
                 machine=machine,
+                channel=channel,
                 timeout_ms=timeout_ms,
             )
         )

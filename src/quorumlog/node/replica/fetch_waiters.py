@@ -23,7 +23,7 @@ STALE_MAX = 1_024
 
 @dataclass(order=True, slots=True)
 class Waiter:
-    """One waiting fetch; `key` orders it in its heap."""
+    """One waiting fetch; `key` orders it in its heap. `deadline_ms`: it may wait on until then."""
 
     key: int
     number: int
@@ -31,19 +31,20 @@ class Waiter:
     answer: FetchAnswer = field(compare=False)
     client: object = field(compare=False)
     twin: "Waiter | None" = field(compare=False, default=None)
+    deadline_ms: int | None = field(compare=False, default=None)
     is_due: bool = field(compare=False, default=False)
 
 
 class FetchWaiters:
-    """The fetches that wait on one replica. `serve` answers one that is due; `defer` calls a
-    function in the next turn.
+    """The fetches that wait on one replica. `serve` answers one that is due, or has it
+    wait on until its deadline (None: it has passed); `defer` calls a function in the next turn.
 
     A commit looks only at the fetches that it concerns, however many wait for later entries.
     """
 
     def __init__(
         self,
-        serve: Callable[[FetchRequest, FetchAnswer, object], None],
+        serve: Callable[[FetchRequest, FetchAnswer, object, int | None], None],
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self._serve = serve
@@ -66,7 +67,7 @@ class FetchWaiters:
         """Have a client's fetch wait for its first entry, or for the deadline."""
         number = next(self._numbers)
         late = Waiter(deadline_ms, number, request, answer, client)
-        reached = Waiter(request.begin_index, number, request, answer, client, late)
+        reached = Waiter(request.begin_index, number, request, answer, client, late, deadline_ms)
         late.twin = reached
         self._waiting += 1
         by_index = self._by_index[request.read_committed]
@@ -134,7 +135,9 @@ class FetchWaiters:
             return
         waiter.is_due = waiter.twin.is_due = True
         self._waiting -= 1
-        serve = partial(self._serve, waiter.request, waiter.answer, waiter.client)
+        serve = partial(
+            self._serve, waiter.request, waiter.answer, waiter.client, waiter.deadline_ms
+        )
         self._due.add(waiter.client, serve)
 
     def _advance(self) -> None:

@@ -23,6 +23,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
+from quorumlog.node.replica.channel_reads import SCAN_BYTES, entries_on_channel
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
@@ -197,7 +198,7 @@ class Fetches:
             code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
             answer(self._response(view, code, text), [])
         elif request.begin_index <= self._limit(request, view):
-            self._read(request, answer, client, view)
+            self._read(request, answer, client, view, deadline_ms)
         elif deadline_ms is None:
             self._answer_empty(request, answer, view)
         elif len(self._waiters) >= self._limits.fetch_waiters_max:
@@ -236,7 +237,11 @@ class Fetches:
             )
             answer(self._response(view, ResponseCode.INDEX_OUT_OF_RANGE, text), [])
         else:
-            answer(self._response(view, ResponseCode.SUCCESS, "", request), [])
+            found = self._response(view, ResponseCode.SUCCESS, "", request)
+            if request.channel >= 0:
+                looked_until = request.begin_index - 1
+                found = msgspec.structs.replace(found, looked_until=looked_until)
+            answer(found, [])
 
     def committed(self) -> None:
         """The committed index rose, or leadership changed: serve or refuse waiting fetches."""
@@ -253,7 +258,14 @@ class Fetches:
         self._waiters.expire(now_ms)
         self._timer.set(self._waiters.next_deadline_ms())
 
-    def _read(self, request: FetchRequest, answer: FetchAnswer, client: object, view: View) -> None:
+    def _read(
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        client: object,
+        view: View,
+        deadline_ms: int | None,
+    ) -> None:
         last = self._limit(request, view)
         if request.end_index >= 0:
             last = min(last, request.end_index)
@@ -277,6 +289,9 @@ class Fetches:
             frame = limits.frame_bytes_max - limits.message_bytes_max
             room = min(room, frame * HEADER_SIZE // (HEADER_SIZE + INDEX_RECORD_SIZE))
         bytes_max = max(1, min(request.bytes_max, room))
+        if request.channel >= 0:
+            self._read_channel(request, answer, client, last, rejected, bytes_max, deadline_ms)
+            return
         log = self._log
 
         def read() -> list[EntryRun]:
@@ -302,12 +317,49 @@ class Fetches:
         else:
             self._run_cold(read, deliver, fail, client)
 
+    def _read_channel(
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        client: object,
+        last: int,
+        rejected: list[Range],
+        bytes_max: int,
+        deadline_ms: int | None,
+    ) -> None:
+        """Look through some entries for those of one channel, and wait on if there are none."""
+        log, looked = self._log, [request.begin_index - 1]
+
+        def read() -> list[EntryRun]:
+            runs = gather(log, request.begin_index, last, SCAN_BYTES)
+            found, looked[0] = entries_on_channel(runs, request.channel, rejected, bytes_max)
+            return found
+
+        def deliver(found: list[EntryRun]) -> None:
+            following = looked[0] + 1
+            is_over = looked[0] == request.end_index or deadline_ms is None
+            if not found and not is_over and following > self._limit(request, self._view()):
+                later = msgspec.structs.replace(request, begin_index=following)
+                self._fetch(later, answer, client, deadline_ms)
+            else:
+                self._deliver(request, answer, found, [], looked_until=looked[0])
+
+        def fail(error: Exception) -> None:
+            self._fail(answer, error)
+
+        if log.is_in_memory(request.begin_index):
+            deliver(read())
+        else:
+            self._run_cold(read, deliver, fail, client)
+
     def _deliver(
         self,
         request: FetchRequest,
         answer: FetchAnswer,
         runs: list[EntryRun],
         rejected: list[Range],
+        *,
+        looked_until: int = -1,
     ) -> None:
         count = sum(run.count for run in runs)
         attachments: list[Buffer] = []
@@ -319,12 +371,13 @@ class Fetches:
             attachments += [run.data for run in runs]
         self.entries_served += count
         self.bytes_served += sum(len(run.data) for run in runs)
-        answer(self._answered(request, count, rejected), attachments)
+        answer(self._answered(request, count, rejected, looked_until=looked_until), attachments)
 
     def _may_locate(self, request: FetchRequest, view: View) -> bool:
         """Whether a reader may read the entries, or the first of them, from the files itself."""
         location = self._location
         is_here = location is not None and request.machine == location.machine
+        is_here = is_here and request.channel < 0
         in_files = request.begin_index <= view.durable_index
         # a read through the node has damage repaired, a read of the files does not
         return is_here and in_files and not self._log.damaged
@@ -335,6 +388,8 @@ class Fetches:
         count: int,
         rejected: list[Range],
         location: StoreLocation | None = None,
+        *,
+        looked_until: int = -1,
     ) -> FetchResponse:
         view, has_records = self._view(), request.index_records and location is None
         return FetchResponse(
@@ -347,6 +402,7 @@ class Fetches:
             index_bytes=count * INDEX_RECORD_SIZE if has_records else 0,
             rejected=[one for one in rejected if one[0] < request.begin_index + count],
             location=location,
+            looked_until=looked_until,
         )
 
     def locate(

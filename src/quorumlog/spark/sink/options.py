@@ -19,11 +19,12 @@ from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.sessions.transaction_table import TIMEOUT_MS_MAX
 from quorumlog.spark.option_values import OptionValues
-from quorumlog.spark.source.options import servers_of
+from quorumlog.spark.source.options import channel_of, servers_of
 
 KNOWN = {
     "servers": "host:port,host:port: some of the cluster's nodes (required)",
     "group": "the group to write to (required unless there is a column group)",
+    "channel": "the channel of all rows, unless there is a column channel (default: 0)",
     "deliveryGuarantee": (
         "exactly-once (default): rows count when their batch has ended, once however often it is "
         "written; or at-least-once: rows are there at once, and again when a task is run again"
@@ -51,6 +52,7 @@ class WriteOptions:
 
     servers: str
     group: str | None
+    channel: int | None
     is_transactional: bool
     transaction_timeout_ms: int
     identity: tuple[str, int] | None
@@ -88,6 +90,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         servers=servers_of(values),
         group=group,
+        channel=channel_of(values),
         is_transactional=is_transactional,
         transaction_timeout_ms=timeout_ms,
         identity=identity,
@@ -119,6 +122,10 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             raise UnexpectedArgumentError(
                 f"column {field.name} must be {known[1]}, not {field.dataType.simpleString()}"
             )
+    if options.channel is not None and "channel" in schema.names:
+        raise UnexpectedArgumentError(
+            "option 'channel' and a column channel: give one of them only"
+        )
     if "body" not in schema.names:
         raise UnexpectedArgumentError("there is no column body, binary or string, to be written")
     if options.group is None and "group" not in schema.names:

@@ -145,6 +145,7 @@ class TaskWriter:
             options.servers,
             group,
             part=part,
+            channel=options.channel or 0,
             batch_bytes=BLOCK_BYTES,
             buffer_bytes=BUFFER_BYTES,
             delivery_timeout_ms=options.delivery_timeout_ms,

@@ -48,10 +48,11 @@ def decode_block(
     *,
     rejected: Sequence[tuple[int, int]] = (),
     group: str = "",
+    channel: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Do what `decode` does with a block that was read; one of headers only has no `body`.
 
-    `words` are its `header_words`.
+    `words` are its `header_words`. With a `channel` entries on others are skipped as well.
     """
     ends = block.offsets + block.sizes
     start = 0
@@ -59,7 +60,10 @@ def decode_block(
         limit = int(block.offsets[start]) + BATCH_BYTES_MAX
         stop = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
         table = header_table(words[start:stop])
-        yield _batch(block.slice(start, stop), table, columns, rejected, group)
+        mask = data_rows(table, rejected)
+        if channel is not None:
+            mask &= table["channel"] == channel
+        yield _batch(block.slice(start, stop), table, columns, mask, group)
         start = stop
 
 
@@ -67,10 +71,9 @@ def _batch(
     block: Block,
     table: npt.NDArray[Any],
     columns: tuple[str, ...],
-    rejected: Sequence[tuple[int, int]],
+    mask: npt.NDArray[np.bool_],
     group: str,
 ) -> pa.RecordBatch:
-    mask = data_rows(table, rejected)
     schema = arrow_schema(columns)
     arrays: list[pa.Array] = []
     for name in columns:

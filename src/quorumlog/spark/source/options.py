@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from quorumlog.client import Isolation
 from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.spark.option_values import OptionValues
 from quorumlog.spark.source.verify import Verify
@@ -53,6 +54,7 @@ KNOWN = {
         "screen (default): check all bodies of a block by one CRC; all: each by its own, which "
         "takes several times as long; none: trust the servers"
     ),
+    "channel": "only the entries on this channel (default: all)",
     "includeHeaders": "true: also magic, size, pos and chain_crc (default false)",
     "isolationLevel": (
         "read_committed (default): of transactions only what was accepted; or read_uncommitted"
@@ -108,6 +110,7 @@ class ReadOptions:
     pushes_conditions: bool
     verify: Verify
     include_headers: bool
+    channel: int | None
     isolation: Isolation
     fetch_timeout_ms: int
     reader_name: str
@@ -163,6 +166,7 @@ def parse_options(raw: Mapping[str, str]) -> ReadOptions:
         pushes_conditions=values.choice("pushDownPredicate", _BOOLEAN),
         verify=values.choice("verifyCrc", {kind.value: kind for kind in Verify}),
         include_headers=values.choice("includeHeaders", _BOOLEAN),
+        channel=channel_of(values),
         isolation=values.choice("isolationLevel", _ISOLATION),
         fetch_timeout_ms=values.duration_ms("fetchTimeoutMs") or 120_000,
         reader_name=values.text("readerName")[:NAME_LENGTH_MAX],
@@ -174,6 +178,18 @@ _ISOLATION: dict[str, Isolation] = {
     "read_committed": "read_committed",
     "read_uncommitted": "read_uncommitted",
 }
+
+
+def channel_of(values: OptionValues) -> int | None:
+    """Return the channel that is given, if one is."""
+    text = values.text("channel")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) >= SYSTEM_CHANNEL:
+        raise UnexpectedArgumentError(
+            f"option channel={text}: a channel is between 0 and {SYSTEM_CHANNEL - 1}"
+        )
+    return int(text)
 
 
 def servers_of(values: OptionValues) -> str:

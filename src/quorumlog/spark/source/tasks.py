@@ -38,7 +38,7 @@ def read_range(
         )
         try:
             for fetched in blocks:
-                yield from _batches(fetched, part.group, options.verify, columns)
+                yield from _batches(fetched, part.group, options, columns)
                 index = fetched.first_index + fetched.count
         except IndexRemovedError:
             begin = cluster.bounds(part.group, options.isolation).begin
@@ -46,10 +46,17 @@ def read_range(
 
 
 def _batches(
-    fetched: FetchedBlock, group: str, verify: Verify, columns: tuple[str, ...]
+    fetched: FetchedBlock, group: str, options: ReadOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     block = fetched.block(DEFAULT_LIMITS.entry_bytes_max)
-    words = header_words(block)
+    words, verify = header_words(block), options.verify
     if not fetched.is_checked or verify is Verify.ALL:
         verify_block(block, words, fetched.first_index, verify, bodies=not fetched.headers_only)
-    return decode_block(block, words, columns, rejected=fetched.rejected, group=group)
+    return decode_block(
+        block,
+        words,
+        columns,
+        rejected=fetched.rejected,
+        group=group,
+        channel=options.channel,
+    )
