@@ -124,7 +124,9 @@ class Group(SimulatedCluster):
         answers = []
         applier = node.running.applier
         node.enter(
-            lambda: applier.queries.ask(-1, b"", lambda *answer: answers.append(answer), **how)
+            lambda: applier.queries.ask(
+                -1, b"", lambda *answer: answers.append(answer), "a client", **how
+            )
         )
         return answers
 

@@ -410,7 +410,7 @@ def test_index_records_come_in_front_of_the_entries():
 
 def test_fetches_of_a_client_that_has_disconnected_are_dropped_wherever_they_wait():
     served, later = [], []
-    waiters = FetchWaiters(lambda request, answer, client: served.append(client), later.append)
+    waiters = FetchWaiters(lambda request, answer, client, _: served.append(client), later.append)
     for client in ("gone", "here"):
         for index in (5, 900):
             request = FetchRequest(group="g", begin_index=index)
