@@ -3,6 +3,8 @@
 import tarfile
 from pathlib import Path
 
+import msgspec
+
 from quorumlog.model.block import decode_entries
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -49,3 +51,51 @@ async def test_entries_of_a_lost_data_file_come_back_from_the_other_members(
             await until(lambda: len(set(cluster.logs().values())) == 1)
         assert bodies_at(cluster, "n1") == bodies_at(cluster, "n0") == bodies_at(cluster, "n2")
         assert f"{lost} is missing or cut short" in caplog.text
+
+
+async def test_a_group_with_dledgers_log_stays_readable_by_it_and_says_so(
+    make_cluster, tmp_path, caplog
+):
+    async with make_cluster() as cluster:
+        lay_out(cluster, tmp_path)
+        await cluster.start()
+        async with cluster.client() as client:
+            at = await client.append(b"and on")
+            statuses = await client.status()
+        assert all(status.original_compatible for status in statuses)
+        assert "stays readable by DLedger 0.2.7 to 0.4.0" in caplog.text
+        log = cluster.replica(cluster.leader_id()).log
+        runs = [log.read(index, index, 1) for index in range(LAST + 1, at.index + 1)]
+        entries = [entry for run in runs for entry in decode_entries(run.block())]
+        assert {entry.magic for entry in entries} == {1}
+        assert [entry.is_data for entry in entries] == [False] * (len(entries) - 1) + [True]
+
+
+async def test_it_does_not_if_it_is_told_otherwise(make_cluster, tmp_path, caplog):
+    async with make_cluster(original_compatible="no") as cluster:
+        lay_out(cluster, tmp_path)
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.append(b"and on")
+            statuses = await client.status()
+        assert not any(status.original_compatible for status in statuses)
+        assert "is not readable any more by DLedger" in caplog.text
+
+
+async def test_what_a_group_was_founded_with_counts_and_a_later_setting_is_named(
+    make_cluster, caplog
+):
+    async with make_cluster(original_compatible="0.2.7") as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.append(b"first")
+        await cluster.stop()
+        for node_id, config in cluster.configs.items():
+            groups = [msgspec.structs.replace(config.groups[0], original_compatible="no")]
+            cluster.configs[node_id] = msgspec.structs.replace(config, groups=groups)
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.append(b"second")
+            statuses = await client.status()
+        assert all(status.original_compatible for status in statuses)
+        assert "originalCompatible = 'no' has no effect" in caplog.text

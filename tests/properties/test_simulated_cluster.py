@@ -1,8 +1,11 @@
 """Whole clusters from seeds: real replicas and logs over networks, disks and clocks that fail."""
 
+from functools import partial
+
 import pytest
 
 from quorumlog.sim.campaign import Plan, cores, run_all
+from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.run import run_seed
 
 SEEDS = 150
@@ -26,6 +29,14 @@ def found(plan):
 def test_nothing_is_found_whatever_goes_wrong(first_seed, seeds, nodes):
     told = found(Plan(first_seed, seeds, SECONDS, nodes))
     assert not told, told
+
+
+@pytest.mark.parametrize("seed", range(40_000, 40_012))
+def test_nothing_is_found_in_groups_whose_log_dledger_can_go_on_with(seed, monkeypatch):
+    made = partial(SimulatedCluster, original_compatible="0.2.7")
+    monkeypatch.setattr("quorumlog.sim.run.SimulatedCluster", made)
+    outcome = run_seed(seed)
+    assert outcome.finding is None, (str(outcome.finding), outcome.histories)
 
 
 @pytest.mark.parametrize("seed", [7, 8])

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.block import COMPATIBLE_CONFIG, HEADER_SIZE, own_magic
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -97,10 +97,12 @@ def magic_name(magic: int) -> str:
 
 def body_text(entry: Entry, length_max: int | None = None) -> str:
     """Return a body as one line of printable text, cut after `length_max` characters."""
-    if entry.magic == Magic.CONFIG_CHANGE:
-        return f"({membership_text(entry.body)})"
-    if entry.magic != Magic.NORMAL and not entry.body:
-        return f"({magic_name(entry.magic)})"
+    kind = own_magic(entry.magic, entry.channel, entry.body_crc, entry.body)
+    if kind == Magic.CONFIG_CHANGE:
+        skipped = 0 if entry.magic == kind else len(COMPATIBLE_CONFIG)
+        return f"({membership_text(entry.body[skipped:])})"
+    if kind != Magic.NORMAL:
+        return f"({magic_name(kind)})"
     cut = length_max is not None and len(entry.body) > length_max
     text = printable(entry.body[:length_max])
     if length_max is not None and len(text) > length_max:

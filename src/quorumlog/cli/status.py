@@ -86,7 +86,9 @@ def status_command(
 
 
 def _print_uses(status: StatusResponse) -> None:
-    """Print what the leader knows of writers of transactions and of readers."""
+    """Print what the leader knows of the log's form, writers of transactions, and readers."""
+    if status.original_compatible:
+        print_line("DLedger 0.2.7 to 0.4.0 can go on with the log (originalCompatible)")
     if status.open_transactions:
         print_line(
             f"open transactions: {status.open_transactions}; readers see entries up to "
@@ -182,6 +184,7 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "machine_checked_ms": status.machine_checked_ms if known else None,
         "tables_compared_index": status.tables_compared_index if known else None,
         "tables_rebuilt": status.tables_rebuilt if known else None,
+        "original_compatible": status.original_compatible if known else None,
         "stable_index": status.stable_index if known else None,
         "open_transactions": status.open_transactions if known else None,
         "connections": status.connections if known else None,

@@ -21,9 +21,11 @@ from quorumlog.cli.output import (
     print_table,
 )
 from quorumlog.cli.progress import progress_bar
+from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA
+from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
 from quorumlog.storage.offline.verify import StoreReport, magic_names, verify_store
@@ -154,6 +156,7 @@ def stats_command(directory: Directory, data: DataPath = "", as_json: AsJson = F
         ("entries", str(report.entries)),
         ("without CRCs", str(report.unchecked_entries)),
         ("kinds", ", ".join(f"{k} {n}" for k, n in magic_names(report.magics).items())),
+        ("DLedger reads it", _readers_text(report)),
         ("channels", ", ".join(f"{c}: {n}" for c, n in report.channels.most_common(10))),
         ("terms", _terms_text(report)),
         ("body bytes", str(report.body_bytes)),
@@ -227,6 +230,33 @@ def truncate_command(
         print_line(f"{entries_text(removed)} removed, from {start} on")
 
 
+@app.command(name="export-original")
+def export_command(
+    directory: Directory,
+    target: Annotated[
+        Path, typer.Option("--to", metavar="DIR2", help="The new directory to write.")
+    ],
+    data: DataPath = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write the log once more, in a form that DLedger 0.2.7 to 0.4.0 opens and continues.
+
+    Indexes, terms and bodies stay; the store itself is not changed. The node must be stopped. Name
+    DIR2 as DLedger does: dledger-MEMBER.
+    """
+    source = group_directory(directory, anywhere=bool(data))
+    with progress_bar("writing") as progress:
+        report = export_original(OsFileSystem(), source, str(target), _paths(data), progress)
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_line(
+        f"{entries_text(report.entries)} written to {target}, {report.begin_index} to "
+        f"{report.end_index}, term {report.term}; {report.rewritten_entries} of them are NOOPs or "
+        "memberships, which DLedger sees as entries on channel -1"
+    )
+
+
 # -- shared ---------------------------------------------------------------------------------------
 
 
@@ -259,6 +289,13 @@ def _terms_text(report: StoreReport) -> str:
     shown = ", ".join(f"{term} from {first}" for term, first in report.terms[:8])
     more = len(report.terms) - 8
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _readers_text(report: StoreReport) -> str:
+    """Return which versions of DLedger read the whole log."""
+    if set(report.magics) <= {int(Magic.NORMAL)}:
+        return "0.2.7 to 0.4.0"
+    return "0.4.0; earlier ones what store export-original writes"
 
 
 def _damage_text(ranges: list[tuple[int, int]]) -> str:

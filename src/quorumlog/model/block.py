@@ -40,6 +40,10 @@ MAGIC_AND_SIZE: Final = struct.Struct(">ii")
 """What headers and blank records start with."""
 ENTRY_MAGICS: Final = frozenset((int(Magic.NORMAL), int(Magic.NOOP), int(Magic.CONFIG_CHANGE)))
 """What an entry starts with; they are consecutive numbers."""
+COMPATIBLE_NOOP: Final = b"NOP1"
+"""Body of a NOOP that is NORMAL and on the system channel, so that DLedger 0.2.7 reads it."""
+COMPATIBLE_CONFIG: Final = b"CFG1"
+"""What the body of such a CONFIG_CHANGE entry starts with (decision 0034)."""
 HEADER_DTYPE = np.dtype(
     [
         ("magic", ">i4"),
@@ -138,11 +142,25 @@ def encode_entry(
     return header + body
 
 
-def single_entry(body: Buffer, magic: Magic) -> Block:
+def _single_entry(body: Buffer, magic: Magic, channel: int = 0) -> Block:
     """Return a writable block of one unstamped entry."""
-    data = memoryview(bytearray(encode_entry(body, magic=magic)))
+    data = memoryview(bytearray(encode_entry(body, magic=magic, channel=channel)))
     zero = np.zeros(1, dtype=np.int64)
     return Block(data, zero, zero + len(data))
+
+
+def noop_block(*, compatible: bool = False) -> Block:
+    """Return one unstamped NOOP; `compatible`: in the form that DLedger reads."""
+    if compatible:
+        return _single_entry(COMPATIBLE_NOOP, Magic.NORMAL, SYSTEM_CHANNEL)
+    return _single_entry(b"", Magic.NOOP)
+
+
+def config_block(body: bytes, *, compatible: bool = False) -> Block:
+    """Return one unstamped CONFIG_CHANGE entry; see `noop_block`."""
+    if compatible:
+        return _single_entry(COMPATIBLE_CONFIG + body, Magic.NORMAL, SYSTEM_CHANNEL)
+    return _single_entry(body, Magic.CONFIG_CHANGE)
 
 
 def encode_block(bodies: Iterable[Buffer], *, channel: int = 0) -> bytes:
@@ -352,20 +370,50 @@ def system_ordinals_of(block: Block) -> list[int]:
 
 
 def is_noop(block: Block) -> bool:
-    """Whether a block is one NOOP and nothing else."""
-    return len(block.sizes) == 1 and _I32.unpack_from(block.data, 0)[0] == int(Magic.NOOP)
+    """Whether a block is one NOOP and nothing else, in either form."""
+    return len(block.sizes) == 1 and own_magic(*_own_fields(block.data, 0)) == Magic.NOOP
+
+
+def _own_fields(data: Buffer, offset: int) -> tuple[int, int, int, Buffer]:
+    """Return what `own_magic` needs to know of the entry at an offset."""
+    header = HEADER.unpack_from(data, offset)
+    body = memoryview(data)[offset + HEADER_SIZE : offset + header[1]]
+    return header[0], header[5], header[7], body
+
+
+def own_magic(magic: int, channel: int, body_crc: int, body: Buffer) -> int:
+    """Return the kind of an entry: the magic that it has, or would have without DLedger.
+
+    In the form that DLedger reads, NOOPs and memberships are NORMAL entries on the system channel.
+    Nobody else can append such ones: clients may start a block with some entries of that channel
+    (`system_entry_of`), not with these, and DLedger writes channel 0 and no body CRC.
+    """
+    if magic != Magic.NORMAL or channel != SYSTEM_CHANNEL or not body_crc:
+        return magic
+    kind = bytes(body[: len(COMPATIBLE_CONFIG)])
+    if kind == COMPATIBLE_CONFIG:
+        return int(Magic.CONFIG_CHANGE)
+    return int(Magic.NOOP) if kind == body == COMPATIBLE_NOOP else magic
 
 
 def config_entries_of(block: Block) -> list[tuple[int, bytes]]:
-    """Return (index, body) of each CONFIG_CHANGE entry of a stamped block."""
+    """Return (index, body) of each CONFIG_CHANGE entry of a stamped block.
+
+    The body is the same in both forms.
+    """
     data, config, offsets = block.data, int(Magic.CONFIG_CHANGE), block.offsets
     if len(offsets) > _FEW:
-        offsets = offsets[headers(block)["magic"] == config]
+        table = headers(block)
+        offsets = offsets[(table["magic"] == config) | (table["channel"] == SYSTEM_CHANNEL)]
     found = []
     for offset in offsets.tolist():
         header = HEADER.unpack_from(data, offset)
-        if header[0] == config:
-            found.append((header[2], bytes(data[offset + HEADER_SIZE : offset + header[1]])))
+        if header[0] != config and header[5] != SYSTEM_CHANNEL:
+            continue
+        body = data[offset + HEADER_SIZE : offset + header[1]]
+        if own_magic(header[0], header[5], header[7], body) == config:
+            skipped = 0 if header[0] == config else len(COMPATIBLE_CONFIG)
+            found.append((header[2], bytes(body[skipped:])))
     return found
 
 

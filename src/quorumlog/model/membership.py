@@ -42,7 +42,9 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
 
     While the voters change, `outgoing` holds the voters before the change, and every decision needs
     a majority of each set (joint consensus); else it is empty. `identity` is made when the group
-    is founded and never changes; empty: an earlier version founded it.
+    is founded and never changes; empty: an earlier version founded it. `original_compatible`: the
+    group's own entries are written so that DLedger reads them (decision 0034); it never changes
+    either.
     """
 
     members: tuple[Member, ...]
@@ -50,6 +52,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     outgoing: tuple[str, ...] = ()
     format: int = _FORMAT
     identity: bytes = b""
+    original_compatible: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -133,10 +136,10 @@ def addresses_of(membership: Membership) -> dict[str, str]:
     return {member.node_id: member.address for member in membership.members}
 
 
-def founding(addresses: dict[str, str]) -> Membership:
+def founding(addresses: dict[str, str], *, original_compatible: bool = False) -> Membership:
     """Return the membership of a group that is not founded yet: everyone votes."""
     members = tuple(Member(node_id, address) for node_id, address in addresses.items())
-    return Membership(members, tuple(addresses))
+    return Membership(members, tuple(addresses), original_compatible=original_compatible)
 
 
 def identity_of(group: str, membership: Membership) -> bytes:

@@ -7,7 +7,7 @@ from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.storage.log.store import OpenedGroup
 
 
-def raft_config(config: GroupConfig, node: NodeConfig, incarnation: int) -> RaftConfig:
+def raft_config(config: GroupConfig, node: NodeConfig, opened: OpenedGroup) -> RaftConfig:
     """Return what the core needs to know of a group's configuration."""
     limits = node.limits
     return RaftConfig(
@@ -15,7 +15,7 @@ def raft_config(config: GroupConfig, node: NodeConfig, incarnation: int) -> Raft
         self_id=node.self_id,
         members=tuple(config.members),
         addresses=config.members,
-        incarnation=incarnation,
+        incarnation=opened.incarnation,
         heartbeat_ms=config.heart_beat_time_interval_ms,
         election_timeout_min_ms=config.election_timeout_min_ms,
         election_timeout_max_ms=config.election_timeout_max_ms,
@@ -27,7 +27,23 @@ def raft_config(config: GroupConfig, node: NodeConfig, incarnation: int) -> Raft
         transfer_timeout_ms=config.leadership_transfer_wait_timeout,
         transfer_lag_max=config.max_leadership_transfer_wait_index,
         push_quota_bytes=config.peer_push_quota,
+        original_compatible=founds_compatible(config, opened),
     )
+
+
+def founds_compatible(config: GroupConfig, opened: OpenedGroup) -> bool:
+    """Whether a group that is not founded yet writes its own entries as DLedger reads them.
+
+    If the configuration does not say so, it does if its log is one of DLedger's.
+    """
+    if config.original_compatible:
+        return config.original_compatible != "no"
+    return is_adopted(opened)
+
+
+def is_adopted(opened: OpenedGroup) -> bool:
+    """Whether a log has entries and no group of ours was founded with it: DLedger wrote them."""
+    return opened.log.end_index >= 0 and not opened.log.config_entries()
 
 
 def boot_state(opened: OpenedGroup) -> BootState:

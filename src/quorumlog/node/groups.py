@@ -11,7 +11,7 @@ from quorumlog.log_events import log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError, StoreLockedError
-from quorumlog.node.bootstrap import boot_state, raft_config
+from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
 from quorumlog.node.environment import Environment
 from quorumlog.node.machines import open_machine, rebuild_machine
 from quorumlog.node.replica.replica import Replica
@@ -125,7 +125,8 @@ class Groups:
         self, group: GroupConfig, opened: OpenedGroup, machine: StateMachine | None
     ) -> Replica:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
-        config = raft_config(group, self._config, opened.incarnation)
+        config = raft_config(group, self._config, opened)
+        _log_compatibility(group, opened)
         core = RaftCore(config, boot_state(opened), jitter, self._environment.now_ms())
         timer, directory = self._new_timer(), self._directory_of(group)
         environment = replace(
@@ -145,3 +146,30 @@ class Groups:
             opened.close()
         if self._directory is not None:
             self._directory.close()
+
+
+def _log_compatibility(group: GroupConfig, opened: OpenedGroup) -> None:
+    """Say what becomes of DLedger's log, or that the configuration comes too late."""
+    if is_adopted(opened):
+        how = "stays readable" if founds_compatible(group, opened) else "is not readable any more"
+        log_event(
+            logger,
+            logging.WARNING,
+            f"log of DLedger taken over: with what this group appends it {how} by DLedger 0.2.7 "
+            "to 0.4.0 (originalCompatible)",
+            group=group.group,
+            end_index=opened.log.end_index,
+        )
+        return
+    memberships = boot_state(opened).memberships
+    is_compatible = bool(memberships) and memberships[-1][1].original_compatible
+    wanted = group.original_compatible
+    if memberships and wanted and (wanted != "no") != is_compatible:
+        log_event(
+            logger,
+            logging.WARNING,
+            f"originalCompatible = {wanted!r} has no effect: the group was founded without it"
+            if wanted != "no"
+            else "originalCompatible = 'no' has no effect: the group was founded compatible",
+            group=group.group,
+        )

@@ -14,6 +14,7 @@ class RaftConfig:
 
     `members` found the group; later its log says who belongs to it. `addresses` are those of the
     members. `incarnation` numbers this replica's data directory; 0: it has no number.
+    `original_compatible` is what the group is founded with (`Membership`).
 
     `push_window_bytes` and `push_window_requests` bound the unanswered pushes to one peer. A push
     that is not answered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
@@ -36,6 +37,7 @@ class RaftConfig:
     addresses: Mapping[str, str] = field(default_factory=dict)
     incarnation: int = 0
     preferred_leader_ids: tuple[str, ...] = ()
+    original_compatible: bool = False
 
     def __post_init__(self) -> None:
         """Check the relations between values that the algorithm relies on."""
@@ -59,7 +61,8 @@ class RaftConfig:
     @property
     def founders(self) -> Membership:
         """The membership before the log names one."""
-        return founding({member: self.addresses.get(member, "") for member in self.members})
+        addresses = {member: self.addresses.get(member, "") for member in self.members}
+        return founding(addresses, original_compatible=self.original_compatible)
 
 
 @dataclass(frozen=True, slots=True)

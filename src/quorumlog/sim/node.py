@@ -400,7 +400,7 @@ class SimulatedNode:
         self, group: GroupConfig, opened: OpenedGroup, liveness: NodeLiveness
     ) -> Replica:
         clock = self.clock
-        config = raft_config(group, self.config, opened.incarnation)
+        config = raft_config(group, self.config, opened)
         core = self.cluster.make_core(
             config, boot_state(opened), self.cluster.clock.random, clock.now_ms
         )

@@ -241,3 +241,5 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """Last entry after which a table derived from the log was that of a majority."""
     tables_rebuilt: Count = 0
     """How often they differed from a majority's, and a peer's took their place."""
+    original_compatible: bool = False
+    """Whether the group's own entries are written so that DLedger 0.2.7 to 0.4.0 reads the log."""

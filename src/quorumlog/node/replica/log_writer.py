@@ -54,13 +54,19 @@ class LogWriter:
 
     def append_noop(self, effect: fx.AppendNoop) -> None:
         """Append a new leader's first entry."""
-        plan = self._log.append_noop(effect.term)
+        compatible = self._context.core.membership.original_compatible
+        plan = self._log.append_noop(effect.term, compatible=compatible)
         check(self._log.end_index == effect.index, "core and log agree on the end")
         self._context.submit(effect.token, plan)
 
     def append_membership(self, effect: fx.AppendMembership) -> None:
         """Append the entry of a membership."""
-        plan = self._log.append_config(effect.membership.encode(), effect.term)
+        membership = effect.membership
+        plan = self._log.append_config(
+            membership.encode(),
+            effect.term,
+            compatible=membership.original_compatible,
+        )
         check(self._log.end_index == effect.index, "core and log agree on the end")
         self._context.submit(effect.token, plan)
 

@@ -12,8 +12,7 @@ READERS_SHOWN = 100
 
 def status_of(replica: Replica, node_id: str) -> StatusResponse:
     """Return everything an operator may want to know of one replica."""
-    core, log = replica.core, replica.log
-    committed = core.committed_index
+    core, log, committed = replica.core, replica.log, replica.core.committed_index
     return StatusResponse(
         leader_id=core.leader_id,
         term=core.term,
@@ -79,6 +78,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         machine_checked_ms=replica.applier.scrub.checked_ms,
         tables_compared_index=replica.derived.agreed_index,
         tables_rebuilt=replica.counters.tables_rebuilt,
+        original_compatible=core.membership.original_compatible,
     )
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from quorumlog.model.block import (
     INDEX_RECORD_SIZE,
     Block,
+    config_block,
     first_index_of,
     index_records,
     last_term_and_chain_of,
-    single_entry,
+    noop_block,
     stamp,
     term_runs_of,
 )
-from quorumlog.model.codes import Magic
 from quorumlog.model.errors import (
     CorruptionError,
     InvariantViolation,
@@ -159,13 +159,13 @@ class FileLog:
         plan = self._stage(block, runs, positions, chain_crc, term)
         return plan, [(first_index + run.start, run.position) for run in runs]
 
-    def append_noop(self, term: int) -> WritePlan:
+    def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""
-        return self.append(single_entry(b"", Magic.NOOP), term)[0]
+        return self.append(noop_block(compatible=compatible), term)[0]
 
-    def append_config(self, body: bytes, term: int) -> WritePlan:
+    def append_config(self, body: bytes, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""
-        block = single_entry(body, Magic.CONFIG_CHANGE)
+        block = config_block(body, compatible=compatible)
         plan, _ = self.append(block, term)
         self._configs.append(block)
         return plan

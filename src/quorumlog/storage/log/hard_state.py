@@ -1,23 +1,24 @@
 """Term and vote on disk: durable before any answer that depends on them (spec 10 section 7, REQ).
 
-A directory of DLedger has a text file `currterm` instead, which is read when ours is missing.
+A directory of DLedger has a text file `currterm` instead. It is read when ours is missing, or when
+DLedger has raised the term since, and is kept true.
 """
 
-import re
+import logging
 from typing import Protocol
 
 import msgspec
 
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.write_plans import Action, Plan, WritePlan
+from quorumlog.storage.metadata.dledger import TERM_NAME, OriginalFile, term_values
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME = "quorumlog.state"
-DLEDGER_FILE_NAME = "currterm"
-DLEDGER_BYTES_MAX = 4_096
-_LINE = re.compile(r"(currTerm|voteLeader)\s*=\s*(\S*)\s*")
 
 
 class HardStates(Protocol):
@@ -32,9 +33,9 @@ class HardStateStore:
     """The hard state of one group."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
-        self._files = files
-        self._directory = directory
         self._slots = DualSlotFile(files, directory, FILE_NAME, mirrored=True)
+        self._original = OriginalFile(files, directory, TERM_NAME)
+        self._saved: HardState | None = None
 
     def load(self, *, read_only: bool = False) -> HardState:
         """Return what was last saved; term 0 and no vote in a new directory.
@@ -42,15 +43,17 @@ class HardStateStore:
         Raises `CorruptionError` when it cannot be known.
         """
         raw = self._slots.read(read_only=read_only)
-        if raw is not None:
-            try:
-                term, vote = msgspec.msgpack.decode(raw, type=tuple[int, str | None])
-            except msgspec.MsgspecError as error:
-                raise CorruptionError(
-                    f"{self._slots.path}: {error}", self._slots.path, 0
-                ) from error
-            return HardState(term, vote)
-        return self._load_dledger()
+        if raw is None:
+            return self._load_original()
+        try:
+            term, vote = msgspec.msgpack.decode(raw, type=tuple[int, str | None])
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"{self._slots.path}: {error}", self._slots.path, 0) from error
+        self._saved = HardState(term, vote)
+        text = self._original.read()
+        if text is not None and not text.is_ours and text.number("currTerm") > term:
+            return HardState(text.number("currTerm"), text.values.get("voteLeader") or None)
+        return self._saved
 
     def exists(self) -> bool:
         """Whether term and vote were ever saved here."""
@@ -63,33 +66,46 @@ class HardStateStore:
             self._slots.write(msgspec.msgpack.encode((state.term, state.vote)))
         self.close()
 
-    def _load_dledger(self) -> HardState:
-        path = f"{self._directory}/{DLEDGER_FILE_NAME}"
-        if not self._files.exists(path):
+    def _load_original(self) -> HardState:
+        self._original.require_no_obstacle()
+        text = self._original.read()
+        if text is None:
             return HardState()
-        file = self._files.open(path, writable=False)
-        try:
-            text = file.read_at(DLEDGER_BYTES_MAX, 0).decode("utf-8", errors="replace")
-        finally:
-            file.close()
-        values: dict[str, str] = {}
-        for line in text.splitlines():
-            match = _LINE.fullmatch(line.strip())
-            if match:
-                values[match[1]] = match[2]
-        if not values.get("currTerm", "").isdecimal():
+        if text.number("currTerm") < 0:
+            path = self._original.path
             raise CorruptionError(
                 f"{path}: no currTerm in it; its term cannot be guessed: restore the file, or "
                 "currterm.bak under this name",
                 path,
                 0,
             )
-        return HardState(int(values["currTerm"]), values.get("voteLeader") or None)
+        return HardState(text.number("currTerm"), text.values.get("voteLeader") or None)
+
+    def settle(self, loaded: HardState) -> None:
+        """Save what `load` returned in our files and in DLedger's, where they say otherwise."""
+        if loaded != self._saved:
+            self._slots.write(msgspec.msgpack.encode((loaded.term, loaded.vote)))
+        text, values = self._original.read(), term_values(loaded)
+        if text is None or not text.is_ours or text.values != values:
+            self._write_original(loaded)
 
     def plan_save(self, hard_state: HardState) -> WritePlan:
         """Return the write that makes term and vote durable."""
         raw = msgspec.msgpack.encode((hard_state.term, hard_state.vote))
-        return Plan(self, [Action(lambda: self._slots.write(raw))], len(raw))
+
+        def write() -> None:
+            self._slots.write(raw)
+            self._write_original(hard_state)
+
+        return Plan(self, [Action(write)], len(raw))
+
+    def _write_original(self, hard_state: HardState) -> None:
+        """Write `currterm` after ours, which alone decides what this program does."""
+        try:
+            self._original.write(term_values(hard_state), durable=True)
+        except NoSpaceError as error:
+            text = "%s is old until there is room: DLedger must not start here before: %s"
+            logger.warning(text, self._original.path, error)
 
     def close(self) -> None:
         """Close the file."""

@@ -72,12 +72,12 @@ class Log(Protocol):
         """
         ...
 
-    def append_noop(self, term: int) -> WritePlan:
-        """Stage one NOOP entry (magic 2, empty body)."""
+    def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:
+        """Stage one NOOP entry: magic 2 and no body, or in the form that DLedger reads."""
         ...
 
-    def append_config(self, body: bytes, term: int) -> WritePlan:
-        """Stage one CONFIG_CHANGE entry (magic 3) with this body."""
+    def append_config(self, body: bytes, term: int, *, compatible: bool = False) -> WritePlan:
+        """Stage one CONFIG_CHANGE entry with this body: magic 3, or in the form DLedger reads."""
         ...
 
     def config_entries(self) -> list[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
+from quorumlog.storage.metadata.dledger import ORIGINAL_NAMES
 from quorumlog.storage.metadata.dual_slot_file import COPY, restore
 from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
 
@@ -158,7 +159,8 @@ def _clear_obstacles(files: FileSystem, directory: str) -> None:
         whole = [path for path in paths if path not in obstacles and files.exists(path)]
         if obstacles and not whole:
             raise not_a_file(obstacles[0], files.obstacle(obstacles[0]))
-    for name in _SMALL_FILES:
+    names = (*_SMALL_FILES, *(ORIGINAL_NAMES if has_identity(files, directory) else ()))
+    for name in names:
         for path in (f"{directory}/{name}", f"{directory}/{name}.new"):
             if files.obstacle(path):
                 move_aside(files, path)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from quorumlog.model.block import (
     Block,
+    config_block,
     first_index_of,
     index_records,
     last_term_and_chain_of,
-    single_entry,
+    noop_block,
     stamp,
     term_runs_of,
 )
-from quorumlog.model.codes import Magic
 from quorumlog.model.errors import check
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.entries.term_runs import TermRuns
@@ -58,13 +58,13 @@ class MemoryLog:
         self._runs.append(term, first_index)
         return self._stage(block, chain_crc), [(first_index, position)]
 
-    def append_noop(self, term: int) -> WritePlan:
+    def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""
-        return self.append(single_entry(b"", Magic.NOOP), term)[0]
+        return self.append(noop_block(compatible=compatible), term)[0]
 
-    def append_config(self, body: bytes, term: int) -> WritePlan:
+    def append_config(self, body: bytes, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""
-        block = single_entry(body, Magic.CONFIG_CHANGE)
+        block = config_block(body, compatible=compatible)
         plan, _ = self.append(block, term)
         self._configs.append(block)
         return plan

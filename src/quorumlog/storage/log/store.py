@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, NoSpaceError
@@ -32,10 +33,11 @@ from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.metadata.checkpoint import Checkpoint
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
-from quorumlog.storage.metadata.dledger import committed_index_of
+from quorumlog.storage.metadata.dledger import committed_index_of, has_original_run
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
 from quorumlog.storage.recovery.recovery import Recovered, Recovery, RecoveryReport
+from quorumlog.storage.recovery.take_over import TakeOver
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +112,11 @@ def open_group(
         hard_state = hard_states.load()
         saved = StoreMetadata(files, directory)
         saved_tables = saved.load_tables()
+        by_original = committed_index_of(files, directory)  # before we write that file
         log, report = open_log(
             files, directory, directories, identity, saved, limits, maps_max=maps_max
         )
+        hard_states.settle(hard_state)
         snapshots = _snapshots(files, directory, config)
         _warn_of_unknown_files(files, directory, directories.all)
     except BaseException:
@@ -120,7 +124,7 @@ def open_group(
             lock.release()
         raise
     in_checkpoint = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
-    recorded = max(in_checkpoint, committed_index_of(files, directory), log.before_begin_index)
+    recorded = max(in_checkpoint, by_original, log.before_begin_index)
     committed = min(max(recorded, _committed_by_snapshot(log, snapshots)), log.end_index)
     # without saved tables no entry had said anything up to the checkpoint; of entries that only a
     # later snapshot covers this says nothing
@@ -137,9 +141,7 @@ def open_group(
         for lock in locks:
             lock.release()
 
-    def disk_state() -> DiskState:
-        return read_disk_state(files, directory, directories.all, config)
-
+    disk_state = partial(read_disk_state, files, directory, directories.all, config)
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = saved.has_lost_tables and log.before_begin_index >= 0
@@ -225,6 +227,11 @@ def open_log(  # noqa: PLR0913
     for path in (*data.unknown_files, *index.unknown_files):
         logger.warning("%s is no file of this log; it is ignored", path)
     metadata, damaged = saved.load()
+    if saved.is_original_compatible:
+        has_run = has_original_run(files, directory)
+        metadata = TakeOver(data, index, metadata, has_original_run=has_run).run()
+        saved.checkpoint = metadata.checkpoint
+        drops_foreign = True  # only what a crash tore is left of it
     recovered = Recovery(
         data, index, metadata, drops_foreign=drops_foreign, reads_all=saved.needs_whole_log
     ).run()

@@ -5,9 +5,12 @@ A replica opens even if one of them is damaged or gone: opening finds again what
 """
 
 import logging
+from contextlib import suppress
 
 import msgspec
 
+from quorumlog.model.errors import NoSpaceError, UnexpectedArgumentError
+from quorumlog.model.membership import Membership
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.metadata.checkpoint import (
@@ -24,6 +27,8 @@ from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NA
 from quorumlog.storage.metadata.config_entries import ConfigEntriesFile
 from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges, DamageFile
+from quorumlog.storage.metadata.dledger import CHECKPOINT_NAME as ORIGINAL_CHECKPOINT_NAME
+from quorumlog.storage.metadata.dledger import OriginalFile, checkpoint_values
 from quorumlog.storage.metadata.tables_file import FILE_NAME as TABLES_NAME
 from quorumlog.storage.metadata.tables_file import TablesFile
 
@@ -37,6 +42,7 @@ class StoreMetadata:
         self._directory = directory
         self._reserve = Reserve(files, directory)
         self._checkpoints = CheckpointFile(files, directory)
+        self._original = OriginalFile(files, directory, ORIGINAL_CHECKPOINT_NAME)
         self._hint = DurableHint(files, directory)
         self._damage = DamageFile(files, directory)
         self._configs = ConfigEntriesFile(files, directory)
@@ -93,6 +99,15 @@ class StoreMetadata:
     def needs_whole_log(self) -> bool:
         """Whether what was lost can only be found by reading all of the log."""
         return bool(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME})
+
+    @property
+    def is_original_compatible(self) -> bool:
+        """Whether the newest membership that is known says that DLedger may go on with the log."""
+        try:
+            memberships = [Membership.decode(body) for _, body in self._recorded_configs[-1:]]
+        except UnexpectedArgumentError:
+            return False  # opening says what is wrong with it
+        return any(membership.original_compatible for membership in memberships)
 
     @property
     def has_lost_memberships(self) -> bool:
@@ -158,6 +173,9 @@ class StoreMetadata:
         checkpoint = msgspec.structs.replace(checkpoint, kept=self._kept())
         self._checkpoints.write(checkpoint)
         self.checkpoint = checkpoint
+        values = checkpoint_values(checkpoint.point.index, checkpoint.committed_index)
+        with suppress(NoSpaceError):  # an older one is as good
+            self._original.write(values, durable=False)
 
     def write_hint(self, point: LogPoint, log_start: LogStart, *, durable: bool = False) -> None:
         """Replace the hint, durably if asked to."""

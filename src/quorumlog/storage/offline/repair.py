@@ -78,6 +78,7 @@ def opened_for_change(
     lock = files.lock(directory)
     try:
         store_metadata = StoreMetadata(files, directory)
+        by_original = committed_index_of(files, directory)  # before we write that file
         log, report = open_log(
             files,
             directory,
@@ -93,7 +94,7 @@ def opened_for_change(
                 if store_metadata.checkpoint is not None
                 else -1
             )
-            recorded = max(in_checkpoint, committed_index_of(files, directory))
+            recorded = max(in_checkpoint, by_original)
             committed = min(recorded, log.end_index)
             log.note_committed(committed)
             yield log, committed, report.repaired_index_records

@@ -36,12 +36,15 @@ class StoreFiles:
     index: FileSequence
     metadata: LogMetadata
     damaged: DamagedRanges
+    is_original_compatible: bool = False
 
     def scan(self) -> DamageScan:
         """Return a scan of all entries, from the first on."""
         metadata, log_start = self.metadata, self.metadata.log_start
         start = log_start.point if log_start is not None and len(self.data) else None
-        return DamageScan(self.data, self.index, start, metadata)
+        scan = DamageScan(self.data, self.index, start, metadata)
+        scan.takes_foreign = self.is_original_compatible
+        return scan
 
     def close(self) -> None:
         """Close the files."""
@@ -75,7 +78,8 @@ def open_files(
         metadata, damaged = store_metadata.load(read_only=True)
     finally:
         store_metadata.close()
-    return StoreFiles(directory, data, index, metadata, damaged)
+    compatible = store_metadata.is_original_compatible
+    return StoreFiles(directory, data, index, metadata, damaged, compatible)
 
 
 def scan_store(

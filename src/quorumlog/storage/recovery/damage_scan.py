@@ -47,7 +47,8 @@ class DamageScan:
     """One scan from `start` on; `metadata` decides what is damage and what a torn tail.
 
     While it yields good runs, `damages` fills; in the end `stop` says why nothing follows and
-    `end` where the log ends.
+    `end` where the log ends. With `takes_foreign` entries that DLedger appended are good, although
+    they have no CRCs.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class DamageScan:
         self._index = index
         self._durable = metadata.durable
         self._is_recent = metadata.is_recent
-        self.drops_foreign = False
+        self.drops_foreign = self.takes_foreign = False
         self.damages: list[Damage] = []
         self.end = start or LogPoint()
         self.stop = Stop(self.end.position, "")
@@ -123,6 +124,12 @@ class DamageScan:
                 yield run
             scanner = self._scanner
             self.stop = scanner.stop or Stop(scanner.position, "")
+            if self.takes_foreign and self.stop.reason == FOREIGN:
+                place = (scanner.index, scanner.term)
+                self._scanner = Scanner(
+                    self._data, self.stop.position, index=place[0], term=place[1], chain_crc=0
+                )
+                continue
             if not self._is_damage() or not self._resume():
                 return
 
