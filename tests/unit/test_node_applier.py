@@ -321,6 +321,35 @@ def test_clients_take_turns_with_their_questions():
     assert max(answered.index("one"), answered.index("other")) < QUERIES_TOGETHER + 3
 
 
+def test_questions_of_a_client_that_has_disconnected_are_not_answered():
+    """Thousands of them, each with a large answer, had others wait for half a minute."""
+    group = Group()
+    group.filled(3)
+    group.gate.is_shut = True
+    answered, queries = [], group.applier.queries
+
+    def ask(client):
+        def answer(*_):
+            answered.append(client)
+
+        queries.ask_linearizable(b"", answer, client)
+        queries.ask(-1, b"", answer, client)
+        queries.ask(10_000, b"", answer, client, wait_ms=300)
+
+    first = group.ask()  # the job that holds up all others
+    group.node.enter(lambda: [ask(client) for client in ("gone", "here") * 5])
+    group.node.enter(lambda: queries.forget("gone"))  # some are being confirmed
+    group.passes(100)
+    group.node.enter(lambda: [ask(client) for client in ("gone", "here") * 5])
+    group.passes(100)
+    group.node.enter(lambda: queries.forget("gone"))
+    group.gate.open()
+    group.until(lambda: first and len(answered) == 30, limit_ms=1_000)
+    group.passes(1_000)
+    assert answered == ["here"] * 30
+    assert not queries.is_waiting
+
+
 def test_a_question_waits_for_an_index_no_longer_than_a_fetch():
     """A client that asks for more repeats it: nobody can hold a node's memory for years."""
     group = Group()

@@ -51,6 +51,7 @@ class Replica:
         self.waiting = []
         self.forgotten = []
         self.fetches = SimpleNamespace(forget=self.forgotten.append)
+        self.applier = SimpleNamespace(queries=self.fetches)
 
     def propose(self, block, answer, entry):
         self.waiting.append(answer)
@@ -189,7 +190,7 @@ def test_polls_whose_client_has_disconnected_do_not_count_any_more():
         client.ask(fetch(wait_ms=10_000))
     other.ask(fetch(wait_ms=10_000))
     client.handler.closed(client, "gone")
-    assert client.replica.forgotten == [client.handler]
+    assert client.replica.forgotten == [client.handler] * 2  # its fetches, its queries
     assert client.node.request_bounds.polls == 1
     client.replica.waiting.pop(0)(Response(), [])
     assert client.node.request_bounds.polls == 1
@@ -372,6 +373,31 @@ def test_queries_of_all_clients_that_wait_are_bounded_in_bytes_and_long_ones_lea
         answer(OK, "", 0, b"")
     bounds = first.node.request_bounds
     assert (bounds.queries.used, bounds.waiting_queries.used) == (0, 0)
+
+
+def test_queries_of_a_disconnected_client_are_dropped_and_hold_no_memory():
+    client = Client()
+    for wait_ms in (0, 10_000):
+        client.ask(query(wait_ms), bytes(MIB))
+    client.handler.closed(client, "gone")
+    assert client.handler in client.replica.forgotten
+    bounds = client.node.request_bounds
+    assert (bounds.queries.used, bounds.waiting_queries.used, bounds.polls) == (0, 0, 0)
+    client.replica.waiting.pop()(OK, "", 0, b"")  # the machine had it already
+    assert (bounds.queries.used, bounds.waiting_queries.used, bounds.polls) == (0, 0, 0)
+
+
+def test_a_client_with_little_under_way_is_read_while_others_take_the_memory():
+    few = Client()
+    few.is_closed_loop = False
+    appended_by_new_clients(few, 4 * MIB - 2 * REQUEST_BYTES, 2)
+    few.clock[0] = 1.1 * RECENT_S  # so the others have no share any more
+    few.append(1 * MIB)
+    assert not few.is_read
+    small = Client(node=few.node)
+    small.is_closed_loop = False
+    small.append(1 * KIB)
+    assert small.is_read
 
 
 def test_one_client_has_a_part_of_the_memory_for_queries():

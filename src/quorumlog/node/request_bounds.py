@@ -71,11 +71,14 @@ class AppendShares:
         return len(self._active) > 1 and self._all_under_way > SHARED_BYTES
 
     def is_beyond(self, connection: object) -> bool:
-        """Whether a connection has more under way than its share, or any while memory is short."""
+        """Whether a connection has more under way than its share.
+
+        Alone, or among few, it may have more than what all share, but not while memory is short.
+        """
         under_way, sharing = self._under_way.get(connection, 0), len(self._active)
         if sharing > 1 and under_way * sharing > SHARED_BYTES:
             return True
-        return under_way > 0 and self._memory.is_half_full
+        return under_way > SHARED_BYTES and self._memory.is_half_full
 
 
 class RequestBounds:

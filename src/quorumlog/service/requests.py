@@ -178,6 +178,8 @@ class ClientRequests:
 
     def _count_query(self, request: QueryRequest, size: int, change: int) -> None:
         """Count a query's memory: in all of one kind, and of this connection."""
+        if self._is_closed:
+            return
         bounds = self._bounds
         memory = bounds.waiting_queries if request.wait_ms > 0 else bounds.queries
         (memory.hold if change > 0 else memory.release)(size)
@@ -198,10 +200,14 @@ class ClientRequests:
         self._is_closed = True
         self._bounds.shares.forget(self)
         self._node.executor.forget(self)
-        if self._polls:
-            self._bounds.polls -= self._polls  # those that are dropped are never answered
+        # those that are dropped are never answered
+        self._bounds.polls -= self._polls
+        self._bounds.queries.release(self._query_bytes)
+        self._bounds.waiting_queries.release(self._waiting_query_bytes)
+        if self._polls or self._query_bytes:
             for replica in self._node.replicas.values():
                 replica.fetches.forget(self)
+                replica.applier.queries.forget(self)
         log_event(
             logger,
             logging.DEBUG,

@@ -77,6 +77,7 @@ class Queries:
         self._waiting: list[_Query] = []
         self._ready: FairQueue[_Query] = FairQueue()
         self._unconfirmed: list[tuple[Buffer, QueryAnswer, object]] = []
+        self._confirming: list[list[tuple[Buffer, QueryAnswer, object]]] = []
         self._numbers = itertools.count()
         self._timer = context.timers.new(self.expire)
 
@@ -151,8 +152,10 @@ class Queries:
 
     def _confirm_read_index(self) -> None:
         together, self._unconfirmed = self._unconfirmed, []
+        self._confirming.append(together)
 
         def read_index_confirmed(code: ResponseCode, text: str, index: int) -> None:
+            self._confirming = [one for one in self._confirming if one is not together]
             for body, answer, client in together:
                 if code is ResponseCode.SUCCESS:
                     self.ask(index, body, answer, client)
@@ -160,6 +163,14 @@ class Queries:
                     answer(code, text, -1, b"")
 
         self._pending_requests.read(read_index_confirmed)
+
+    def forget(self, client: object) -> None:
+        """Drop the queries of a client that has disconnected, but for those in a job."""
+        self._ready.drop(client)
+        for linearizable in (self._unconfirmed, *self._confirming):
+            linearizable[:] = [one for one in linearizable if one[2] is not client]
+        self._waiting = [query for query in self._waiting if query.client is not client]
+        heapq.heapify(self._waiting)
 
     def expire(self, now_ms: int) -> None:
         """Give up queries that waited too long for entries, or for the machine to be eligible."""
