@@ -145,7 +145,7 @@ async def test_a_watch_moves_to_another_replica_when_one_does_not_answer(world, 
 async def test_a_repeated_query_waits_for_the_remaining_time(world):
     async with Client(world.addresses, "g", timeout_ms=60_000) as client:
         refuse(world, *[ResponseCode.TIMEOUT] * 2)
-        world.stored = []
+        world.stored = [b"%d" % number for number in range(6)]
         loop = asyncio.get_running_loop()
         started = loop.time()
         kv = KV(client)

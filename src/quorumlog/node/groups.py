@@ -152,13 +152,14 @@ def _log_compatibility(group: GroupConfig, opened: OpenedGroup) -> None:
     """Say what becomes of DLedger's log, or that the configuration comes too late."""
     if is_adopted(opened):
         how = "stays readable" if founds_compatible(group, opened) else "is not readable any more"
+        text = f"with what this group appends it {how} by DLedger 0.2.7 to 0.4.0"
         log_event(
             logger,
             logging.WARNING,
-            f"log of DLedger taken over: with what this group appends it {how} by DLedger 0.2.7 "
-            "to 0.4.0 (originalCompatible)",
+            "log of DLedger taken over",
             group=group.group,
             end_index=opened.log.end_index,
+            text=f"{text} (originalCompatible)",
         )
         return
     memberships = boot_state(opened).memberships
@@ -168,8 +169,8 @@ def _log_compatibility(group: GroupConfig, opened: OpenedGroup) -> None:
         log_event(
             logger,
             logging.WARNING,
-            f"originalCompatible = {wanted!r} has no effect: the group was founded without it"
-            if wanted != "no"
-            else "originalCompatible = 'no' has no effect: the group was founded compatible",
+            "originalCompatible has no effect",
             group=group.group,
+            wanted=wanted,
+            text="the group was founded compatible" if is_compatible else "it was founded without",
         )
