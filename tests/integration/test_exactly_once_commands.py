@@ -174,8 +174,8 @@ async def test_a_session_that_was_forgotten_begins_anew(make_cluster):
         await cluster.start()
         async with cluster.client() as client:
             await client.execute(b"1")
-            sessions = cluster.replica("n0").sessions
-            sessions._current.sessions.clear()
+            tables = cluster.replica("n0").tables
+            tables._current.sessions.sessions.clear()
             assert (await client.execute(b"1")).result == b"2"
 
 

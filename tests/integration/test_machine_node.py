@@ -476,7 +476,7 @@ async def test_141_a_follower_answers_a_linearizable_question_with_its_leaders_h
             follower = next(node for node in cluster.ids if node != cluster.leader_id())
             answers = []
             request = QueryRequest(group="g")
-            cluster.replica(follower).query(request, b"", lambda *told: answers.append(told))
+            cluster.replica(follower).query(request, b"", lambda *told: answers.append(told), None)
             await until(lambda: bool(answers))
             code, _, _, answer = answers[0]
             assert (code, answer) == (ResponseCode.SUCCESS, b"4")
