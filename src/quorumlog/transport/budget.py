@@ -68,11 +68,11 @@ class RequestMemory:
         return 2 * self.used > self.bytes_max
 
     def hold(self, size: int) -> None:
-        """A request of so many bytes was taken."""
+        """A request of `size` bytes was taken."""
         self.used += size
 
     def release(self, size: int) -> None:
-        """A request of so many bytes was answered."""
+        """A request of `size` bytes was answered."""
         self.used -= size
         if self.when_freed is not None:
             self.when_freed()
