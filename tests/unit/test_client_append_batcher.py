@@ -28,7 +28,7 @@ class Log:
         self.answering.set()
         self.joined = AppendBatcher(limits, self.append_batch)
 
-    async def append_batch(self, bodies, *, channel, timeout_ms):
+    async def append_batch(self, bodies, channel, timeout_ms):
         self.channels.append(channel)
         self.blocks.append([bytes(body) for body in bodies])
         self.came.put_nowait(None)
@@ -41,7 +41,10 @@ class Log:
         )
 
     def append(self, body, timeout_ms=None, channel=0):
-        return asyncio.ensure_future(self.joined.append(body, channel, timeout_ms))
+        async def one():
+            return await self.joined.append(body, channel, timeout_ms)
+
+        return asyncio.ensure_future(one())
 
 
 async def test_what_is_appended_at_the_same_time_is_one_block_and_each_learns_its_place():

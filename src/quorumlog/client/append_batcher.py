@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
+from quorumlog.client.buffers import body_too_large
 from quorumlog.client.results import Appended, AppendedBatch
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import Limits
@@ -18,7 +19,7 @@ class AppendBatch(Protocol):
     """Appends several entries, all or none."""
 
     async def __call__(
-        self, bodies: Sequence[bytes], *, channel: int = 0, timeout_ms: float | None = None
+        self, bodies: Sequence[bytes], channel: int, timeout_ms: float | None
     ) -> AppendedBatch:
         """Return where they went."""
         ...
@@ -34,6 +35,7 @@ class AppendBatcher:
 
     def __init__(self, limits: Limits, append_batch: AppendBatch) -> None:
         self._append_batch = append_batch
+        self._entry_bytes_max = min(limits.entry_bytes_max, limits.block_bytes_max)
         self._batcher: TurnBatcher[_Key, _Waiting] = TurnBatcher(
             lambda flush: asyncio.get_running_loop().call_soon(flush),
             self._send,
@@ -42,11 +44,19 @@ class AppendBatcher:
         )
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def append(self, body: bytes, channel: int, timeout_ms: float | None) -> Appended:
-        """Return where the entry went. Raises what appending the block raises."""
+    def append(
+        self, body: bytes, channel: int, timeout_ms: float | None
+    ) -> "asyncio.Future[Appended]":
+        """Return a future: where the entry went, or what appending the block raised.
+
+        Raises `UnexpectedArgumentError` for a body that is too large.
+        """
+        size = HEADER_SIZE + len(body)
+        if size > self._entry_bytes_max:
+            raise body_too_large(len(body), self._entry_bytes_max)
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._batcher.add((channel, timeout_ms), (body, future), HEADER_SIZE + len(body))
-        return await future
+        self._batcher.add((channel, timeout_ms), (body, future), size)
+        return future
 
     def _send(self, blocks: list[tuple[_Key, list[_Waiting]]]) -> None:
         """Send each block, without the entries whose callers have been cancelled."""
@@ -62,7 +72,7 @@ class AppendBatcher:
     ) -> None:
         bodies = [body for body, _ in joined]
         try:
-            batch = await self._append_batch(bodies, channel=channel, timeout_ms=timeout_ms)
+            batch = await self._append_batch(bodies, channel, timeout_ms)
         except asyncio.CancelledError:
             for _, future in joined:
                 future.cancel()

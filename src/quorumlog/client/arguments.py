@@ -144,14 +144,17 @@ def takes(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that checks arguments by name at each call; defaults are not checked."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = tuple(signature(function).parameters)
+        names = signature(function).parameters
+        by_place = [(place, name) for place, name in enumerate(names) if name in checks]
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-                check = checks.get(name)
-                if check is not None:
-                    check(name, value)
+            for place, name in by_place:
+                if place < len(args):
+                    checks[name](name, args[place])
+            for name, value in kwargs.items():
+                if name in checks:
+                    checks[name](name, value)
             return function(*args, **kwargs)
 
         return checked

@@ -57,6 +57,14 @@ def as_bodies(what: str, bodies: Iterable[Buffer], single: str) -> list[bytes]:
     return [body if type(body) is bytes else as_bytes(what, body) for body in each]
 
 
+def body_too_large(size: int, entry_bytes_max: int) -> UnexpectedArgumentError:
+    """Return the error for a body that fits no entry."""
+    return UnexpectedArgumentError(
+        f"a body has {size} bytes; the largest that can be appended has "
+        f"{entry_bytes_max - HEADER_SIZE}"
+    )
+
+
 def batch_sizes(bodies: Sequence[Buffer], limits: Limits) -> list[int]:
     """Return the size of each body of a batch.
 
@@ -65,11 +73,8 @@ def batch_sizes(bodies: Sequence[Buffer], limits: Limits) -> list[int]:
     if not bodies:
         raise EmptyBatchError("a batch needs at least one body")
     sizes = [len(body) for body in bodies]
-    largest = limits.entry_bytes_max - HEADER_SIZE
-    if max(sizes) > largest:
-        raise UnexpectedArgumentError(
-            f"a body has {max(sizes)} bytes; the largest that can be appended has {largest}"
-        )
+    if max(sizes) > limits.entry_bytes_max - HEADER_SIZE:
+        raise body_too_large(max(sizes), limits.entry_bytes_max)
     total = sum(sizes) + HEADER_SIZE * len(sizes)
     if total > limits.block_bytes_max or len(sizes) > limits.block_entries_max:
         raise UnexpectedArgumentError(

@@ -145,7 +145,7 @@ class Client:
         )
         self.admin = GroupAdmin(self._requester)
         self.machine = MachineCalls(self._requester)
-        self._batcher = AppendBatcher(limits, self.append_batch)
+        self._batcher = AppendBatcher(limits, self._append_batch)
 
     @property
     def timeout_ms(self) -> float:
@@ -194,7 +194,6 @@ class Client:
     async def _append(self, body: bytes, channel: int, timeout_ms: float | None) -> Appended:
         self._requester.metadata.check_process()
         self._requester.limit_ms(timeout_ms)
-        batch_sizes([body], self.limits)
         return await self._batcher.append(body, channel, timeout_ms)
 
     @takes(channel=CHANNEL)
