@@ -180,6 +180,21 @@ def test_a_crash_while_entries_get_their_crcs_is_finished_by_the_next_opening(tm
     again.close()
 
 
+def test_a_crash_while_entries_get_their_crcs_cuts_no_entry_that_ends_in_zeros(tmp_path):
+    zeros = [bytes(900)] * 8
+    original = closed(founded(tmp_path / "g"))
+    went_on(original, [*zeros, b"last"])
+    Opened(tmp_path / "g", **SIZES).close()
+    whole = {path: path.read_bytes() for path in (tmp_path / "g" / "data").iterdir()}
+    other = closed(founded(tmp_path / "h"))
+    went_on(other, [*zeros, b"last"])
+    path = tmp_path / "h" / "data" / max(whole).name
+    path.write_bytes(whole[max(whole)])  # the last entries have theirs, those before do not
+    again = Opened(tmp_path / "h", **SIZES)
+    assert bodies(again) == OURS + zeros + [b"last"]
+    again.close()
+
+
 def test_entries_that_dledger_removed_as_a_follower_are_gone(tmp_path):
     opened = founded(tmp_path / "g")
     opened.log.note_committed(20)
@@ -214,8 +229,17 @@ def test_data_files_that_dledger_removed_at_the_front_are_gone(tmp_path):
     again.close()
 
 
-def test_without_dledger_a_missing_first_file_is_damage_as_ever(tmp_path):
+AFTER_A_CRASH = [b"", bytes(512), b"endIndex=40\n".ljust(512)]
+"""What a crash may leave of a file that was just made and not fsynced, or damage of the mark."""
+
+
+@pytest.mark.parametrize("left", [None, *AFTER_A_CRASH])
+@pytest.mark.parametrize("name", ["checkpoint", "currterm"])
+def test_without_dledger_a_missing_first_file_is_damage_as_ever(tmp_path, name, left):
     closed(founded(tmp_path / "g"))
+    if left is not None:
+        (tmp_path / "g" / name).write_bytes(left)
+    assert not has_original_run(OsFileSystem(), str(tmp_path / "g"))
     min((tmp_path / "g" / "data").iterdir()).unlink()
     again = Opened(tmp_path / "g", **SIZES)
     assert again.log.before_begin_index == -1
@@ -266,6 +290,22 @@ def test_a_term_that_dledger_raised_counts_in_every_group(tmp_path):
     again = Opened(tmp_path / "g", **SIZES)
     assert again.group.hard_state == HardState(9, "n7")
     assert values_of(currterm)["currTerm"] == "9"
+    again.close()
+
+
+def test_a_vote_that_dledger_gave_in_a_term_without_one_of_ours_counts(tmp_path):
+    # DLedger starts in the term that it finds, and votes in it
+    opened = Opened(tmp_path / "g", **SIZES)
+    opened.submit(opened.group.hard_states.plan_save(HardState(4, None)))
+    opened.close()
+    currterm = tmp_path / "g" / "currterm"
+    currterm.write_text("voteLeader=n7\ncurrTerm=4\n")
+    again = Opened(tmp_path / "g", **SIZES)
+    assert again.group.hard_state == HardState(4, "n7")
+    again.close()
+    currterm.write_text("voteLeader=n0\ncurrTerm=4\n")  # ours was given first
+    again = Opened(tmp_path / "g", **SIZES)
+    assert again.group.hard_state == HardState(4, "n7")
     again.close()
 
 

@@ -13,7 +13,7 @@ from quorumlog.model.errors import CorruptionError, NoSpaceError
 from quorumlog.model.hard_state import HardState
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.write_plans import Action, Plan, WritePlan
-from quorumlog.storage.metadata.dledger import TERM_NAME, OriginalFile, term_values
+from quorumlog.storage.metadata.dledger import TERM_NAME, OriginalFile, OriginalText, term_values
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,12 @@ class HardStateStore:
             raise CorruptionError(f"{self._slots.path}: {error}", self._slots.path, 0) from error
         self._saved = HardState(term, vote)
         text = self._original.read()
-        if text is not None and not text.is_ours and text.number("currTerm") > term:
-            return HardState(text.number("currTerm"), text.values.get("voteLeader") or None)
-        return self._saved
+        if text is None or text.is_ours:
+            return self._saved
+        original = _state_in(text)
+        # in a term in which this replica has not voted here, it may have voted as one of DLedger
+        is_newer = original.term > term or (original.term == term and vote is None)
+        return original if is_newer else self._saved
 
     def exists(self) -> bool:
         """Whether term and vote were ever saved here."""
@@ -79,7 +82,7 @@ class HardStateStore:
                 path,
                 0,
             )
-        return HardState(text.number("currTerm"), text.values.get("voteLeader") or None)
+        return _state_in(text)
 
     def settle(self, loaded: HardState) -> None:
         """Save what `load` returned in our files and in DLedger's, where they say otherwise."""
@@ -110,6 +113,11 @@ class HardStateStore:
     def close(self) -> None:
         """Close the file."""
         self._slots.close()
+
+
+def _state_in(text: OriginalText) -> HardState:
+    """Return term and vote as `currterm` has them."""
+    return HardState(text.number("currTerm"), text.values.get("voteLeader") or None)
 
 
 class MemoryHardStateStore:

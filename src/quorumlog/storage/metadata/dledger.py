@@ -5,7 +5,8 @@ committed index, a lower bound from which DLedger 0.2.7 and 0.3.2 start; it is w
 checkpoint of ours and not fsynced, since an older one is as good.
 
 Both are replaced by one write of one sector. The last line is a comment to DLedger, and a CRC of
-the other lines to us. DLedger drops comments, so a file without it was written by DLedger.
+the other lines to us. DLedger drops comments, so a file that says what DLedger's does, but without
+that line, was written by DLedger. One that says nothing is what a crash left of a file of ours.
 """
 
 import re
@@ -25,6 +26,8 @@ ORIGINAL_NAMES: Final = (TERM_NAME, CHECKPOINT_NAME)
 BYTES_MAX: Final = 4_096
 SECTOR: Final = 512
 _MARK: Final = "# kept by quorumlog"
+_KEYS: Final = ("currTerm", "committedIndex")
+"""One of these is in each file that DLedger has written."""
 _LINE: Final = re.compile(r"(\w+)\s*=\s*(\S*)\s*")
 
 
@@ -58,20 +61,23 @@ class OriginalFile:
     def read(self) -> OriginalText | None:
         """Return what the file says; None: there is none.
 
-        A file of ours whose CRC does not fit says nothing.
+        A file of ours whose CRC does not fit says nothing, nor does one of the size that ours have,
+        and DLedger's never, without the line that ours have.
         """
         if self._files.obstacle(self.path) or not self._files.exists(self.path):
             return None
         file = self._files.open(self.path, writable=False)
         try:
-            text = file.read_at(BYTES_MAX, 0).decode("utf-8", errors="replace")
+            raw = file.read_at(BYTES_MAX, 0)
         finally:
             file.close()
-        body, mark, crc = text.partition(_MARK)
-        if mark and crc.strip() != f"{crc32(body.encode()):08x}":
+        body, mark, crc = raw.decode("utf-8", errors="replace").partition(_MARK)
+        fits = crc.strip() == f"{crc32(body.encode()):08x}" if mark else len(raw) != SECTOR
+        if not fits:
             return OriginalText({}, is_ours=True)
         lines = (_LINE.fullmatch(line.strip()) for line in body.splitlines())
-        return OriginalText({line[1]: line[2] for line in lines if line}, bool(mark))
+        values = {line[1]: line[2] for line in lines if line}
+        return OriginalText(values, bool(mark) or not any(key in values for key in _KEYS))
 
     def write(self, values: Mapping[str, str], *, durable: bool) -> None:
         """Replace the file; only a durable one may use the reserve. Raises `NoSpaceError`."""

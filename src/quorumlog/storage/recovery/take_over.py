@@ -135,12 +135,27 @@ class TakeOver:
 
     def _without_torn(self, run: ScannedRun) -> Block | None:
         """Return the last entries without the very last one, if a crash may have torn that."""
+        if self._is_followed(run):
+            return run.block
         offset, size = int(run.block.offsets[-1]), int(run.block.sizes[-1])
         start, view = self._data.map_at(run.position)
         is_torn = looks_torn(view, run.position - start + offset, size)
         if is_torn or (size == HEADER_SIZE and not self._has_run):
             return run.block.slice(0, run.block.count - 1) if run.block.count > 1 else None
         return run.block
+
+    def _is_followed(self, run: ScannedRun) -> bool:
+        """Whether the next entry is there: sealed already, when a crash ended the last opening."""
+        record = record_at(self._index, run.last_index + 1)
+        if record is None:
+            return False
+        position = int(record["pos"])
+        if position not in self._data.positions_after(run.end) or not self._data.has(position):
+            return False
+        start, view = self._data.map_at(position)
+        limit = min(len(view), self._data.file_size - BLANK_SIZE_MIN)
+        header = entry_header(view, position - start, limit)
+        return header is not None and header.index == run.last_index + 1
 
     def _sealed_half(self, position: int, index: int, chain_crc: int) -> LogPoint | None:
         """Seal an entry of whose CRCs a crash let only some bytes reach the disk.
