@@ -158,6 +158,15 @@ def test_a_range_that_was_looked_through_is_over(log):
     assert world.seen() == (OK, 0, 10)
 
 
+def test_a_reader_of_a_range_that_waits_for_its_last_entry_learns_how_far_was_looked(log):
+    world = World(log, 59)
+    world.fetch(0, 7, end_index=60, wait_ms=1_000)
+    assert world.answers == []
+    world.now_ms = 1_000
+    world.timers.tick()
+    assert world.seen() == (OK, 0, 59)
+
+
 # -- of a client --------------------------------------------------------------------------------
 
 

@@ -112,6 +112,30 @@ async def test_jobs_of_a_client_that_has_disconnected_are_dropped(held):
     assert held.done == ["b0", "last"]
 
 
+async def test_what_was_read_for_a_client_that_disconnected_meanwhile_is_dropped():
+    """It would wait on for entries, although nobody is there to be answered."""
+    threads = ThreadExecutor(asyncio.get_running_loop(), threads=1)
+    told, entered, gate, over = [], threading.Event(), threading.Event(), asyncio.Event()
+
+    def work():
+        entered.set()
+        gate.wait(SOON_S)
+
+    def fail():
+        raise ValueError("damaged")
+
+    threads.run(work, told.append, told.append, "a")
+    threads.run(fail, told.append, lambda error: told.append(str(error)), "a")
+    assert entered.wait(SOON_S)
+    threads.forget("a")
+    threads.run(lambda: None, lambda _: over.set(), told.append, "b")
+    gate.set()
+    async with asyncio.timeout(SOON_S):
+        await over.wait()  # the thread did this last
+    threads.stop()
+    assert told == ["damaged"], "what damage was found counts all the same"
+
+
 async def test_more_jobs_than_so_many_of_one_client_are_refused_and_no_other_is(held, monkeypatch):
     monkeypatch.setattr(executor, "WAITING_MAX", 3)
     for number in range(4):

@@ -22,12 +22,17 @@ UNDER_WAY_PER_THREAD = 2
 ends, and one turn of the loop takes the results of a few only: each may be large, and be sent."""
 
 
-class _Job(msgspec.Struct, frozen=True):
-    """A call for a thread, and those that the loop makes with its outcome."""
+class _Job(msgspec.Struct, eq=False):
+    """A call for a thread, and those that the loop makes with its outcome.
+
+    `is_dropped`: nobody wants the result any more; a failure is still reported.
+    """
 
     work: Callable[[], Any]
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
+    client: object
+    is_dropped: bool = False
 
 
 class ThreadExecutor:
@@ -50,7 +55,7 @@ class ThreadExecutor:
         self._of_clients: FairQueue[_Job] = FairQueue()
         self._is_own_next = True
         self._under_way_max = threads * UNDER_WAY_PER_THREAD
-        self._under_way = 0
+        self._under_way: list[_Job] = []
         self._is_stopped = False
 
     def run(
@@ -70,7 +75,7 @@ class ThreadExecutor:
         if waiting >= WAITING_MAX:
             failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
-        job = _Job(work, done, failed)
+        job = _Job(work, done, failed, client)
         if client is None:
             self._own.append(job)
         else:
@@ -79,9 +84,9 @@ class ThreadExecutor:
 
     def _start(self) -> None:
         """Give the threads as many jobs as may be under way."""
-        while self._under_way < self._under_way_max and (self._own or self._of_clients):
-            self._under_way += 1
+        while len(self._under_way) < self._under_way_max and (self._own or self._of_clients):
             job = self._next()
+            self._under_way.append(job)
             future = self._pool.submit(job.work)
             future.add_done_callback(partial(self._bring_back, job))
 
@@ -97,11 +102,12 @@ class ThreadExecutor:
     def _finish(self, job: _Job, future: Future[Any]) -> None:
         if self._is_stopped:
             return  # the owner is closed
-        self._under_way -= 1
+        self._under_way.remove(job)
         error = future.exception()
         try:
             if error is None:
-                job.done(future.result())
+                if not job.is_dropped:
+                    job.done(future.result())
             elif isinstance(error, Exception):
                 job.failed(error)
             else:
@@ -110,8 +116,10 @@ class ThreadExecutor:
             self._start()
 
     def forget(self, client: object) -> None:
-        """Drop the jobs of a client that has left, as far as they wait."""
+        """Drop the jobs of a client that has left, and the results of those under way."""
         self._of_clients.drop(client)
+        for job in self._under_way:
+            job.is_dropped |= job.client == client
 
     def stop(self) -> None:
         """Wait for running work and drop what is queued; neither is reported any more."""

@@ -230,7 +230,7 @@ class Fetches:
 
     def _answer_empty(self, request: FetchRequest, answer: FetchAnswer, view: View) -> None:
         """Answer without entries: a single entry does not exist, or a range has nothing yet."""
-        if request.end_index == request.begin_index:
+        if request.end_index == request.begin_index and request.channel < 0:
             text = (
                 f"index {request.begin_index} is beyond the last committed index, "
                 f"{self._limit(request, view)}"
