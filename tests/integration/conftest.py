@@ -45,13 +45,6 @@ def _no_loop_stands_still(_watched_loops):
     _watched_loops.check()
 
 
-class Nobody:
-    """Observes nothing."""
-
-    def append_answered(self, group, seconds, entries, size_bytes):
-        pass
-
-
 def free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listening.getsockname()[1] for listening in sockets]
@@ -91,7 +84,7 @@ class Cluster:
 
     async def start(self, *node_ids):
         for node_id in node_ids or self.ids:
-            node = Node(self.configs[node_id], Nobody(), lambda *_: None, ClientRequests)
+            node = Node(self.configs[node_id], ClientRequests)
             await node.start()
             self.nodes[node_id] = node
 

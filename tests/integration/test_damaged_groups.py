@@ -51,9 +51,7 @@ async def test_a_group_that_cannot_be_opened_does_not_keep_the_others_down(
         assert not is_eligible
         assert "quorumlog.state" in body["groups"]["bad"]["text"]
         assert body["groups"]["good"]["healthy"]
-        metrics = NodeMetrics()
-        metrics.attach(node)
-        text = generate_latest(metrics.registry).decode()
+        text = generate_latest(NodeMetrics(node).registry).decode()
         assert 'quorumlog_replica_healthy{group="bad",self_id="n0"} 0.0' in text
         assert 'quorumlog_replica_healthy{group="good",self_id="n0"} 1.0' in text
 

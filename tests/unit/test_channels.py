@@ -7,6 +7,7 @@ from quorumlog.model.block import decode_entries, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.histogram import LATENCY_SECONDS, Histogram
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest
 from quorumlog.node.replica import channel_reads
@@ -96,6 +97,8 @@ class World:
             lambda error: None,
             defer=lambda call: call(),
             timers=self.timers,
+            now_us=lambda: 0,
+            seconds=Histogram(LATENCY_SECONDS),
         )
 
     def rejected_within(self, first, last, most):

@@ -7,6 +7,7 @@ from quorumlog.model.block import HEADER_DTYPE, encode_block, parse_block
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
+from quorumlog.model.histogram import LATENCY_SECONDS, Histogram
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, StoreLocation
 from quorumlog.node.replica.fetch_waiters import ANSWERED_PER_TURN, STALE_MAX, FetchWaiters
@@ -69,7 +70,14 @@ class World:
         self.deferred = []
         self.now_ms = 0
         self.timers = PartTimers(lambda: self.now_ms, lambda due_ms: None)
-        environment = {"defer": self.deferred.append, "location": location, "timers": self.timers}
+        self.seconds = Histogram(LATENCY_SECONDS)
+        environment = {
+            "defer": self.deferred.append,
+            "location": location,
+            "timers": self.timers,
+            "now_us": lambda: self.now_ms * 1_000,
+            "seconds": self.seconds,
+        }
         self.fetches = Fetches(
             log, limits, self.view, self, self.run_cold, self.damage.append, **environment
         )

@@ -84,14 +84,6 @@ class Executor(Protocol):
         ...
 
 
-class Observer(Protocol):
-    """Receives durations, for metrics."""
-
-    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
-        """An append was acknowledged `seconds` after it was accepted."""
-        ...
-
-
 class QuiescibleReplica(Protocol):
     """A replica as the heartbeats between nodes see it."""
 
@@ -153,7 +145,6 @@ class Environment:
     network: Network
     executor: Executor
     machines: Executor
-    observer: Observer
     now_ms: Callable[[], int]
     now_us: Callable[[], int]
     wall_ms: Callable[[], int]

@@ -12,13 +12,14 @@ from msgspec.structs import replace as replace_struct
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
+from quorumlog.model.histogram import CommitHistograms
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.election_throttle import ElectionThrottle
-from quorumlog.node.environment import Environment, Observer
+from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.groups import Groups
 from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
@@ -80,11 +81,10 @@ class Node:
     def __init__(
         self,
         config: NodeConfig,
-        observer: Observer,
-        observe_commit: Callable[[float, int], None],
         client_handler: Callable[["Node"], ConnectionHandler],
     ) -> None:
         self.config = config
+        self.commits = CommitHistograms()
         self.inbox_counters = PeerHandlerCounters()
         self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -100,7 +100,7 @@ class Node:
         self._machines = ThreadExecutor(
             self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
         )
-        self._disk = self._make_disk(observe_commit)
+        self._disk = self._make_disk()
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
         replicas: dict[str, Replica] = {}
@@ -121,7 +121,7 @@ class Node:
         self._groups = Groups(
             config,
             replicas,
-            self._make_environment(observer),
+            self._make_environment(),
             self._timers.new,
             self.descriptors.maps_max,
         )
@@ -148,14 +148,14 @@ class Node:
         known.pop(self.config.self_id)
         return known
 
-    def _make_disk(self, observe_commit: Callable[[float, int], None]) -> DiskWorker:
+    def _make_disk(self) -> DiskWorker:
         groups = self.config.groups
         unsafe = all(group.flush == "async" for group in groups)
         interval = min(group.flush_file_interval for group in groups) if unsafe else 0
         return DiskWorker(
             GroupStore(),
             self._loop.call_soon_threadsafe,
-            observe_commit,
+            self.commits.observe,
             self._storage_failed,
             sync_interval_ms=interval,
         )
@@ -171,7 +171,7 @@ class Node:
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
         )
 
-    def _make_environment(self, observer: Observer) -> Environment:
+    def _make_environment(self) -> Environment:
         """Return what all replicas share; each gets a timer of its own."""
         config = self.config
         return Environment(
@@ -179,7 +179,6 @@ class Node:
             network=HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon),
             executor=self.executor,
             machines=self._machines,
-            observer=observer,
             now_ms=monotonic_ms,
             now_us=monotonic_us,
             wall_ms=wall_ms,

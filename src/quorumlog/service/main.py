@@ -81,11 +81,11 @@ def exit_within(seconds: float, self_id: str) -> None:
     timer.start()
 
 
-def _open_admin_port(node: Node, metrics: NodeMetrics) -> AdminPort | None:
+def _open_admin_port(node: Node) -> AdminPort | None:
     """Return the running admin port, if one is configured."""
     if not node.config.admin_listen:
         return None
-    admin = AdminPort(node.config.admin_listen, node, metrics.registry)
+    admin = AdminPort(node.config.admin_listen, node, NodeMetrics(node).registry)
     admin.start()
     return admin
 
@@ -96,15 +96,13 @@ async def _serve(config: NodeConfig) -> int:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
-    metrics = NodeMetrics()
-    node = Node(config, metrics, metrics.disk_committed, ClientRequests)
-    metrics.attach(node)
+    node = Node(config, ClientRequests)
     await node.start()
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
         # the name of a host may have to be looked up
-        admin = await asyncio.to_thread(_open_admin_port, node, metrics)
+        admin = await asyncio.to_thread(_open_admin_port, node)
     except ConfigError:
         await node.stop()
         raise

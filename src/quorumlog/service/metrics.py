@@ -1,297 +1,278 @@
-"""Metrics of a node in one table: names follow the path of one append (DESIGN section 4).
+"""Reads the metrics of a node when they are asked for.
 
-service (answers to clients) → replica (core and pending appends) → disk (group commit) →
-peer_link (pushes) → store. Durations are in seconds, sizes in bytes.
+Everything is kept where it happens, as counters and histograms that cost an addition; here it gets
+the names of `metric_families`. What is read belongs to the event loop's thread: a value may be a
+moment older than the one beside it.
 """
 
+import platform
+import shutil
 from collections.abc import Iterator
-from functools import cache
+from importlib.metadata import version
+from itertools import accumulate, islice
 
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from quorumlog.model.codes import Role
+from quorumlog.model.histogram import Histogram
+from quorumlog.model.messages.client import StatusResponse
 from quorumlog.node.node import Node
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.status import status_of
 from quorumlog.service.logs import dropped_lines
+from quorumlog.service.metric_families import FAMILIES, STATUS_GAUGES, Family
 from quorumlog.storage.files.os_files import SPARES
 
-LATENCY_BUCKETS = (
-    *(0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.03, 0.05),
-    *(0.1, 0.3, 0.5, 1.0, 3.0, 10.0),
+GROUPS_WITH_HISTOGRAMS_MAX = 100
+"""Groups of a node with histograms of their own; those of all further ones are added up."""
+OTHER_GROUPS = "_others"
+"""The label of these; no group can have that name."""
+DIRECTORIES_MAX = 64
+"""Directories whose disks are looked at."""
+MACHINE_STATES = (
+    *("ready", "recovering", "rebuilding", "waiting", "installing", "verifying", "loading"),
+    "failed",
 )
-SIZE_BUCKETS = tuple(float(4**exponent) for exponent in range(4, 14))
 
-REPLICA_GAUGES = {
-    "term": "Current term.",
-    "begin_index": "First index kept.",
-    "end_index": "Last index, durable or not.",
-    "durable_index": "Last index known durable on this node.",
-    "committed_index": "Last committed index.",
-    "applied_index": "Last index handed to the state machine.",
-    "pending_requests": "Appends waiting for a majority.",
-    "pending_bytes": "Bytes of appends waiting for a majority.",
-    "store_bytes": "Bytes of all entries kept.",
-    "damaged_entries": "Entries quarantined as damaged and not yet repaired.",
-    "scrub_passes": "Whole passes of the background check since the start.",
-    "scrub_checked_index": "How far the present pass of the background check has come.",
-}
+
+class _Page:
+    """The families of one scrape, filled with samples."""
+
+    def __init__(self) -> None:
+        self._families = {family.name: _empty(family) for family in FAMILIES}
+        self._histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
+
+    def add(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        """Add a sample; `labels` are the values of the family's labels."""
+        family = self._families[name]
+        if isinstance(family, CounterMetricFamily | GaugeMetricFamily):
+            family.add_metric(labels, value)
+
+    def observe(self, name: str, labels: tuple[str, ...], histogram: Histogram) -> None:
+        """Add what was observed, if anything was, to what has these labels already."""
+        counts = list(histogram.counts)
+        if any(counts):
+            found = self._histograms.setdefault(name, {}).setdefault(
+                labels, Histogram(histogram.bounds)
+            )
+            found.counts = [one + more for one, more in zip(found.counts, counts, strict=True)]
+            found.total += histogram.total
+
+    def finished(self) -> Iterator[Metric]:
+        """Return all families."""
+        for name, found in self._histograms.items():
+            family = self._families[name]
+            if isinstance(family, HistogramMetricFamily):
+                for labels, histogram in found.items():
+                    family.add_metric(labels, _buckets(histogram), histogram.total)
+        return iter(self._families.values())
+
+
+def _empty(family: Family) -> Metric:
+    name, labels = family.shown_name, family.labels
+    if family.kind == "counter":
+        return CounterMetricFamily(name.removesuffix("_total"), family.help_text, labels=labels)
+    kind = GaugeMetricFamily if family.kind == "gauge" else HistogramMetricFamily
+    return kind(name, family.help_text, labels=labels)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Return (upper bound, values up to there) of each bucket, the last one without a bound."""
+    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))
 
 
 class NodeMetrics(Collector):
-    """Gauges and counters read from the node when scraped, histograms observed as things happen."""
+    """Everything about one node that has a name in `metric_families`, and about its process."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._node: Node | None = None
-        append = Histogram(
-            "quorumlog_service_append_seconds",
-            "From acceptance of an append to its acknowledgement.",
-            ["group"],
-            buckets=LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self._append_of = cache(append.labels)  # by group
-        self._commit = Histogram(
-            "quorumlog_disk_commit_seconds",
-            "One group commit: writes and fsync.",
-            buckets=LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self._commit_bytes = Histogram(
-            "quorumlog_disk_commit_bytes",
-            "Bytes of one group commit.",
-            buckets=SIZE_BUCKETS,
-            registry=self.registry,
-        )
-        self.registry.register(self)
-
-    def attach(self, node: Node) -> None:
-        """Read gauges and counters from this node from now on."""
+    def __init__(self, node: Node) -> None:
         self._node = node
-
-    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
-        """See `Observer`."""
-        self._append_of(group).observe(seconds)
-
-    def disk_committed(self, seconds: float, size_bytes: int) -> None:
-        """Record a group commit."""
-        self._commit.observe(seconds)
-        self._commit_bytes.observe(size_bytes)
+        self._build = (version("quorumlog"), platform.python_version())
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield everything that is read rather than observed."""
-        if self._node is None:
-            return
-        yield from _replica_gauges(self._node)
-        yield from _peer_gauges(self._node)
-        yield from _replica_counters(self._node)
-        yield from _node_counters(self._node)
+        """Yield all families, as they are now."""
+        page, node = _Page(), self._node
+        for number, (group, replica) in enumerate(list(node.replicas.items())):
+            labels = (group, node.config.self_id)
+            status = status_of(replica, node.config.self_id)
+            _add_gauges(page, labels, status)
+            _add_machine(page, labels, replica, status)
+            _add_peers(page, labels, status)
+            _add_counters(page, labels, replica)
+            own = number < GROUPS_WITH_HISTOGRAMS_MAX
+            _add_histograms(page, labels if own else (OTHER_GROUPS, labels[1]), replica)
+        for group in node.failed_groups:
+            page.add("replica_healthy", (group, node.config.self_id), 0.0)
+        page.add("build_info", self._build, 1)
+        _add_node(page, node)
+        _add_transport(page, node)
+        _add_disks(page, node)
+        return page.finished()
 
 
-def _replica_gauges(node: Node) -> Iterator[Metric]:
-    labels = ["group", "self_id"]
-    families = {
-        name: GaugeMetricFamily(f"quorumlog_replica_{name}", text, labels=labels)
-        for name, text in REPLICA_GAUGES.items()
-    }
-    full = GaugeMetricFamily(
-        "quorumlog_replica_disk_full", "1 while appends are answered DISK_FULL.", labels=labels
-    )
-    scrubbed = GaugeMetricFamily(
-        "quorumlog_replica_scrub_last_pass_seconds",
-        "When the last whole pass of the background check ended (seconds since 1970, 0: never).",
-        labels=labels,
-    )
-    resting = GaugeMetricFamily(
-        "quorumlog_replica_cleaning_by_age_rests",
-        "1 while nothing is removed by age, since the wall clock was set.",
-        labels=labels,
-    )
-    leader = GaugeMetricFamily("quorumlog_replica_is_leader", "1 on the leader.", labels=labels)
-    healthy = GaugeMetricFamily("quorumlog_replica_healthy", "1 if trusted.", labels=labels)
-    for group, replica in list(node.replicas.items()):
-        key = [group, node.config.self_id]
-        status = status_of(replica, node.config.self_id)
-        for name, family in families.items():
-            family.add_metric(key, getattr(status, name))
-        leader.add_metric(key, float(status.role == Role.LEADER.value))
-        healthy.add_metric(key, float(status.healthy))
-        full.add_metric(key, float(bool(status.disk_text)))
-        resting.add_metric(key, float(bool(status.retention_text)))
-        scrubbed.add_metric(key, status.scrub_last_pass_ms / 1_000)
-    for group in node.failed_groups:
-        healthy.add_metric([group, node.config.self_id], 0.0)
-    yield from (*families.values(), leader, healthy, full, scrubbed, resting)
+def _add_gauges(page: _Page, labels: tuple[str, ...], status: StatusResponse) -> None:
+    for name in STATUS_GAUGES:
+        page.add(f"replica_{name}", labels, getattr(status, name))
+    page.add("replica_entries", labels, status.end_index - status.begin_index + 1)
+    page.add("replica_is_leader", labels, float(status.role == Role.LEADER.value))
+    page.add("replica_healthy", labels, float(status.healthy))
+    page.add("replica_disk_full", labels, float(bool(status.disk_text)))
+    page.add("replica_cleaning_by_age_rests", labels, float(bool(status.retention_text)))
+    last_pass = status.scrub_last_pass_ms / 1_000
+    page.add("replica_scrub_last_pass_timestamp_seconds", labels, last_pass)
+    page.add("replica_scrub_last_pass_seconds", labels, last_pass)
+    page.add("replica_scrub_passes", labels, status.scrub_passes)
+    for reader in status.readers:
+        lag = max(0, status.stable_index + 1 - reader.index)
+        page.add("reader_lag_entries", (*labels, reader.reader), lag)
 
 
-def _peer_gauges(node: Node) -> Iterator[Metric]:
-    labels = ["group", "self_id", "remote_id"]
-    lag = GaugeMetricFamily(
-        "quorumlog_peer_link_lag_entries", "Entries the peer is behind the leader.", labels=labels
-    )
-    in_flight = GaugeMetricFamily(
-        "quorumlog_peer_link_in_flight_bytes", "Pushed and not yet acknowledged.", labels=labels
-    )
-    for group, replica in list(node.replicas.items()):
-        if replica.core.role is not Role.LEADER:
-            continue
-        for peer in replica.core.peer_progress():
-            key = [group, node.config.self_id, peer.peer_id]
-            lag.add_metric(key, peer.lag)
-            in_flight.add_metric(key, peer.in_flight_bytes)
-    yield from (lag, in_flight)
+def _add_machine(
+    page: _Page, labels: tuple[str, ...], replica: Replica, status: StatusResponse
+) -> None:
+    state = replica.applier.state
+    if state.machine is None:
+        return
+    present = "failed" if state.failed_text else status.install_state
+    for name in MACHINE_STATES:
+        page.add("machine_state", (*labels, name), float(name == present))
+    newest = state.newest
+    page.add("machine_checked_timestamp_seconds", labels, status.machine_checked_ms / 1_000)
+    page.add("snapshot_last_index", labels, status.snapshot_index)
+    page.add("snapshot_last_bytes", labels, 0 if newest is None else newest.size_bytes)
+    page.add("snapshots_kept", labels, replica.applier.snapshots_kept)
 
 
-def _counter_values(replica: Replica) -> dict[str, tuple[str, float]]:
-    """Name → (help, value) of what a replica counts."""
+def _add_peers(page: _Page, labels: tuple[str, ...], status: StatusResponse) -> None:
+    for peer in status.peers:
+        key = (*labels, peer.peer_id)
+        page.add("peer_link_lag_entries", key, peer.lag)
+        page.add("peer_link_in_flight_bytes", key, peer.in_flight_bytes)
+        page.add("peer_link_match_index", key, peer.match_index)
+
+
+def _add_counters(page: _Page, labels: tuple[str, ...], replica: Replica) -> None:
     counters, fetches = replica.counters, replica.fetches
-    return {
-        "service_append_requests": ("Append requests staged.", counters.append_requests),
-        "service_append_entries": ("Entries acknowledged.", counters.append_entries),
-        "service_append_bytes": ("Bytes acknowledged, headers included.", counters.append_bytes),
-        "service_fetch_entries": ("Entries sent to clients.", fetches.entries_served),
-        "service_fetch_bytes": ("Bytes of entries sent to clients.", fetches.bytes_served),
-        "service_located_entries": (
-            "Entries that clients on the same machine were to read from the files.",
-            fetches.entries_located,
-        ),
-        "replica_role_changes": ("Changes of role, term or leader.", counters.role_changes),
-        "replica_alarms": ("Things that must never happen.", counters.alarms),
-        "peer_link_pushes_sent": ("Pushes with entries sent.", counters.pushes_sent),
-        "peer_link_push_bytes_sent": ("Bytes of entries pushed.", counters.push_bytes_sent),
-        "peer_link_pushes_received": ("Pushes received.", counters.pushes_received),
-        "peer_link_malformed_pushes": ("Pushes dropped as malformed.", counters.malformed_pushes),
-        "store_damaged_found": ("Damaged entries found.", counters.entries_damaged),
-        "store_entries_repaired": ("Entries repaired from peers.", counters.entries_repaired),
-        "store_scrub_found": (
-            "Damage that the scrub found.",
-            replica.repairer.scrubber.damage_found,
-        ),
-        "append_blocks_repeated": (
-            "Blocks of producers that came again and were in the log already.",
-            counters.blocks_repeated,
-        ),
-        "tables_rebuilt": (
-            "Times derived tables differed from a majority's, and a peer's took their place.",
-            counters.tables_rebuilt,
-        ),
-        "log_resets": (
-            "Times this log was reset, as the leader had removed what it needed.",
-            counters.log_resets,
-        ),
-        "machine_rebuilds": (
-            "Times the state machine was damaged, or unlike those of a majority, and rebuilt.",
-            counters.machine_rebuilds,
-        ),
-        "store_snapshots_damaged": (
-            "Snapshots that the scrub found damaged.",
-            counters.snapshots_damaged,
-        ),
-        "store_segments_removed": ("Files removed by retention.", counters.segments_removed),
-        "store_bytes_removed": ("Bytes removed by retention.", counters.bytes_removed),
-        "store_damaged_reads": ("Reads that found damaged entries.", fetches.damaged_reads),
+    scrubber = replica.repairer.scrubber
+    values = {
+        "service_append_requests": counters.append_requests,
+        "service_append_entries": counters.append_entries,
+        "service_append_bytes": counters.append_bytes,
+        "service_fetch_entries": fetches.entries_served,
+        "service_fetch_bytes": fetches.bytes_served,
+        "service_located_entries": fetches.entries_located,
+        "replica_role_changes": counters.role_changes,
+        "replica_alarms": counters.alarms,
+        "peer_link_pushes_sent": counters.pushes_sent,
+        "peer_link_push_bytes_sent": counters.push_bytes_sent,
+        "peer_link_pushes_received": counters.received.pushes,
+        "peer_link_push_entries_received": counters.received.entries,
+        "peer_link_push_bytes_received": counters.received.size_bytes,
+        "peer_link_malformed_pushes": counters.malformed_pushes,
+        "store_damaged_found": counters.entries_damaged,
+        "store_entries_repaired": counters.entries_repaired,
+        "store_scrub_found": scrubber.damage_found,
+        "store_scrub_passes": scrubber.passes,
+        "append_blocks_repeated": counters.blocks_repeated,
+        "tables_rebuilt": counters.tables_rebuilt,
+        "log_resets": counters.log_resets,
+        "machine_rebuilds": counters.machine_rebuilds,
+        "snapshots_saved": replica.applier.snapshotter.saved,
+        "store_snapshots_damaged": counters.snapshots_damaged,
+        "store_segments_removed": counters.segments_removed,
+        "store_bytes_removed": counters.bytes_removed,
+        "store_damaged_reads": fetches.damaged_reads,
     }
+    for name, value in values.items():
+        page.add(f"{name}_total", labels, value)
+    for code, count in list(counters.appends_refused.items()):
+        page.add("service_appends_refused_total", (*labels, code), count)
 
 
-def _replica_counters(node: Node) -> Iterator[Metric]:
-    labels = ["group", "self_id"]
-    families: dict[str, CounterMetricFamily] = {}
-    refused = CounterMetricFamily(
-        "quorumlog_service_appends_refused", "Appends not acknowledged.", labels=[*labels, "code"]
-    )
-    for group, replica in list(node.replicas.items()):
-        key = [group, node.config.self_id]
-        for name, (text, value) in _counter_values(replica).items():
-            if name not in families:
-                families[name] = CounterMetricFamily(f"quorumlog_{name}", text, labels=labels)
-            families[name].add_metric(key, value)
-        for code, count in list(replica.counters.appends_refused.items()):
-            refused.add_metric([*key, code], count)
-    yield from (*families.values(), refused)
+def _add_histograms(page: _Page, labels: tuple[str, ...], replica: Replica) -> None:
+    found = replica.context.histograms
+    for name, histogram in {
+        "service_append_seconds": found.append_seconds,
+        "service_fetch_seconds": found.fetch_seconds,
+        "replica_block_entries": found.block_entries,
+        "replica_block_bytes": found.block_bytes,
+        "machine_apply_seconds": found.apply_seconds,
+        "machine_apply_entries": found.apply_entries,
+        "snapshot_save_seconds": found.snapshot_save_seconds,
+        "snapshot_load_seconds": found.snapshot_load_seconds,
+    }.items():
+        page.observe(name, labels, histogram)
+    for mode, histogram in found.read_seconds.items():
+        page.observe("service_read_seconds", (*labels, mode), histogram)
+    for peer_id, pushes in list(found.pushes.items()):
+        key = (*labels, peer_id)
+        page.observe("peer_link_push_seconds", key, pushes.seconds)
+        page.observe("peer_link_push_entries", key, pushes.entries)
+        page.observe("peer_link_push_bytes", key, pushes.size_bytes)
+    for peer_id, histogram in list(found.installs.items()):
+        page.observe("snapshot_install_seconds", (*labels, peer_id), histogram)
 
 
-def _node_counters(node: Node) -> Iterator[Metric]:
-    inbox = node.inbox_counters
-    strange = CounterMetricFamily(
-        "quorumlog_transport_foreign_messages",
-        "Peer messages that were not for this node, by reason.",
-        labels=["reason"],
-    )
-    strange.add_metric(["unknown_group"], inbox.unknown_group)
-    strange.add_metric(["unknown_member"], inbox.unknown_member)
-    strange.add_metric(["not_a_peer_message"], inbox.not_a_peer_message)
-    connections = GaugeMetricFamily("quorumlog_transport_connections", "Accepted and open.")
-    connections.add_metric([], len(node.listener.connections))
-    yield from _transport_metrics(node)
-    garbage = CounterMetricFamily(
-        "quorumlog_transport_garbage", "Connections closed because of bytes that are no frame."
-    )
-    garbage.add_metric([], node.listener.counters.garbage)
-    resting = GaugeMetricFamily(
-        "quorumlog_groups_resting",
-        "Groups whose replica here relies on the heartbeats between nodes.",
-    )
-    resting.add_metric([], node.liveness.quiescent_count)
-    steps = CounterMetricFamily(
-        "quorumlog_clock_steps", "Times the wall clock was seen to be set by more than a minute."
-    )
-    steps.add_metric([], node.clocks.steps)
-    yield from (strange, connections, garbage, resting, steps)
+def _add_node(page: _Page, node: Node) -> None:
+    page.observe("disk_commit_seconds", (), node.commits.seconds)
+    page.observe("disk_commit_bytes", (), node.commits.size_bytes)
+    page.add("groups_resting", (), node.liveness.quiescent_count)
+    page.add("clock_steps_total", (), node.clocks.steps)
+    page.add("loop_lag_max_seconds", (), node.lag.recent_max_s)
+    page.add("loop_stalls_total", (), node.lag.stalls)
+    page.add("store_descriptor_waits_total", (), SPARES.waits)
+    page.add("log_lines_dropped_total", (), dropped_lines())
 
 
-def _transport_metrics(node: Node) -> Iterator[Metric]:
-    listener, lag = node.listener, node.lag
-    counters, budgets = listener.counters, listener.shared.budgets
-    gauges = {
-        "transport_connections_max": (
-            "As many clients as file descriptors and connectionsMax allow.",
-            node.descriptors.connections,
-        ),
-        "transport_receive_bytes": (
-            "Unfinished frames of clients.",
-            budgets.unproven.used + budgets.clients.used,
-        ),
-        "transport_peer_receive_bytes": ("Unfinished frames of members.", budgets.members.used),
-        "transport_send_bytes": ("Answers that clients have not read.", budgets.answers.used),
-        "loop_lag_max_seconds": (
-            "By how much the event loop was late at most in the last minute.",
-            lag.recent_max_s,
-        ),
-    }
-    for name, (text, value) in gauges.items():
-        gauge = GaugeMetricFamily(f"quorumlog_{name}", text)
-        gauge.add_metric([], value)
-        yield gauge
-    ended = CounterMetricFamily(
-        "quorumlog_transport_ended",
-        "Connections ended or refused because of what they take, by reason.",
-        labels=["reason"],
-    )
+def _add_transport(page: _Page, node: Node) -> None:
+    counters, budgets = node.listener.counters, node.listener.shared.budgets
+    receiving = budgets.unproven.used + budgets.clients.used
+    page.add("transport_connections", (), len(node.listener.connections))
+    page.add("transport_connections_max", (), node.descriptors.connections)
+    page.add("transport_receive_bytes", (), receiving)
+    page.add("transport_peer_receive_bytes", (), budgets.members.used)
+    page.add("transport_send_bytes", (), budgets.answers.used)
+    page.add("transport_garbage_total", (), counters.garbage)
+    page.add("transport_accept_failures_total", (), counters.accept_failures)
+    memory = budgets.unproven.ended + budgets.clients.ended + budgets.members.ended
     for reason, count in {
         "late_frame": counters.late_frames,
-        "memory": budgets.unproven.ended + budgets.clients.ended + budgets.members.ended,
+        "memory": memory,
         "unread": budgets.answers.ended,
         "idle_place": counters.ended_for_places,
         "no_place": counters.refused_places,
     }.items():
-        ended.add_metric([reason], count)
-    stalls = CounterMetricFamily(
-        "quorumlog_loop_stalls", "Times the event loop was late by 0.1 s or more."
-    )
-    stalls.add_metric([], lag.stalls)
-    failures = CounterMetricFamily(
-        "quorumlog_transport_accept_failures", "Times no descriptor was free for a connection."
-    )
-    failures.add_metric([], counters.accept_failures)
-    waits = CounterMetricFamily(
-        "quorumlog_store_descriptor_waits", "Times storage waited for a free descriptor."
-    )
-    waits.add_metric([], SPARES.waits)
-    lines = CounterMetricFamily(
-        "quorumlog_log_lines_dropped", "Log lines that standard error did not take in time."
-    )
-    lines.add_metric([], dropped_lines())
-    yield from (ended, stalls, failures, waits, lines)
+        page.add("transport_ended_total", (reason,), count)
+    strange = node.inbox_counters
+    for reason, count in {
+        "unknown_group": strange.unknown_group,
+        "unknown_member": strange.unknown_member,
+        "not_a_peer_message": strange.not_a_peer_message,
+    }.items():
+        page.add("transport_foreign_messages_total", (reason,), count)
+
+
+def _add_disks(page: _Page, node: Node) -> None:
+    """Look at the disks of the node's directories, on the thread that asks."""
+    config = node.config
+    directories = dict.fromkeys([config.store_base_dir])
+    for group in config.groups:
+        directories.update(dict.fromkeys(group.data_directories + group.read_only_directories))
+    for directory in islice(directories, DIRECTORIES_MAX):
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError:  # it is not there; who needs it says so
+            continue
+        page.add("disk_free_bytes", (directory,), usage.free)
+        page.add("disk_size_bytes", (directory,), usage.total)

@@ -187,11 +187,6 @@ class _Network:
         """See `Network`: a simulated network reaches everyone."""
 
 
-class _Observer:
-    def append_answered(self, group: str, seconds: float, entries: int, size_bytes: int) -> None:
-        """See `Observer`."""
-
-
 class SimulatedNode:
     """A machine that can be stopped, paused and started; its disk outlives its process.
 
@@ -414,7 +409,6 @@ class SimulatedNode:
             network=HeartBeatCoalescer(self.node_id, _Network(self), defer),
             executor=_Executor(self),
             machines=_Executor(self),
-            observer=_Observer(),
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,
             wall_ms=lambda: clock.wall_ms,

@@ -274,6 +274,7 @@ class Appends:
         if self._timer.due_ms == NEVER_MS:  # else it is set for an append that came before
             self._set_timer()
         context.counters.append_requests += len(batch.members)
+        context.histograms.observe_block(batch.block.count, len(batch.block.data))
         context.submit(effect.token, plan)
         return leads
 
@@ -285,14 +286,13 @@ class Appends:
         `results_of` returns the machine's results for a range of indexes.
         """
         now_us = self._environment.now_us()
-        observer, counters = self._environment.observer, self._context.counters
+        counters, latency = self._context.counters, self._context.histograms.append_seconds
         for pending in self.pending.pop_committed(index):
             proposal = pending.proposal
             count, size = proposal.block.count, len(proposal.block.data)
             counters.append_entries += count
             counters.append_bytes += size
-            seconds = (now_us - proposal.accepted_us) / 1_000_000
-            observer.append_answered(self._config.group, seconds, count, size)
+            latency.observe((now_us - proposal.accepted_us) / 1_000_000)
             proposal.answer(
                 AppendResponse(
                     leader_id=self._context.core.leader_id,

@@ -69,6 +69,7 @@ class Applier:
         self._context = context
         self._environment = context.environment
         self.state = machine
+        self._snapshots = snapshots
         self._appends = appends
         self.queries = Queries(context, machine, self, requests)
         self.snapshotter = Snapshotter(context, snapshots, machine, self, tables, served, retention)
@@ -105,6 +106,11 @@ class Applier:
     def condition_text(self) -> str:
         """The same in a sentence, or what the machine cannot do at present."""
         return self._transient_text or self._recovery.condition_text
+
+    @property
+    def snapshots_kept(self) -> int:
+        """Number of snapshots on disk; it looks there, on any thread."""
+        return len(self._snapshots.indexes()) if self._snapshots is not None else 0
 
     @property
     def is_loading(self) -> bool:

@@ -31,7 +31,7 @@ class ConsumerPositions:
     def list(self) -> list[ConsumerPosition]:
         """Return all, the newest report last."""
         now_ms = self._now_ms()
-        reports = self._reports.items()
+        reports = list(self._reports.items())  # in one step: metrics are read on another thread
         return [
             ConsumerPosition(reader, index, now_ms - at_ms) for reader, (index, at_ms) in reports
         ]

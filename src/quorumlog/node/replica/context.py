@@ -13,7 +13,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.node.environment import Environment, WriteOwner
-from quorumlog.node.replica.counters import ReplicaCounters
+from quorumlog.node.replica.counters import ReplicaCounters, ReplicaHistograms
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
@@ -83,6 +83,7 @@ class ReplicaContext:
     environment: Environment
     shell: ReplicaShell
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
+    histograms: ReplicaHistograms = field(default_factory=ReplicaHistograms)
     health_text: str = ""
     is_broken: bool = False
     timers: PartTimers = field(init=False)

@@ -41,6 +41,7 @@ class _Applied(NamedTuple):
     """The results of a batch; `digest` is empty unless states are compared after it."""
 
     last_index: int
+    seconds: float
     size_bytes: int
     results: dict[int, bytes]
     digest: bytes
@@ -118,17 +119,22 @@ class EntryApplier:
 
     def _applying(self, machine: StateMachine, first: int, last: int) -> MachineJob:
         log, limits = self._context.log, APPLY_BYTES
+        histograms, now_us = self._context.histograms, self._context.environment.now_us
         found = gather(log, first, last, limits) if log.is_in_memory(first) else None
 
         def run() -> _Applied:
             runs = gather(log, first, last, limits) if found is None else found
             batch = ApplyBatch.of([entries.block() for entries in runs])
             size, end = sum(len(entries.data) for entries in runs), runs[-1].last_index
+            started_us = now_us()
             results = self._apply(machine, batch)
-            return _Applied(end, size, results, self._digest_at(machine, end))
+            seconds = (now_us() - started_us) / 1_000_000
+            return _Applied(end, seconds, size, results, self._digest_at(machine, end))
 
         def done(found: _Applied) -> None:
             self._machine.applied, size, results = found.last_index, found.size_bytes, found.results
+            histograms.apply_seconds.observe(found.seconds)
+            histograms.apply_entries.observe(found.last_index - first + 1)
             self.has_applied = True
             self._snapshotter.applied(size)
             if len(self._appends.pending):

@@ -21,6 +21,7 @@ from quorumlog.model.errors import (
     RequestError,
     StorageError,
 )
+from quorumlog.model.histogram import Histogram
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
 from quorumlog.node.replica.channel_reads import SCAN_BYTES, entries_on_channel
@@ -107,7 +108,8 @@ class Fetches:
     `view` returns the replica's present state, `transactions` the outcomes of transactions.
     `run_cold` runs a read that may touch the disk; `damage_found` takes entries that cannot be
     read; `defer` calls a function in the next turn of the loop. `location` says where the log's
-    files are, for readers on the same machine.
+    files are, for readers on the same machine. `seconds` gets how long reading entries took by
+    `now_us`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -130,6 +132,8 @@ class Fetches:
         defer: Callable[[Callable[[], None]], object],
         timers: PartTimers,
         location: StoreLocation | None = None,
+        now_us: Callable[[], int],
+        seconds: Histogram,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -138,6 +142,8 @@ class Fetches:
         self._run_cold = run_cold
         self._damage_found = damage_found
         self._location = location
+        self._now_us = now_us
+        self._seconds = seconds
         self._waiters = FetchWaiters(self._fetch, defer)
         self._timer = timers.new(self._expire)
         self.entries_served = 0
@@ -292,12 +298,13 @@ class Fetches:
         if request.channel >= 0:
             self._read_channel(request, answer, client, last, rejected, bytes_max, deadline_ms)
             return
-        log = self._log
+        log, started_us = self._log, self._now_us()
 
         def read() -> list[EntryRun]:
             return gather(log, request.begin_index, last, bytes_max)
 
         def deliver(runs: list[EntryRun]) -> None:
+            self._seconds.observe((self._now_us() - started_us) / 1_000_000)
             self._deliver(request, answer, runs, rejected)
 
         def fail(error: Exception) -> None:
@@ -328,7 +335,7 @@ class Fetches:
         deadline_ms: int | None,
     ) -> None:
         """Look through some entries for those of one channel, and wait on if there are none."""
-        log, looked = self._log, [request.begin_index - 1]
+        log, looked, started_us = self._log, [request.begin_index - 1], self._now_us()
 
         def read() -> list[EntryRun]:
             runs = gather(log, request.begin_index, last, SCAN_BYTES)
@@ -342,6 +349,7 @@ class Fetches:
                 later = msgspec.structs.replace(request, begin_index=following)
                 self._fetch(later, answer, client, deadline_ms)
             else:
+                self._seconds.observe((self._now_us() - started_us) / 1_000_000)
                 self._deliver(request, answer, found, [], looked_until=looked[0])
 
         def fail(error: Exception) -> None:

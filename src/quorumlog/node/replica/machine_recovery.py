@@ -318,7 +318,9 @@ class MachineRecovery:
         self._begin()
 
     def _loading(self, machine: StateMachine, meta: SnapshotMeta) -> MachineJob:
-        before = self._machine.newest
+        before, now_us = self._machine.newest, self._environment.now_us
+        seconds = self._context.histograms.snapshot_load_seconds
+        started_us = now_us()
 
         def run() -> tuple[SnapshotTrailer, CommandResults] | SnapshotMeta | None:
             trailer = self._snapshotter.load_into(machine, meta)
@@ -330,6 +332,7 @@ class MachineRecovery:
 
         def done(found: tuple[SnapshotTrailer, CommandResults] | SnapshotMeta | None) -> None:
             if isinstance(found, tuple):
+                seconds.observe((now_us() - started_us) / 1_000_000)
                 self._loaded(meta, *found)
                 return
             self._snapshotter.newest_found(before, found)

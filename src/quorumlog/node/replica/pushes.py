@@ -18,7 +18,7 @@ from quorumlog.model.block import (
     is_noop,
     parse_block,
 )
-from quorumlog.model.codes import PushType
+from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import (
     CorruptionError,
     RequestError,
@@ -28,7 +28,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.messages.peer import PushRequest
+from quorumlog.model.messages.peer import PushRequest, PushResponse
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.fetches import gather
@@ -62,14 +62,15 @@ class Pushes:
 
     def receive(self, message: PushRequest, attachment: memoryview) -> None:
         """Pass a leader's push to the core, with what has to be read from its bytes."""
-        context = self._context
-        context.counters.pushes_received += 1
+        context, received = self._context, self._context.counters.received
+        received.pushes += 1
         matches = self._messages.push_matches(message)
         if message.type is not PushType.APPEND:
             context.step(Received(message, matches))
             return
-        received = read_push_block(message, attachment, context.limits)
-        if received is None:
+        received.size_bytes += len(attachment)
+        found = read_push_block(message, attachment, context.limits)
+        if found is None:
             context.counters.malformed_pushes += 1
             log_event(
                 logger,
@@ -81,7 +82,8 @@ class Pushes:
             )
             return
         # entries that elections need may use the reserve, so elections go on while the disk is full
-        block, memberships = received
+        block, memberships = found
+        received.entries += block.count
         spared = bool(memberships) or is_noop(block)
         full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
         full = bool(full_text) and not spared
@@ -143,10 +145,27 @@ class Pushes:
             attachments = [run.data for run in runs]
         if message is None:
             return
-        network, counters = self._context.environment.network, self._context.counters
-        if network.send(message.remote_id, message, attachments, bulk=True):
+        context = self._context
+        environment, counters = context.environment, context.counters
+        if environment.network.send(message.remote_id, message, attachments, bulk=True):
+            size = sum(map(len, attachments))
             counters.pushes_sent += 1
-            counters.push_bytes_sent += sum(map(len, attachments))
+            counters.push_bytes_sent += size
+            count = message.last_index - message.first_index + 1
+            pushes = context.histograms.pushes.get(message.remote_id)
+            if pushes is None:
+                most = context.limits.push_window_requests
+                pushes = context.histograms.new_peer(message.remote_id, most)
+            pushes.sent.append((message.request_id, environment.now_us(), count, size))
+
+    def answered(self, message: PushResponse, _: memoryview) -> None:
+        """Pass a peer's answer to the core; observe how long an acknowledgement took."""
+        context = self._context
+        if message.type is PushType.APPEND and message.code is ResponseCode.SUCCESS:
+            pushes = context.histograms.pushes.get(message.local_id)
+            if pushes is not None:
+                pushes.acknowledged(message.request_id, context.environment.now_us())
+        context.step(Received(message))
 
 
 def read_push_block(

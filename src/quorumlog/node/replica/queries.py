@@ -16,6 +16,7 @@ from quorumlog.model.errors import TRANSIENT_ERRORS, RequestError, StorageError
 from quorumlog.model.fair_queue import FairQueue
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.counters import READ_INDEX, STALE
 from quorumlog.node.replica.machine_jobs import MachineControl, MachineDamagedError, MachineJob
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.pending_requests import PendingRequests
@@ -94,12 +95,26 @@ class Queries:
     def take(
         self, request: QueryRequest, body: Buffer, answer: QueryAnswer, client: object
     ) -> None:
-        """Take a client's query."""
+        """Take a client's query; one that does not wait for something to happen is timed."""
         if request.linearizable:
-            self.ask_linearizable(body, answer, client)
+            self.ask_linearizable(body, self._timed(READ_INDEX, answer), client)
+        elif request.wait_ms <= 0:
+            self.ask(request.after_index, body, self._timed(STALE, answer), client, wait_ms=0)
         else:
             wait_ms = min(request.wait_ms, self._context.limits.fetch_wait_ms_max)
             self.ask(request.after_index, body, answer, client, wait_ms=wait_ms)
+
+    def _timed(self, mode: str, answer: QueryAnswer) -> QueryAnswer:
+        """Observe how long a client waits for the machine's answer."""
+        now_us, seconds = self._environment.now_us, self._context.histograms.read_seconds[mode]
+        started_us = now_us()
+
+        def answered(code: ResponseCode, text: str, index: int, found: bytes) -> None:
+            if code is ResponseCode.SUCCESS:
+                seconds.observe((now_us() - started_us) / 1_000_000)
+            answer(code, text, index, found)
+
+        return answered
 
     def ask(
         self,

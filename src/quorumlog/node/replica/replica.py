@@ -29,6 +29,7 @@ from quorumlog.model.messages.peer import (
     OfferResponse,
     PeerMessage,
     PushRequest,
+    PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
     RepairRequest,
@@ -124,6 +125,8 @@ class Replica:
             defer=environment.defer,
             timers=context.timers,
             location=opened.location,
+            now_us=environment.now_us,
+            seconds=context.histograms.fetch_seconds,
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
@@ -203,6 +206,7 @@ class Replica:
             OfferQuery: lambda message, _: sender.query_received(message),
             OfferResponse: lambda message, _: receiver.response_received(message),
             PushRequest: pushes.receive,
+            PushResponse: pushes.answered,
             ReadIndexRequest: lambda message, _: self.pending_requests.serve(message),
             ReadIndexResponse: lambda message, _: self.pending_requests.answered(message),
             RepairRequest: lambda message, _: self.repairer.serve(message),

@@ -56,6 +56,15 @@ class _PendingQuery:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """A snapshot that is fetched: the offer, the tables that came with it, and since when."""
+
+    offer: InstallSnapshotRequest
+    table: bytes
+    since_us: int
+
+
 class SnapshotReceiver:
     """The part of a replica that takes offers and fetches snapshots.
 
@@ -80,8 +89,7 @@ class SnapshotReceiver:
         self._machine = applier.state
         self._retention = retention
         self._offer: InstallSnapshotRequest | None = None
-        self._started: InstallSnapshotRequest | None = None
-        self._started_table = b""
+        self._started: _Fetch | None = None
         self._partial: Installing | None = None
         self._request_id = -1
         self._requested_ms = self._last_offer_ms = 0
@@ -175,7 +183,10 @@ class SnapshotReceiver:
         if self._is_busy:
             return
         is_same = self._partial is not None and self._partial.meta == meta_of(offer)
-        self._started, self._started_table = offer, table
+        since_us = self._environment.now_us()
+        if is_same and self._started is not None:
+            since_us = self._started.since_us
+        self._started = _Fetch(offer, table, since_us)
         if not is_same:
             self._start(snapshots, offer)
         elif self._last_offer_ms >= self._requested_ms + self._context.config.max_push_time_out_ms:
@@ -292,12 +303,14 @@ class SnapshotReceiver:
 
     def _fetch_completed(self, meta: SnapshotMeta) -> None:
         """The snapshot is here, whole and durable."""
-        offer, self._fetched = self._started, meta
+        started, self._fetched = self._started, meta
         self._stop_fetching()
-        if self._started_table:
-            self._tables.learned(self._started_table)
-        if offer is not None:
-            self._context.step(SnapshotFetched(offer))
+        if started is not None:
+            took_us = self._environment.now_us() - started.since_us
+            self._context.histograms.snapshot_installed(started.offer.local_id, took_us / 1_000_000)
+            if started.table:
+                self._tables.learned(started.table)
+            self._context.step(SnapshotFetched(started.offer))
         machine = self._machine
         if machine.newest_index == meta.last_included_index:
             machine.newest = meta  # it replaced the file of that index, and may differ from it

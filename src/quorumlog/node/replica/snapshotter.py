@@ -97,6 +97,7 @@ class Snapshotter:
         self._bytes = self._bytes_before = 0
         self._requests: list[tuple[int, Saved]] = []
         self._is_saving = False
+        self._save_started_us = 0
         self._retry_timer = context.timers.new(self._retry)
         self._state_number = 0
         # the file is whole, but the machine cannot load it: this process must not remove it
@@ -174,6 +175,7 @@ class Snapshotter:
         """Return the job that saves the machine's state, beside the machine if it can be frozen."""
         snapshots, log, index = self._snapshots, self._context.log, self._machine.applied_index
         self._is_saving = True
+        self._save_started_us = self._environment.now_us()
         self._bytes_before, self._bytes = self._bytes, 0
         configs = [pair for pair in log.config_entries() if pair[0] <= index]
         chain_crc = log.chain_crc_at(index)
@@ -247,6 +249,8 @@ class Snapshotter:
             self._withdraw(meta)
             return
         self.saved += 1
+        took_us = self._environment.now_us() - self._save_started_us
+        self._context.histograms.snapshot_save_seconds.observe(took_us / 1_000_000)
         if meta.last_included_index >= self._machine.newest_index:
             self._machine.newest = meta
         log_event(
@@ -268,13 +272,8 @@ class Snapshotter:
             self._control.rebuild(str(error))
             return
         self._retry_timer.set(self._environment.now_ms() + RETRY_MS)
-        log_event(
-            logger,
-            logging.ERROR,
-            "snapshot could not be saved",
-            group=self._config.group,
-            text=str(error),
-        )
+        group, text = self._config.group, str(error)
+        log_event(logger, logging.ERROR, "snapshot could not be saved", group=group, text=text)
         requests, self._requests = self._requests, []
         for _, saved in requests:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)

@@ -1,0 +1,223 @@
+"""The metrics of a node: name, kind, meaning and labels of each, in one table.
+
+Both exporters, Prometheus and OTLP, and docs/reference/metrics.md are made from it. Names follow
+the path of one append (DESIGN section 4): service (requests and answers), replica (core, blocks,
+pending appends), disk (group commit), peer_link (pushes), machine, snapshot, store. Durations are
+in seconds and sizes in bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+PREFIX = "quorumlog_"
+NODE: Final = ()
+REPLICA: Final = ("group", "self_id")
+PEER: Final = (*REPLICA, "remote_id")
+
+
+class Family(NamedTuple):
+    """One metric. `kind` is counter, gauge or histogram; `instead`: what replaces a deprecated one.
+
+    `name` is without the prefix; that of a counter ends with `_total`.
+    """
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...] = REPLICA
+    instead: str = ""
+
+    @property
+    def shown_name(self) -> str:
+        """The name as it is shown."""
+        return PREFIX + self.name
+
+    @property
+    def help_text(self) -> str:
+        """What it is, as it is shown."""
+        return f"{self.text} Deprecated: use {PREFIX}{self.instead}." if self.instead else self.text
+
+
+def _gauges(labels: tuple[str, ...], texts: Mapping[str, str]) -> list[Family]:
+    return [Family(name, "gauge", text, labels) for name, text in texts.items()]
+
+
+def _counters(labels: tuple[str, ...], texts: Mapping[str, str]) -> list[Family]:
+    return [Family(f"{name}_total", "counter", text, labels) for name, text in texts.items()]
+
+
+def _histograms(labels: tuple[str, ...], texts: Mapping[str, str]) -> list[Family]:
+    return [Family(name, "histogram", text, labels) for name, text in texts.items()]
+
+
+STATUS_GAUGES: Final = {
+    "term": "Current term.",
+    "begin_index": "First index kept.",
+    "end_index": "Last index, durable or not.",
+    "durable_index": "Last index known durable on this node.",
+    "committed_index": "Last committed index.",
+    "applied_index": "Last index handed to the state machine.",
+    "pending_requests": "Appends waiting for a majority.",
+    "pending_bytes": "Bytes of appends waiting for a majority.",
+    "store_bytes": "Bytes of all entries kept.",
+    "damaged_entries": "Entries quarantined as damaged and not yet repaired.",
+    "scrub_checked_index": "How far the present pass of the background check has come.",
+}
+"""Gauges of a replica that are fields of its status."""
+
+_REPLICA_GAUGES = {
+    **{f"replica_{name}": text for name, text in STATUS_GAUGES.items()},
+    "replica_entries": "Entries kept.",
+    "replica_is_leader": "1 on the leader.",
+    "replica_healthy": "1 if trusted.",
+    "replica_disk_full": "1 while appends are answered DISK_FULL.",
+    "replica_scrub_last_pass_timestamp_seconds": (
+        "When the last whole pass of the background check ended (seconds since 1970, 0: never)."
+    ),
+    "replica_cleaning_by_age_rests": (
+        "1 while nothing is removed by age, since the wall clock was set."
+    ),
+    "machine_checked_timestamp_seconds": (
+        "When the state of the machine was last checked (seconds since 1970, 0: never)."
+    ),
+    "snapshot_last_index": "Last entry that the newest snapshot covers (-1: there is none).",
+    "snapshot_last_bytes": "Size of the newest snapshot.",
+    "snapshots_kept": "Snapshots on disk.",
+}
+_DEPRECATED = (
+    Family(
+        "replica_scrub_last_pass_seconds",
+        "gauge",
+        "When the last whole pass of the background check ended (seconds since 1970, 0: never).",
+        instead="replica_scrub_last_pass_timestamp_seconds",
+    ),
+    Family(
+        "replica_scrub_passes",
+        "gauge",
+        "Whole passes of the background check since the start.",
+        instead="store_scrub_passes_total",
+    ),
+)
+_REPLICA_COUNTERS = {
+    "service_append_requests": "Append requests staged.",
+    "service_append_entries": "Entries acknowledged.",
+    "service_append_bytes": "Bytes acknowledged, headers included.",
+    "service_fetch_entries": "Entries sent to clients.",
+    "service_fetch_bytes": "Bytes of entries sent to clients.",
+    "service_located_entries": (
+        "Entries that clients on the same machine were to read from the files."
+    ),
+    "replica_role_changes": "Changes of role, term or leader.",
+    "replica_alarms": "Things that must never happen.",
+    "peer_link_pushes_sent": "Pushes with entries sent.",
+    "peer_link_push_bytes_sent": "Bytes of entries pushed.",
+    "peer_link_pushes_received": "Pushes received.",
+    "peer_link_push_entries_received": "Entries received in pushes, repeated ones included.",
+    "peer_link_push_bytes_received": "Bytes of entries received in pushes, repeated ones included.",
+    "peer_link_malformed_pushes": "Pushes dropped as malformed.",
+    "store_damaged_found": "Damaged entries found.",
+    "store_entries_repaired": "Entries repaired from peers.",
+    "store_scrub_found": "Damage that the scrub found.",
+    "store_scrub_passes": "Whole passes of the background check.",
+    "append_blocks_repeated": "Blocks of producers that came again and were in the log already.",
+    "tables_rebuilt": (
+        "Times derived tables differed from a majority's, and a peer's took their place."
+    ),
+    "log_resets": "Times this log was reset, as the leader had removed what it needed.",
+    "machine_rebuilds": (
+        "Times the state machine was damaged, or unlike those of a majority, and rebuilt."
+    ),
+    "snapshots_saved": "Snapshots saved.",
+    "store_snapshots_damaged": "Snapshots that the scrub found damaged.",
+    "store_segments_removed": "Files removed by retention.",
+    "store_bytes_removed": "Bytes removed by retention.",
+    "store_damaged_reads": "Reads that found damaged entries.",
+}
+_NODE_GAUGES = {
+    "transport_connections": "Accepted and open.",
+    "transport_connections_max": "As many clients as file descriptors and connectionsMax allow.",
+    "transport_receive_bytes": "Unfinished frames of clients.",
+    "transport_peer_receive_bytes": "Unfinished frames of members.",
+    "transport_send_bytes": "Answers that clients have not read.",
+    "loop_lag_max_seconds": "By how much the event loop was late at most in the last minute.",
+    "groups_resting": "Groups whose replica here relies on the heartbeats between nodes.",
+}
+_NODE_COUNTERS = {
+    "transport_garbage": "Connections closed because of bytes that are no frame.",
+    "transport_accept_failures": "Times no descriptor was free for a connection.",
+    "store_descriptor_waits": "Times storage waited for a free descriptor.",
+    "clock_steps": "Times the wall clock was seen to be set by more than a minute.",
+    "loop_stalls": "Times the event loop was late by 0.1 s or more.",
+    "log_lines_dropped": "Log lines that standard error did not take in time.",
+}
+_HISTOGRAMS = {
+    "service_append_seconds": "From acceptance of an append to its acknowledgement.",
+    "service_fetch_seconds": (
+        "Reading the entries of one answer to a fetch, from when there were some."
+    ),
+    "replica_block_entries": "Entries of the blocks that a leader appended.",
+    "replica_block_bytes": "Bytes of the blocks that a leader appended, headers included.",
+    "machine_apply_seconds": "Applying one batch of entries to the state machine.",
+    "machine_apply_entries": "Entries of one batch that the state machine applied.",
+    "snapshot_save_seconds": "Saving a snapshot, until it was durable.",
+    "snapshot_load_seconds": "Loading a snapshot into the state machine.",
+}
+
+FAMILIES: Final = (
+    *_gauges(REPLICA, _REPLICA_GAUGES),
+    *_DEPRECATED,
+    *_counters(REPLICA, _REPLICA_COUNTERS),
+    *_counters((*REPLICA, "code"), {"service_appends_refused": "Appends not acknowledged."}),
+    *_gauges((*REPLICA, "state"), {"machine_state": "1 for the state that the machine is in."}),
+    *_gauges(
+        (*REPLICA, "reader"),
+        {"reader_lag_entries": "Entries a reader that reported its position is behind."},
+    ),
+    *_gauges(
+        PEER,
+        {
+            "peer_link_lag_entries": "Entries the peer is behind the leader.",
+            "peer_link_in_flight_bytes": "Pushed and not yet acknowledged.",
+            "peer_link_match_index": "Last index known to be durable on the peer (-1: none).",
+        },
+    ),
+    *_histograms(REPLICA, _HISTOGRAMS),
+    *_histograms(
+        (*REPLICA, "read_mode"),
+        {"service_read_seconds": "From a query of the state machine to its answer."},
+    ),
+    *_histograms(
+        PEER,
+        {
+            "peer_link_push_seconds": "From a push of entries to its acknowledgement by the peer.",
+            "peer_link_push_entries": "Entries of one push that the peer acknowledged.",
+            "peer_link_push_bytes": "Bytes of one push that the peer acknowledged.",
+            "snapshot_install_seconds": "Fetching a snapshot from the peer, until it was durable.",
+        },
+    ),
+    *_histograms(
+        NODE,
+        {
+            "disk_commit_seconds": "One group commit: writes and fsync.",
+            "disk_commit_bytes": "Bytes of one group commit.",
+        },
+    ),
+    *_gauges(NODE, _NODE_GAUGES),
+    *_counters(NODE, _NODE_COUNTERS),
+    *_counters(
+        ("reason",),
+        {
+            "transport_ended": "Connections ended or refused because of what they take, by reason.",
+            "transport_foreign_messages": "Peer messages that were not for this node, by reason.",
+        },
+    ),
+    *_gauges(
+        ("directory",),
+        {
+            "disk_free_bytes": "Free on the disk of a directory of this node.",
+            "disk_size_bytes": "Size of the disk of a directory of this node.",
+        },
+    ),
+    *_gauges(("version", "python"), {"build_info": "1; the labels say what runs."}),
+)
+"""All metrics but those of the process, which prometheus_client makes."""

@@ -1,0 +1,87 @@
+"""Metrics have names by Prometheus' conventions, and /metrics is what Prometheus reads."""
+
+import re
+
+import pytest
+
+from metrics_page import PAGE, page
+from quorumlog.model.histogram import ENTRY_COUNTS, Histogram
+from quorumlog.node.replica.counters import PEERS_MAX, PushHistograms, ReplicaHistograms
+from quorumlog.service.metric_families import FAMILIES
+
+HISTOGRAM_UNITS = ("_seconds", "_bytes", "_entries")
+BASE_UNITS = re.compile(r"_(ms|millis|milliseconds|us|micros|minutes|hours|kib|mib|kb|mb|percent)_")
+LABELS = {
+    *("group", "self_id", "remote_id", "read_mode", "code", "state", "reader", "reason"),
+    *("directory", "version", "python"),
+}
+"""Each has few values; docs/reference/metrics.md says which."""
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_166_each_metric_has_a_name_by_convention_a_text_and_bounded_labels(family):
+    name = family.shown_name
+    assert re.fullmatch(r"quorumlog_[a-z]+(_[a-z]+)*", name)
+    assert (family.kind == "counter") == name.endswith("_total")
+    assert not re.search(r"_(count|sum|bucket)$", name), "these are parts of a histogram"
+    assert not BASE_UNITS.search(f"{name}_"), "durations are seconds, sizes bytes"
+    if family.kind == "histogram":
+        assert name.endswith(HISTOGRAM_UNITS)
+    if "since 1970" in family.text and not family.instead:
+        assert name.endswith("_timestamp_seconds")
+    assert family.text.endswith(".")
+    assert len(family.text) > 5
+    assert set(family.labels) <= LABELS
+
+
+def test_166_no_metric_is_there_twice_and_what_replaces_one_exists():
+    names = [family.name for family in FAMILIES]
+    assert len(set(names)) == len(names)
+    assert {family.instead for family in FAMILIES if family.instead} <= set(names)
+
+
+def test_166_the_page_lists_each_metric_as_it_is():
+    assert PAGE.read_text() == page(), "run python tests/metrics_page.py"
+
+
+def test_a_histogram_counts_each_value_in_the_first_bucket_that_holds_it():
+    histogram = Histogram((1.0, 10.0))
+    for value in (0.5, 1.0, 1.5, 10.0, 11.0):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.total == 24.0
+
+
+def test_the_time_of_a_push_ends_with_its_own_acknowledgement_or_a_later_one():
+    pushes = PushHistograms(pushes_max=4)
+    for number, sent_us in ((1, 0), (2, 1_000), (3, 2_000)):
+        pushes.sent.append((number, sent_us, 10, 500))
+    pushes.acknowledged(2, 4_000)  # the answer to 1 was lost
+    pushes.acknowledged(1, 9_000)
+    pushes.acknowledged(7, 9_000)  # not one of these
+    assert sum(pushes.seconds.counts) == 1
+    assert pushes.seconds.total == 0.003
+    assert pushes.entries.total == 10
+    assert pushes.size_bytes.total == 500
+
+
+def test_pushes_that_nobody_acknowledges_are_forgotten():
+    pushes = PushHistograms(pushes_max=2)
+    for number in range(1_000):
+        pushes.sent.append((number, number, 1, 100))
+    pushes.acknowledged(0, 1_000)
+    pushes.acknowledged(999, 1_000)
+    assert sum(pushes.seconds.counts) == 1
+
+
+def test_members_that_come_and_go_leave_a_bounded_number_of_histograms():
+    histograms = ReplicaHistograms()
+    for number in range(3 * PEERS_MAX):
+        histograms.new_peer(f"n{number}", 8)
+        histograms.snapshot_installed(f"n{number}", 0.5)
+    assert len(histograms.pushes) == len(histograms.installs) == PEERS_MAX
+    assert f"n{3 * PEERS_MAX - 1}" in histograms.pushes
+
+
+def test_the_buckets_of_entries_hold_the_largest_block():
+    assert ENTRY_COUNTS[-1] == 65_536
