@@ -30,6 +30,7 @@ from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.timers import TimerQueue
+from quorumlog.node.watermark_lines import WatermarkLines
 from quorumlog.storage.log.store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
 from quorumlog.transport.listener import Listener
@@ -104,6 +105,8 @@ class Node:
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
         replicas: dict[str, Replica] = {}
+        timer = self._timers.new()
+        timer.tick = WatermarkLines(replicas, monotonic_ms, timer.wake_at).tick
         self.liveness = self._make_liveness(replicas)
         self.clocks = ClockWatch()
         self.lag = LoopLag(self._loop)
