@@ -310,7 +310,7 @@ class ClientRequests:
             else:
                 self._answer(connection, frame, response)
 
-        replica.propose(block, answer, entry)
+        replica.propose(block, answer, entry, request.level)
 
     def _answer_results(
         self,

@@ -15,7 +15,7 @@ import msgspec
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
-from quorumlog.model.codes import Role
+from quorumlog.model.codes import Role, WriteLevel
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.limits import Limits
@@ -291,9 +291,15 @@ class Replica:
         self.placement.check()
         self.update_eligibility()
 
-    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
-        """Append a verified block; `answer` is called once, at once or later."""
-        self.appends.propose(block, answer, entry)
+    def propose(
+        self,
+        block: Block,
+        answer: Answer,
+        entry: SystemEntry | None = None,
+        level: WriteLevel = WriteLevel.REPLICATION,
+    ) -> None:
+        """Append a verified block; `answer` is called once, when it has reached its level."""
+        self.appends.propose(block, answer, entry, level)
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer, client: object = None) -> None:
         """Read committed entries for a client; reads of cold files of clients take turns."""
@@ -388,6 +394,8 @@ class Replica:
             raise
         finally:
             self._is_stepping = False
+        if self.appends.levels.is_waiting:
+            self.appends.levels.advance()
         if signals.changes != changes_before:
             self._core_changed()
         if signals.due_ms < self._core_timer.due_ms:
