@@ -33,6 +33,7 @@ class Surroundings:
             defer=lambda call: None,
             wake_at=lambda due_ms: None,
             executor=SimpleNamespace(run=lambda *job: self.jobs.append(job)),
+            append_hook=None,
         )
         self.context = _Context(config, limits or Limits(), core, log, environment, self)
 

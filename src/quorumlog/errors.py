@@ -18,7 +18,6 @@ derive from `QuorumlogError` too.
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
-    AllAckTimeoutError,
     ConfigError,
     CorruptionError,
     DeadlineExceededError,
@@ -26,6 +25,7 @@ from quorumlog.model.errors import (
     DiskFullError,
     EmptyBatchError,
     EventsForgottenError,
+    HookRefusedError,
     IndexOutOfRangeError,
     IndexRemovedError,
     InternalError,
@@ -63,7 +63,6 @@ from quorumlog.model.errors import (
 )
 
 __all__ = [
-    "AllAckTimeoutError",
     "ConfigError",
     "CorruptionError",
     "DeadlineExceededError",
@@ -71,6 +70,7 @@ __all__ = [
     "DiskFullError",
     "EmptyBatchError",
     "EventsForgottenError",
+    "HookRefusedError",
     "IndexOutOfRangeError",
     "IndexRemovedError",
     "InternalError",

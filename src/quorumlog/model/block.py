@@ -369,6 +369,11 @@ def system_ordinals_of(block: Block) -> list[int]:
     return ordinals
 
 
+def put_body_crc(data: memoryview, offset: int, body_crc: int) -> None:
+    """Change the body CRC that the header at an offset states."""
+    _U32.pack_into(data, offset + 40, body_crc)
+
+
 def is_noop(block: Block) -> bool:
     """Whether a block is one NOOP and nothing else, in either form."""
     return len(block.sizes) == 1 and own_magic(*_own_fields(block.data, 0)) == Magic.NOOP

@@ -8,7 +8,8 @@
     │   │                             LeaderNotReadyError, ProducerFencedError, SequenceGapError,
     │   │                             SequenceMismatchError, UnknownProducerError,
     │   │                             TransactionEndedError, TransactionAbortedError,
-    │   │                             UnexpectedArgumentError, EmptyBatchError, UnsupportedError,
+    │   │                             UnexpectedArgumentError, HookRefusedError,
+    │   │                             EmptyBatchError, UnsupportedError,
     │   │                             UnknownGroupError, WrongClusterError,
     │   │                             IndexOutOfRangeError, IndexRemovedError (of a watch
     │   │                             EventsForgottenError)
@@ -261,13 +262,6 @@ class ResultsForgottenError(RequestError):
     outcome = Outcome.HAPPENED
 
 
-class AllAckTimeoutError(RequestError):
-    """The entries are committed, but not all voters acknowledged them in time (level "all")."""
-
-    code = ResponseCode.WAIT_ALL_ACK_TIMEOUT
-    outcome = Outcome.HAPPENED
-
-
 class TransactionEndedError(RequestError):
     """The batch was committed or aborted before; nothing was added to it."""
 
@@ -320,6 +314,16 @@ class UnexpectedArgumentError(RequestError):
     """
 
     code = ResponseCode.UNEXPECTED_ARGUMENT
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
+class HookRefusedError(RequestError):
+    """The append hook of the leader's program refused the entries; nothing was appended.
+
+    The message has what the hook raised.
+    """
+
+    code = ResponseCode.HOOK_REFUSED
     outcome = Outcome.DID_NOT_HAPPEN
 
 
@@ -440,13 +444,13 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         SequenceMismatchError,
         UnknownProducerError,
         ResultsForgottenError,
-        AllAckTimeoutError,
         TransactionEndedError,
         TransactionAbortedError,
         LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,
         UnexpectedArgumentError,
+        HookRefusedError,
         EmptyBatchError,
         UnknownGroupError,
         WrongClusterError,

@@ -9,6 +9,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
+from quorumlog.model.hooks import AppendHook, RoleListener
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.election_throttle import ElectionThrottle
@@ -138,7 +139,8 @@ class Environment:
     a damaged one and opens an empty one instead (None: not available here). `broken` is called with
     the reason when the replica has stopped permanently. `is_same_place` says whether two
     addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without
-    a lookup, whether this node is at an address.
+    a lookup, whether this node is at an address. `append_hook` changes bodies before they are
+    appended (None: there is none); `role_changed` hears of each role that the replica takes.
     """
 
     disk: Disk
@@ -159,3 +161,5 @@ class Environment:
     rebuild_machine: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike
     is_here: Callable[[str], bool] = lambda address: False
+    append_hook: AppendHook | None = None
+    role_changed: RoleListener = lambda change: None

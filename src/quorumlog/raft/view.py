@@ -86,6 +86,11 @@ class CoreView:
         return self._transfer.is_running
 
     @property
+    def takes_proposals(self) -> bool:
+        """Whether the core would append entries that were proposed now."""
+        return self._leadership is not None and not self._has_failed and not self.is_transferring
+
+    @property
     def awaits_leader(self) -> bool:
         """Whether a transfer of leadership is under way whose end this replica does not know."""
         return self._transfer.is_awaited
@@ -172,16 +177,6 @@ class CoreView:
     def durable_index(self) -> int:
         """Index up to which the log is known to be durable here."""
         return self._state.writes.durable_index
-
-    def index_on_all(self) -> int:
-        """Return the last index that all voters have on disk; -1 if this replica does not lead."""
-        if self._leadership is None:
-            return -1
-        membership, own_id = self._state.memberships.current, self._state.config.self_id
-        others = {*membership.voters, *membership.outgoing} - {own_id}
-        peers = self._leadership.dispatchers
-        matches = (peers[peer].match_index if peer in peers else -1 for peer in others)
-        return min([self.durable_index, *matches])
 
     @property
     def last_vote_result(self) -> VoteResult | None:

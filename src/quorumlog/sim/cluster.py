@@ -3,8 +3,6 @@
 After every event all invariants check the node it happened to.
 """
 
-import zlib
-from collections.abc import Iterable
 from functools import partial
 from random import Random
 
@@ -12,9 +10,10 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.model.config import HOUR_MS, GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
+from quorumlog.model.hooks import AppendHook
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, PeerTurn
+from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
@@ -27,8 +26,6 @@ from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
-from quorumlog.wire.frame import Frame
-from quorumlog.wire.joined import split
 
 LIMITS = Limits(
     entry_bytes_max=4_096,
@@ -41,8 +38,6 @@ LIMITS = Limits(
 )
 DATA_FILE_BYTES = 16_384
 INDEX_FILE_BYTES = 32 * 64
-EARLIER = 0.3
-"""Share of the lives of processes in which they are of a version without joined frames."""
 STEP_MS = 100
 READ_BYTES = 1 << 20
 NOTICED_US = (100, 30_000)
@@ -66,7 +61,7 @@ class SimulatedCluster:
     """Founders n0, n1 … and as many spare nodes, which run only once they are to be members.
 
     `settings` are keys of `HastyGroupConfig`; with `has_sessions` clients are idempotent producers,
-    with `has_transactions` one writes transactions.
+    with `has_transactions` one writes transactions. All nodes have the same `append_hook`.
     Subclasses may put other cores or replicas in their place.
     """
 
@@ -78,12 +73,13 @@ class SimulatedCluster:
         spares: int = 0,
         has_sessions: bool = False,
         has_transactions: bool = False,
+        append_hook: AppendHook | None = None,
         **settings: object,
     ) -> None:
-        self._seed = seed
         self.clock = SimulationClock(seed)
         self.network = SimulatedNetwork(self.clock)
         self.touched: SimulatedNode | None = None
+        self.append_hook = append_hook
         self.founders = [f"n{number}" for number in range(count)]
         self.spares = [f"n{number}" for number in range(count, count + spares)]
         self.nodes = {
@@ -101,6 +97,11 @@ class SimulatedCluster:
             has_sessions=has_sessions,
             has_transactions=has_transactions,
         )
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether leaders have an append hook."""
+        return self.append_hook is not None
 
     def _config(self, node_id: str, settings: dict[str, object]) -> NodeConfig:
         ids = list(dict.fromkeys([*self.founders, node_id]))
@@ -143,9 +144,11 @@ class SimulatedCluster:
         data: bytes,
     ) -> None:
         """Carry a message to another node, unless it is lost."""
-        for part in _parts_of(message, data):
-            for invariant in self.invariants:
-                invariant.sent(node, part)
+        joined = message.requests if isinstance(message, HeartBeats) else [message]
+        for part in joined:
+            if isinstance(part, PeerMessage):
+                for invariant in self.invariants:
+                    invariant.sent(node, part)
         target = self.nodes.get(receiver)
         if target is None:
             return
@@ -155,14 +158,6 @@ class SimulatedCluster:
                 target.enter(lambda: target.receive(message, memoryview(bytearray(data))))
 
         self.network.carry(node.node_id, receiver, message, data, deliver)
-
-    def takes_joined(self, receiver: str) -> bool:
-        """Whether a node is in this life of a version that understands joined frames."""
-        node = self.nodes.get(receiver)
-        if node is None:
-            return False
-        drawn = zlib.crc32(f"{self._seed}/{receiver}/{node.life}".encode())
-        return drawn >= EARLIER * (1 << 32)
 
     def reconnect(self, one: str, two: str) -> None:
         """Break the connections between two nodes; they are made again at once."""
@@ -329,17 +324,6 @@ class SimulatedCluster:
                 f"damaged {list(log.damaged.ranges)}, voters {'/'.join(core.membership.voters)}"
             )
         return "; ".join(parts)
-
-
-def _parts_of(message: PeerMessage | NodeMessage, data: bytes) -> list[PeerMessage]:
-    """Return what a message says in the name of groups."""
-    parts: Iterable[object] = [message]
-    if isinstance(message, HeartBeats):
-        parts = message.requests
-    elif isinstance(message, PeerTurn):
-        frames = split(message, memoryview(data))
-        parts = [frame.message for frame in frames if isinstance(frame, Frame)]
-    return [part for part in parts if isinstance(part, PeerMessage)]
 
 
 def _read_all(replica: Replica) -> None:

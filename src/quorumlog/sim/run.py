@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from random import Random
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.hooks import AppendHook
 from quorumlog.sim.clean_stops import CleanStops
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults, name_of
 from quorumlog.sim.finding import Finding
+from quorumlog.sim.hook import make_hook
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
 from quorumlog.sim.machines import KEY_VALUES, REGISTERS
@@ -44,6 +46,8 @@ SESSIONS = 0.5
 """Share of runs in which clients are idempotent producers."""
 TRANSACTIONS = 0.6
 """Share of runs without a state machine in which one client writes transactions."""
+HOOKS = 0.2
+"""Share of runs in which leaders have an append hook."""
 STABLE_MS = 2_500
 """How long a converged group must go on without another election."""
 
@@ -79,6 +83,7 @@ def run_seed(
         spares=2,
         has_sessions=_drawn("sessions", seed).random() < SESSIONS,
         has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
+        append_hook=_append_hook(seed),
         max_push_time_out_ms=500,
         **retention,
         **(machine or _digests(seed)),
@@ -128,6 +133,12 @@ def run_seed(
 def _drawn(what: str, seed: int) -> Random:
     """Return a random source of its own for one purpose: other draws do not change it."""
     return Random(f"{what} {seed}")  # noqa: S311  (nothing secret)
+
+
+def _append_hook(seed: int) -> AppendHook | None:
+    """Return the append hook that nodes have in some runs."""
+    random = _drawn("append hook", seed)
+    return make_hook(random) if random.random() < HOOKS else None
 
 
 def _retention(seed: int) -> dict[str, object]:

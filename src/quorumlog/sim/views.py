@@ -67,6 +67,11 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def has_hook(self) -> bool:
+        """Whether leaders have an append hook."""
+        ...
+
+    @property
     def damaged_machines(self) -> set[str]:
         """Ids of nodes whose state machine is damaged on purpose."""
         ...

@@ -9,7 +9,11 @@ from quorumlog.model.messages.base import Request, Response
 
 
 class TransferRequest(Request, frozen=True, kw_only=True):
-    """Transfer leadership to transferee_id; with `term` (not -1) only in that term."""
+    """Transfer leadership to transferee_id; with `term` (not -1) only in that term.
+
+    An empty transferee_id stands for the live voter that has most of the log; a server of before
+    knows no such voter. The answer names who leads then.
+    """
 
     transferee_id: Name
     term: Term = -1

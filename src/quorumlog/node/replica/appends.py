@@ -10,13 +10,14 @@ from functools import partial
 
 from quorumlog.model.block import Block
 from quorumlog.model.bounds import NEVER_MS
-from quorumlog.model.codes import ResponseCode, Role, WriteLevel
+from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import check
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.deferred_refusals import DeferredRefusals
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.fetches import Fetches
+from quorumlog.node.replica.hooked_proposals import HookedProposals
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.proposals import (
@@ -29,7 +30,6 @@ from quorumlog.node.replica.proposals import (
     refusal,
 )
 from quorumlog.node.replica.tables import Tables
-from quorumlog.node.replica.write_levels import WriteLevels
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
@@ -38,7 +38,6 @@ from quorumlog.sessions.producer_table import AppendedBlock
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
 _NO_TRANSACTIONS = "a group with a state machine takes no transactions"
-_NOT_COMMITTED = "a producer's block is answered at replication or all, not at {}"
 _FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
 
 
@@ -76,15 +75,15 @@ class Appends:
         self._pending_requests = requests
         self._fetches = fetches
         self._space = space
-        self._proposals = ProposalQueue(
-            context.limits, context.environment.defer, self._propose_batch
-        )
+        hook = context.environment.append_hook
+        propose: Callable[[Batch], None] = self._propose_batch
+        if hook is not None:
+            propose = HookedProposals(context, hook, self._register, self._refuse).propose
+        self._proposals = ProposalQueue(context.limits, context.environment.defer, propose)
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
         self._repeated: list[_Repeated] = []
-        self._least_level = WriteLevel[context.config.min_write_level.upper()]
-        self.levels = WriteLevels(context)
         self._deferred = DeferredRefusals()
         self._timer = context.timers.new(self.tick)
         self._lookups = 0
@@ -97,25 +96,12 @@ class Appends:
 
     # -- in -----------------------------------------------------------------------------------
 
-    def propose(
-        self,
-        block: Block,
-        answer: Answer,
-        entry: SystemEntry | None = None,
-        level: WriteLevel = WriteLevel.REPLICATION,
-    ) -> None:
-        """Append a verified block; `answer` is called once, when it has reached its level.
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
+        """Append a verified block; `answer` is called once, at once or later.
 
         A block that starts with an `entry` of the system channel is appended once, however often
         the client sends it.
         """
-        level = max(level, self._least_level)
-        if level is not WriteLevel.REPLICATION:
-            if level < WriteLevel.REPLICATION and entry is not None:
-                text = _NOT_COMMITTED.format(level.word)
-                self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
-                return
-            answer = self.levels.answer_at(level, answer)
         refused = self._admission(len(block.data), entry)
         if refused is not None:
             self._refuse_or_defer(answer, len(block.data), *refused)
@@ -259,13 +245,12 @@ class Appends:
 
     @property
     def _requests(self) -> int:
-        staged = len(self.pending) + len(self._proposals) + self.levels.held
+        staged = len(self.pending) + len(self._proposals)
         return staged + len(self._repeated) + len(self._deferred) + self._lookups
 
     @property
     def _size_bytes(self) -> int:
-        waiting = self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
-        return waiting + self.levels.held_bytes
+        return self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
 
     def _is_full(self) -> bool:
         """Whether as many appends wait as may wait."""
@@ -281,6 +266,12 @@ class Appends:
         block = batch.block
         self._context.step(Proposed(number, block.count, len(block.data)))
 
+    def _register(self, batch: Batch) -> Proposed:
+        """Keep a batch until the core has decided; return its proposal."""
+        number = next(self._batch_numbers)
+        self._batches[number] = batch
+        return Proposed(number, batch.block.count, len(batch.block.data))
+
     def stage(self, effect: AppendProposal) -> list[SystemEntry]:
         """Stamp and write a proposal's block, as the core decided; return its system entries."""
         context, batch = self._context, self._batches.pop(effect.proposal_id)
@@ -294,8 +285,6 @@ class Appends:
         context.counters.append_requests += len(batch.members)
         context.histograms.observe_block(batch.block.count, len(batch.block.data))
         context.submit(effect.token, plan)
-        if self.levels.unstaged:
-            self.levels.staged(self.pending.newest(len(batch.members)))
         return leads
 
     # -- out ----------------------------------------------------------------------------------
@@ -347,7 +336,6 @@ class Appends:
         for item in repeated:
             if item.appended.last_index > committed:
                 self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
-        self.levels.leadership_ended()
 
     def tick(self, now_ms: int) -> None:
         """Answer the appends that no majority acknowledged in time."""

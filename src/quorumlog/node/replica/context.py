@@ -4,6 +4,7 @@ No part knows the whole replica. A part gets this context and the few siblings t
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict
 
@@ -29,16 +30,18 @@ class ReplicaShell(WriteOwner, Protocol):
 
     def step(
         self,
-        event: Event,
+        event: Event | None,
         *,
         table: bytes = b"",
         block: Block | None = None,
         runs: list[EntryRun] | None = None,
+        prepare: Callable[[], Event | None] | None = None,
     ) -> None:
         """Pass an event to the core, with the bytes that belong to it, and carry out the effects.
 
         `table` are the derived tables that came with an offer, `block` the entries that came
-        with a push, `runs` the entries that were read for one.
+        with a push, `runs` the entries that were read for one. `prepare` makes an event (or none)
+        when its turn comes, so that nothing happens between that and the core's step.
         """
         ...
 

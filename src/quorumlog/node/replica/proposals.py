@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -98,11 +97,11 @@ class ProposalQueue:
     def _deliver(self, batches: list[tuple[None, list[Proposal]]]) -> None:
         self._producers = set()
         self._is_transactional = False
-        for batch in [_joined(members) for _, members in batches]:
+        for batch in [joined(members) for _, members in batches]:
             self._propose(batch)
 
 
-def _joined(members: list[Proposal]) -> Batch:
+def joined(members: list[Proposal]) -> Batch:
     """Make one block of the members' blocks; a single one is used as it is."""
     if len(members) == 1:
         return Batch(members[0].block, members)
@@ -139,10 +138,6 @@ class PendingAppends:
             self._pending.append(PendingAppend(first, last, term, own_positions, proposal))
             self.size_bytes += len(proposal.block.data)
             ordinal += count
-
-    def newest(self, count: int) -> list[PendingAppend]:
-        """Return those that were registered last, in order."""
-        return list(islice(reversed(self._pending), count))[::-1]
 
     def pop_committed(self, index: int) -> list[PendingAppend]:
         """Remove and return the appends that lie at or below a committed index."""

@@ -15,9 +15,10 @@ import msgspec
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
-from quorumlog.model.codes import Role, WriteLevel
+from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.hooks import RoleChange
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest
 from quorumlog.model.messages.machine import QueryRequest
@@ -85,10 +86,11 @@ logger = logging.getLogger(__name__)
 class _Item(msgspec.Struct, frozen=True):
     """An event with the bytes that belong to it; see `ReplicaShell.step`."""
 
-    event: ev.Event
+    event: ev.Event | None
     table: bytes = b""
     block: Block | None = None
     runs: list[EntryRun] | None = None
+    prepare: Callable[[], ev.Event | None] | None = None
 
 
 class Replica:
@@ -291,15 +293,9 @@ class Replica:
         self.placement.check()
         self.update_eligibility()
 
-    def propose(
-        self,
-        block: Block,
-        answer: Answer,
-        entry: SystemEntry | None = None,
-        level: WriteLevel = WriteLevel.REPLICATION,
-    ) -> None:
-        """Append a verified block; `answer` is called once, when it has reached its level."""
-        self.appends.propose(block, answer, entry, level)
+    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
+        """Append a verified block; `answer` is called once, at once or later."""
+        self.appends.propose(block, answer, entry)
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer, client: object = None) -> None:
         """Read committed entries for a client; reads of cold files of clients take turns."""
@@ -370,14 +366,15 @@ class Replica:
 
     def step(
         self,
-        event: ev.Event,
+        event: ev.Event | None,
         *,
         table: bytes = b"",
         block: Block | None = None,
         runs: list[EntryRun] | None = None,
+        prepare: Callable[[], ev.Event | None] | None = None,
     ) -> None:
         """Step the core with this and all events that follow from it, one after the other."""
-        self._inbox.append(_Item(event, table, block, runs))
+        self._inbox.append(_Item(event, table, block, runs, prepare))
         if self._is_stepping or self.context.is_broken:
             return
         self._is_stepping = True
@@ -387,15 +384,15 @@ class Replica:
         try:
             while self._inbox:
                 item = self._inbox.popleft()
-                for effect in core.step(item.event, environment.now_ms()):
-                    self._effects[type(effect)](effect, item)
+                event = item.event if item.prepare is None else item.prepare()
+                if event is not None:
+                    for effect in core.step(event, environment.now_ms()):
+                        self._effects[type(effect)](effect, item)
         except Exception as error:
             self._break(error)
             raise
         finally:
             self._is_stepping = False
-        if self.appends.levels.is_waiting:
-            self.appends.levels.advance()
         if signals.changes != changes_before:
             self._core_changed()
         if signals.due_ms < self._core_timer.due_ms:
@@ -483,6 +480,8 @@ class Replica:
             term=effect.term,
             leader=effect.leader_id,
         )
+        change = RoleChange(self.config.group, effect.role, effect.term, effect.leader_id)
+        self.context.environment.role_changed(change)
         self.applier.role_changed(effect.term, effect.role)
         self.transactions.role_changed(effect.role)
         self.readers.forget()

@@ -11,6 +11,7 @@ from quorumlog.sim.invariants.committed import Committed
 from quorumlog.sim.invariants.committed_kept import CommittedKept
 from quorumlog.sim.invariants.committed_reads import CommittedReads
 from quorumlog.sim.invariants.election_safety import ElectionSafety
+from quorumlog.sim.invariants.hook_once import HookOnce
 from quorumlog.sim.invariants.leader_append_only import LeaderAppendOnly
 from quorumlog.sim.invariants.leader_completeness import LeaderCompleteness
 from quorumlog.sim.invariants.leader_eligibility import LeaderEligibility
@@ -56,4 +57,5 @@ def all_invariants(random: Random) -> list[Invariant]:
         TableAgreement(),
         Linearizable(),
         Transactions(),
+        HookOnce(),
     ]

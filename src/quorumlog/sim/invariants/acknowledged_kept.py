@@ -2,6 +2,7 @@
 
 from quorumlog.model.block import decode_entries
 from quorumlog.sim.client_requests import Append
+from quorumlog.sim.hook import unfilled
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
 from quorumlog.sim.views import ClusterView
@@ -31,7 +32,7 @@ class AcknowledgedKept(Invariant):
                 run = log.read(first, log.end_index, READ_BYTES)
                 for entry in decode_entries(run.block()):
                     if entry.is_data:
-                        self._check(node.node_id, entry.index, entry.body, seen)
+                        self._check(node.node_id, entry.index, unfilled(entry.body), seen)
                 first = run.last_index + 1
             for index, body in self._values.items():
                 if index > log.before_begin_index:

@@ -11,6 +11,7 @@ import numpy as np
 from quorumlog.model.block import (
     INDEX_RECORD_SIZE,
     Block,
+    Int64s,
     config_block,
     first_index_of,
     index_records,
@@ -158,6 +159,10 @@ class FileLog:
         self._runs.append(term, first_index)
         plan = self._stage(block, runs, positions, chain_crc, term)
         return plan, [(first_index + run.start, run.position) for run in runs]
+
+    def positions_of(self, sizes: Int64s) -> Int64s:
+        """See `Log`."""
+        return place(self._data, self.end_point.position, sizes)[1]
 
     def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""
@@ -322,13 +327,8 @@ class FileLog:
         if index <= self.before_begin_index:
             return self._log_start.point
         begin, size = self._place_of(index)
-        chain = self.chain_crc_at(index)
-        return LogPoint(
-            index,
-            begin + size,
-            UNKNOWN_CRC if chain is None else chain,
-            self._runs.term_at(index, self.before_begin_term),
-        )
+        chain, term = self.chain_crc_at(index), self._runs.term_at(index, self.before_begin_term)
+        return LogPoint(index, begin + size, UNKNOWN_CRC if chain is None else chain, term)
 
     def _place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry starts, and its size."""

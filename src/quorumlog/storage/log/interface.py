@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorumlog.model.block import Block
+from quorumlog.model.block import Block, Int64s
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import Preparable, WritePlan
@@ -70,6 +70,10 @@ class Log(Protocol):
 
         Returns the write, and (first index, position) of each run that is contiguous on disk.
         """
+        ...
+
+    def positions_of(self, sizes: Int64s) -> Int64s:
+        """Return where entries of these sizes would lie if they were appended now."""
         ...
 
     def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:

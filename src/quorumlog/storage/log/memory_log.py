@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from quorumlog.model.block import (
     Block,
+    Int64s,
     config_block,
     first_index_of,
     index_records,
@@ -57,6 +58,10 @@ class MemoryLog:
         chain_crc = stamp(block, first_index, term, positions, self.end_chain_crc)
         self._runs.append(term, first_index)
         return self._stage(block, chain_crc), [(first_index, position)]
+
+    def positions_of(self, sizes: Int64s) -> Int64s:
+        """See `Log`."""
+        return sizes.cumsum() - sizes + self._position
 
     def append_noop(self, term: int, *, compatible: bool = False) -> WritePlan:
         """See `Log`."""

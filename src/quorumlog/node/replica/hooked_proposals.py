@@ -1,0 +1,109 @@
+"""The append hook: what the program around a node does to entries once their place is known.
+
+A broker that keeps messages in a log writes the physical position of each into its body (spec 20
+section 4). The hook runs when the core is about to take the proposal: no event comes in between, so
+the place that the hook is told is the one that the entry gets (decision 0035).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from quorumlog.log_events import describe_error
+from quorumlog.model.block import HEADER, HEADER_SIZE, Block, Int64s, put_body_crc
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.entry import SYSTEM_CHANNEL
+from quorumlog.model.hooks import AppendHook, AppendPlace
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.proposals import Answer, Batch, Proposal, joined
+from quorumlog.raft.events import Proposed
+
+Refuse: TypeAlias = Callable[[Answer, ResponseCode, str], None]
+Register: TypeAlias = Callable[[Batch], Proposed]
+
+
+class HookedProposals:
+    """Runs an append hook on the entries of users in each batch that is proposed.
+
+    `register` makes the proposal of what is left of a batch. `refuse` answers an append for which
+    the hook raised; the others of its batch take the place of its entries.
+    """
+
+    def __init__(
+        self, context: ReplicaContext, hook: AppendHook, register: Register, refuse: Refuse
+    ) -> None:
+        self._context = context
+        self._hook = hook
+        self._register = register
+        self._refuse = refuse
+
+    def propose(self, batch: Batch) -> None:
+        """Propose a batch; the hook runs when it is the proposal's turn."""
+        self._context.shell.step(None, prepare=partial(self._proposal_of, batch))
+
+    def _proposal_of(self, batch: Batch) -> Proposed | None:
+        """Run the hook; return the proposal, None if every append of the batch was refused."""
+        if not self._context.core.takes_proposals:
+            return self._register(batch)  # the core refuses it: nothing gets a place
+        left = self._filled(batch)
+        return None if left is None else self._register(left)
+
+    def _filled(self, batch: Batch) -> Batch | None:
+        log, first_index = self._context.log, self._context.log.end_index + 1
+        sizes = batch.block.sizes
+        positions = log.positions_of(sizes)
+        waiting, kept, placed = _parts_of(batch), list[Proposal](), 0
+        while waiting:
+            member = waiting.popleft()
+            end = placed + member.block.count
+            refused = self._fill(member.block, first_index + placed, positions[placed:end])
+            if not refused:
+                kept.append(member)
+                placed = end
+                continue
+            self._refuse(member.answer, ResponseCode.HOOK_REFUSED, refused)
+            sizes = np.delete(sizes, slice(placed, end))
+            if waiting:
+                positions = log.positions_of(sizes)
+        if len(kept) == len(batch.members):
+            return batch
+        return joined(kept) if kept else None
+
+    def _fill(self, block: Block, first_index: int, positions: Int64s) -> str:
+        """Run the hook on the entries of one append; return why it refuses them, or ""."""
+        data, term = block.data, self._context.core.term
+        places = zip(block.offsets.tolist(), positions.tolist(), strict=True)
+        for ordinal, (offset, position) in enumerate(places):
+            header = HEADER.unpack_from(data, offset)
+            channel, start, stop = header[5], offset + HEADER_SIZE, offset + header[1]
+            if channel == SYSTEM_CHANNEL:
+                continue  # a producer's session
+            # a copy, so that a hook that keeps what it got cannot change the log later
+            body = memoryview(bytearray(data[start:stop]))
+            place = AppendPlace(first_index + ordinal, term, position, channel)
+            try:
+                self._hook(place, body)
+            except Exception as error:
+                return (
+                    f"the append hook of group {self._context.config.group} refused entry "
+                    f"{ordinal} of the append: {describe_error(error)}"
+                )
+            data[start:stop] = body
+            put_body_crc(data, offset, crc32(body))
+        return ""
+
+
+def _parts_of(batch: Batch) -> deque[Proposal]:
+    """Return the appends of a batch; the block of each is its part of the batch's block."""
+    parts = deque[Proposal]()
+    start = 0
+    for member in batch.members:
+        stop = start + member.block.count
+        parts.append(replace(member, block=batch.block.slice(start, stop)))
+        start = stop
+    return parts
